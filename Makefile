@@ -23,7 +23,7 @@ GONE_TARGETS := ab=ab power=power roof=study_roofline forecast=forecast-memory p
   bench-allreduce=study_allreduce bench-loaders=study_loaders cuts=study_cuts gpu-check-file=gpu-check-file flags=flags kill-fuzz=kill-fuzz
 GONE_VARIABLES := STRATEGY=study_sweep_--strategy KEY=study_sweep_--key VALUES=study_sweep_--values \
   RANKS=study_scaling_--ranks PACK=data_pack_--pack NAME=publish_--name REPLACE=publish_--replace SET=reproduce \
-  PRICE_PER_HOUR=gallery_--price-per-hour PEERS=study_peers_--only MINUTES=study_peers_--minutes SEED=kill-fuzz_--seed \
+  PRICE_PER_HOUR=gallery_--price-per-hour PEERS=study_peers_--only SEED=kill-fuzz_--seed \
   KILLS=kill-fuzz_--kills MACHINE=study_predict_--machine LINK=study_predict_--link
 name_of = $(firstword $(subst =, ,$(1)))
 place_of = $(subst _, ,$(lastword $(subst =, ,$(1))))
@@ -58,14 +58,15 @@ help:
 #: A, B        sets to compare                 TESTS     files or options for pytest
 #: SETUP       no: install nothing             PYTHON    interpreter, used as it is with SETUP=no
 #: TORCH       version of torch for setup      PIP_ARGS  words for pip   YES  yes: clean does not ask
+#: DEVICE      cpu: use no GPU                 TORCH_INDEX  builds of torch for setup, such as CPU
 #: HOSTS, NODES, NNODES, ...: several machines, launchers/README.md
 #:
 #: make ends with 2 after any failure; ./bench has exit codes that say which.
 #: more: ./bench --help
 
 # Launchers read these, too, from the environment or the command line (launchers/README.md): TASKS_PER_NODE, GPUS_PER_NODE,
-# CPUS_PER_TASK, PARTITION, TIME, WARNING_S, CONTAINER, NNODES, NODE_RANK, RDZV_ENDPOINT, THREADS_PER_RANK, TIMEOUT, PACKED,
-# NUM_GPUS, GPU_MEMORY_GB; and set-up reads LOCK and APEX_GIT.
+# CPUS_PER_TASK, PARTITION, ACCOUNT, QOS, GPU_TYPE, MEMORY, EXCLUSIVE, TIME, WARNING_S, CONTAINER, NNODES, NODE_RANK,
+# RDZV_ENDPOINT, THREADS_PER_RANK, TIMEOUT, PACKED, NUM_GPUS, GPU_MEMORY_GB; and set-up reads LOCK and APEX_GIT.
 $(CALLS):
 	@./bench make $@
 
@@ -88,7 +89,7 @@ test-faults: data
 	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
 
 fuzz: data
-	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $$ARGS
+	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $$ARGS
 
 lint: setup
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .

@@ -5,6 +5,7 @@
 # The loop (scripts/runner/schedule.py) sets, and any other that starts a launcher has to set:
 #   RUN_ID CONFIG RESULTS PYTHON     the run's folder is RESULTS/logs/RUN_ID, and holds CONFIG and settings.json
 #   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
+# and may set RUN_NAME, the name of the run in its lines.
 # Without RUN_ID a person has started it: then run_plan.py makes the folder and prints the rest, from Make's variables.
 set -euo pipefail
 # With either set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the current
@@ -48,7 +49,7 @@ count_all_nodes() { # NPROC and NUM_CORES were those of one node
 }
 
 SUPERVISOR=("$PYTHON" -m scripts.runner.supervisor --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
-  --repeat "${REPEAT:-1}" --label "${LABEL:-}")
+  --round "${REPEAT:-1}" --label "${LABEL:-}" --name "${RUN_NAME:-}")
 
 supervise() { # COMMAND ...: run and record it; the launcher becomes the supervisor, so that signals reach it
   exec "${SUPERVISOR[@]}" -- "$@"

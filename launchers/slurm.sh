@@ -13,4 +13,4 @@ SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   supervise "${SRUN[@]}"
 fi
-supervise scripts/runner/slurm_submit.sh "${SHAPE[@]}" -- scripts/runner/slurm_job.sh "${SRUN[@]}"
+supervise launchers/slurm_submit.sh "${SHAPE[@]}" -- launchers/slurm_job.sh "${SRUN[@]}"

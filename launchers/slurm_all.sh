@@ -17,6 +17,7 @@ variables=$(PLAN=yes "$PYTHON" -m scripts.runner.run_plan) || exit 2
 while IFS= read -r line; do
   export "${line?}"
 done <<<"$variables"
+NODES=${NODES:-1} # more cost more, so that they are asked for
 set_job_shape
 export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
 set_container_command # refuses now what no node could do
@@ -30,7 +31,7 @@ mkdir -p "$RESULTS/job"
 echo "all runs of $RESULTS are one job, whose output is in $RESULTS/job/run.log:"
 tail -n 0 -s 0.2 --pid $$ -F "$RESULTS/job/run.log" 2>/dev/null &
 lines=$!
-RUN_DIR=$RESULTS/job scripts/runner/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- scripts/runner/slurm_suite.sh &
+RUN_DIR=$RESULTS/job launchers/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- launchers/slurm_suite.sh &
 follows=$!
 trap 'kill -TERM "$follows"' INT TERM # which cancels the job
 while kill -0 "$follows" 2>/dev/null; do

@@ -54,7 +54,7 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
     for name in ("NUM_GPUS", "NPROC", "GPUS_PER_NODE", "CONFIG", "CUDA_VISIBLE_DEVICES"):
         patch.delenv(name, raising=False)
     current = torch.device("cuda", 0)
-    told = {
+    reported = {
         "_lazy_init": lambda: None,
         "is_available": lambda: bool(num_gpus) and usable,
         "device_count": lambda: num_gpus,
@@ -75,7 +75,7 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
         "current_stream": lambda device=current: Stream(device),
         "stream": lambda stream: contextlib.nullcontext(),
     }
-    for name, value in told.items():
+    for name, value in reported.items():
         patch.setattr(torch.cuda, name, value)
     patch.setattr(torch.Tensor, "record_stream", record_stream)
     # torch 2.10 puts a real tensor on a GPU that torch.cuda calls available; later ones ask the driver

@@ -1,6 +1,7 @@
 """What the tests of faults are made of: real runs with planted faults, a look for what they leave, and the matrix."""
 
 import dataclasses
+import math
 import os
 import signal
 import subprocess
@@ -13,10 +14,10 @@ from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
-LONGEST_S = 400  # every process of these tests ends before; a fault that hangs ends by the suite's own limits
+LONGEST_S = 1600  # every process of these tests ends before; a fault that hangs ends by the suite's own limits
 NUM_ROWS = 24
 TINY_YAML = """
 arch: resnet18
@@ -28,8 +29,8 @@ warmup_steps: 1
 windows: 2
 window_steps: 2
 workers: 0
-timeout_s: 20
-limit_s: 200
+timeout_s: {timeout_s}
+limit_s: 1500
 """
 
 
@@ -63,10 +64,15 @@ class Ended:
         return self.ended_at - float(moments[-1].read_text())
 
 
+def patience(seconds: int) -> int:
+    """What `seconds` of a quiet machine are on this one now: for limits that a run must not reach before its fault."""
+    return math.ceil(seconds * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0))))
+
+
 def start(command: list, results: Path, fault: str | None = None, **variables) -> subprocess.Popen:
     """A launcher, by its path, in a session of its own; its output goes to a file beside `results`."""
     config = results.parent / "tiny.yaml"
-    config.write_text(TINY_YAML)
+    config.write_text(TINY_YAML.format(timeout_s=patience(20)))
     planted = {"FAULT": fault, "PYTHONPATH": FAULTS} if fault else {}
     no_cluster = {"SLURM_LOCAL_DIR": results.parent / "no cluster"}
     env = environment(**{"RESULTS": results, "CONFIG": config, **no_cluster, **planted, **variables})
@@ -99,7 +105,7 @@ def run(strategy: str, results: Path, fault: str | None = None, **variables) -> 
     return finish(start([ROOT / "launchers" / f"{strategy}.sh"], results, fault, **variables), results)
 
 
-def until(condition, what: str, limit_s: float = 300):
+def until(condition, what: str, limit_s: float = LONGEST_S):
     """The first true value of `condition()`."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):

@@ -218,7 +218,7 @@ def put_cuda(patch, order: Order, num_gpus: int) -> None:
         assert stream.device == tensor.device
         order.storage_of(tensor, stream).kept.add(stream)
 
-    told = {
+    reported = {
         "Stream": lambda device: Stream(device, order),
         "Event": lambda enable_timing=False: Event(order, enable_timing),
         "current_stream": lambda device=None: order.stream(used[0] if device is None else device),
@@ -229,7 +229,7 @@ def put_cuda(patch, order: Order, num_gpus: int) -> None:
         "memory_reserved": lambda index: int(index < num_gpus),
         "reset_peak_memory_stats": lambda index: None,
     }
-    for name, value in told.items():
+    for name, value in reported.items():
         patch.setattr(torch.cuda, name, value)
     patch.setattr(torch.Tensor, "pin_memory", pin_memory)
     patch.setattr(torch.Tensor, "record_stream", record_stream)

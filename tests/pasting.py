@@ -24,8 +24,8 @@ def paste(line: str, folder: Path) -> dict[str, dict[str, str]]:
     done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment(ARGS=None), capture_output=True, text=True)
     assert [path.name for path in folder.rglob("ran")] == [], f"{line} ran something: {done.stderr}"
     words = (folder / "bench.words").read_text().split("\0") if (folder / "bench.words").exists() else []
-    said = {"bench": {str(place): word for place, word in enumerate(words)}} if words else {}
-    return said | {
+    output = {"bench": {str(place): word for place, word in enumerate(words)}} if words else {}
+    return output | {
         path.stem: dict(entry.split("=", 1) for entry in path.read_text().split("\0") if entry)
         for path in folder.glob("*.said")
     }

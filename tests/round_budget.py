@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy
 
-from scripts.sets import power
+from scripts.sets import rounds_needed
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.intervals import sidak_critical_value
 
@@ -23,13 +23,15 @@ def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
     The variance of a round's log ratio is the one between runs, and that of windows over their number in a run.
     """
     groups = {group.label: group for group in results.compared}
-    spreads = power.ratio_spreads({name: group.sample for name, group in groups.items()}, [*results.baselines.items()])
-    logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.samples] for name, group in groups.items()}
+    spreads = rounds_needed.ratio_spreads(
+        {name: group.sample for name, group in groups.items()}, [*results.baselines.items()]
+    )
+    logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.run_windows] for name, group in groups.items()}
     of_windows = {name: numpy.mean([each.var(ddof=1) for each in runs]) for name, runs in logs.items()}
     within = numpy.mean([of_windows[of] + of_windows[to] for of, to in spreads])
-    num_windows = numpy.mean([len(run) for group in groups.values() for run in group.samples])
+    num_windows = numpy.mean([len(run) for group in groups.values() for run in group.run_windows])
     between = max(0.0, numpy.mean(numpy.square([*spreads.values()])) - within / num_windows)
-    timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.samples])
+    timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.run_windows])
     fixed_s = numpy.mean([group.ok.wall_s.mean() for group in groups.values()]) - timed_s
     lines = [f"{budget_s / 60:g} minutes of two strategies; a run takes {fixed_s:.0f} s, and a window more"]
     for rounds in BUDGET_ROUNDS:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy
 from generators import CASES, PAIRS, ROUNDS, RUN_SD, draw, runs
 
-from scripts.sets import power
+from scripts.sets import rounds_needed
 from scripts.stats import two_days
 from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.intervals import RatioEstimate
@@ -71,8 +71,8 @@ def until_stops(case: str, num_strategies: int, width: float, num: int, most: in
     covered, used = [], []
     over_first = {str(number): "0" for number in range(1, num_strategies)}
     for logs in draw(case, rng, num, num_strategies, most):
-        rounds = power.FIRST_LOOK_ROUNDS
-        while rounds < most and not power.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
+        rounds = rounds_needed.FIRST_LOOK_ROUNDS
+        while rounds < most and not rounds_needed.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
             rounds += 1
         family = ratios_to_baseline("0", samples_of(logs[:, :rounds]))
         covered.append(all(map(holds, family.values())))
@@ -131,13 +131,13 @@ def main(num: int) -> None:
     for case in PAIRS:
         for difference in (0.0, -0.05, -0.10):
             rates = one_by_one(case, difference, num)
-            told = "faster {:.1f}, slower {:.1f}, beyond {:.1f}, no verdict {:.1f} %".format(*(100 * rates[:4]))
-            print(f"ab, {case}, difference {100 * difference:g} %: {told}, {rates[4]:.1f} rounds", flush=True)
+            reported = "faster {:.1f}, slower {:.1f}, beyond {:.1f}, no verdict {:.1f} %".format(*(100 * rates[:4]))
+            print(f"ab, {case}, difference {100 * difference:g} %: {reported}, {rates[4]:.1f} rounds", flush=True)
     for strategies in (1, 9):
         for num_sets in (None, 3, 5):
             wrong, found = (day_sets(strategies, 10, num // 2, 0.02, num_sets, slow) for slow in (0.0, 0.3))
-            told = f"false {100 * wrong:.1f} %, a slowdown of 30 % found {100 * found:.1f} %"
-            print(f"two days, {strategies} strategies, {num_sets or 'given'}: {told}")
+            reported = f"false {100 * wrong:.1f} %, a slowdown of 30 % found {100 * found:.1f} %"
+            print(f"two days, {strategies} strategies, {num_sets or 'given'}: {reported}")
 
 
 if __name__ == "__main__":

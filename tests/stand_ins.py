@@ -74,8 +74,10 @@ class BareSchedule:
             else:
                 rows = torch.empty_like(stage.received, device=stage.device).requires_grad_()
             outputs.append(stage.layers(rows))
-            made, told = outputs[-1], stage.handed_on
-            assert (made.dtype, made.shape) == (told.dtype, told.shape), f"{made.dtype} {made.shape}, not {told}"
+            made, reported = outputs[-1], stage.handed_on
+            assert (made.dtype, made.shape) == (reported.dtype, reported.shape), (
+                f"{made.dtype} {made.shape}, not {reported}"
+            )
             if stage.index == stage.num_stages - 1:
                 losses.append(self.loss_fn(outputs[-1], part))
                 losses[-1].backward()
@@ -201,8 +203,8 @@ def fused_sgd(params, grads, momenta, *, is_first_step, found_inf=None, **_) -> 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor that goes to other ranks. NCCL takes tensors of GPUs only, and dense ones; gloo those of CPUs."""
-    wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    assert tensor.device.type == wanted, f"a collective of a tensor on {tensor.device}"
+    expected = "cuda" if torch.cuda.is_available() else "cpu"
+    assert tensor.device.type == expected, f"a collective of a tensor on {tensor.device}"
     assert tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
     return tensor
 

@@ -23,8 +23,8 @@ from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS
-from scripts.runner.preflight import all_strategies
 from scripts.sets.recorded_settings import RESOLVED_COLUMNS
+from scripts.strategies.strategy_list import all_strategies
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it

@@ -89,8 +89,10 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
         "launchers/<name>.sh": lambda folder: copy_renamed(folder, "launchers/ddp.sh", "launchers/new_strategy.sh"),
     },
     "To add a column": {
-        "benchmarks/common/store/results.py": lambda folder: insert_before(
-            folder / "benchmarks/common/store/results.py", '"other_gpu_processes", "options"', '"new_column", '
+        "benchmarks/common/store/columns.py": lambda folder: insert_before(
+            folder / "benchmarks/common/store/columns.py",
+            '    Column("options",',
+            '    Column("new_column", "number", "a number"),\n',
         ),
         "benchmarks/common/train/record.py": lambda folder: insert_before(
             folder / "benchmarks/common/train/record.py",
@@ -98,7 +100,7 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
             MEASURED,
         ),
         "results/README.md": lambda folder: insert_before(
-            folder / "results/README.md", "| `num_by_pillow` |", "| `new_column` | a number |\n"
+            folder / "results/README.md", "| `options` |", "| `new_column` | a number |\n"
         ),
     },
     "To add a decoder": {
@@ -259,9 +261,9 @@ def test_a_decoder(follow):
     code = "from benchmarks.common.config.config import load_config; "
     code += "from benchmarks.common.data.decode import import_problem, resolve_decoder; "
     code += "print(import_problem('new_decoder') or resolve_decoder(load_config(['--decoder', 'new_decoder'])))"
-    if "does not load" in (said := python_in(folder, code)):
-        pytest.skip(said)
-    assert said.strip() == "new_decoder"
+    if "does not load" in (output := python_in(folder, code)):
+        pytest.skip(output)
+    assert output.strip() == "new_decoder"
     run_tests(
         folder,
         "tests/benchmarks/test_decode.py",
@@ -295,8 +297,8 @@ def test_a_configuration_field(follow):
 
 STUDY = """
 from scripts.pages.study_sections import load_sections
-from scripts.runner.bench import find_suite
-print(load_sections()[-1].order, find_suite("new_study").plan_runs.__module__)
+from scripts.runner.bench import find_plan
+print(load_sections()[-1].order, find_plan("new_study").plan_runs.__module__)
 """
 
 

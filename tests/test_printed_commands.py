@@ -66,8 +66,8 @@ def test_a_command_in_a_message_runs_nothing_of_a_name(tmp_path, message):
     (folder := tmp_path / EVIL.replace("/", "-")).mkdir()
     (folder / "runs.csv").write_text("run_id,strategy\n")
     (folder / "settings.csv").write_text("settings\n")
-    said = MESSAGES[message](folder)
-    command = said[re.search(r"(\./bench|\bmake|\bgit) [a-z]", said).start() :]
+    output = MESSAGES[message](folder)
+    command = output[re.search(r"(\./bench|\bmake|\bgit) [a-z]", output).start() :]
     (pasted := tmp_path / "pasted").mkdir()
     arrived = [value for variables in paste(command, pasted).values() for value in variables.values()]
     assert command.startswith("git checkout") or any(str(folder) in value for value in arrived)

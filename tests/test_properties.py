@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support import recorded
 
-from benchmarks.common.store.results import TABLES, append_rows, read_table
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.charts import plot as plot_results
 from scripts.pages import page as report

@@ -202,8 +202,8 @@ def test_examples_in_docstrings_call_what_is_there():
         ("as scripts/runner/no_such_file.py says", ["scripts/runner/no_such_file.py"]),
         ("as run_plan.py and scripts/runner/run_plan.py say", []),
         ("[cautions.py](scripts/sets/set_warnings.py)", ["cautions.py", "cautions.py (scripts/sets/set_warnings.py)"]),
-        ("`no_such_name` and `run_suite`", ["no_such_name"]),
-        ("the rule of power.enough and of power.precise_enough", ["power.enough"]),
+        ("`no_such_name` and `run_planned`", ["no_such_name"]),
+        ("the rule of rounds_needed.enough and of rounds_needed.precise_enough", ["rounds_needed.enough"]),
         ("in `settings.csv`, of settings.json; <!--faults-->no_such_file.py<!--/-->", []),
     ],
 )

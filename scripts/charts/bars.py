@@ -1,4 +1,4 @@
-"""Horizontal bars with intervals, every repeat as a point, and a table beside them. Needs no torch."""
+"""Horizontal bars with intervals, every run as a point, and a table beside them. Needs no torch."""
 
 import dataclasses
 
@@ -10,15 +10,15 @@ from matplotlib.ticker import MaxNLocator
 
 from scripts.charts.figures import (
     COLORS,
-    REPEAT_STYLE,
+    RUN_STYLE,
     SET_HATCHES,
-    describe_failures,
     footnote,
     in_paper_column,
     make_figure,
     wrap,
 )
 from scripts.sets.result_set import ResultSet
+from scripts.sets.set_text import describe_failures
 from scripts.stats.formatting import printable
 
 NOT_PARALLEL = "////"
@@ -28,7 +28,7 @@ LETTER_WIDTH = 4.4  # points, of a digit at size 7
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """One bar: its length, interval, the value of each repeat, and its cells in the table beside the chart."""
+    """One bar: its length, interval, the value of each run, and its cells in the table beside the chart."""
 
     label: str
     value: float
@@ -72,8 +72,8 @@ def draw_bars(
         if bar.low is not None and bar.high is not None:
             axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2, marker="|", markersize=7)
         heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
-        axes.plot(bar.points, heights, **REPEAT_STYLE)
-    # an interval that is wide for want of repeats must not squeeze the bars
+        axes.plot(bar.points, heights, **RUN_STYLE)
+    # an interval that is wide for want of rounds must not squeeze the bars
     longest = max(max([bar.value, *bar.points]) for bar in bars)
     ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
     axes.set_xlim(0, 1.03 * max(ends))
@@ -134,7 +134,7 @@ def finish(
     if not all(bar.parallel for bar in bars):
         lines.append("not parallel (white, hatched): it ran, but had nothing to divide the work over.")
     if any(bar.low is None for bar in bars):
-        lines.append("no interval: one repeat says nothing about the spread between runs.")
+        lines.append("no interval: one round says nothing about the spread between runs.")
     where: dict[str, list[str]] = {}
     for results in sets:
         for text in describe_failures(results):

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-import pandas
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
-from scripts.sets.result_set import Group, ResultSet
-from scripts.stats.formatting import device_count, format_number, format_setting, printable
-from scripts.stats.intervals import strategy_throughput
+from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.set_text import describe_sets
+from scripts.stats.formatting import printable
 
 matplotlib.rcParams.update(
     {
@@ -44,8 +42,8 @@ SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
 LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
 MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
-# how each repeat is drawn, in every chart
-REPEAT_STYLE: dict[str, Any] = {
+# how each run is drawn, in every chart
+RUN_STYLE: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 3.5,
@@ -68,7 +66,7 @@ def make_figure(
 
     about: what was run on what; default: that of all ok runs of the sets. In a column the title is left to the caption.
     """
-    title = f"{title}\n{wrap(about or describe(sets), 105)}"
+    title = f"{title}\n{wrap(about or describe_sets(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
     height = sum(heights) + 0.5 * len(heights) + (0 if in_paper_column() else 0.15 * title.count("\n"))
     figure = Figure(figsize=(matplotlib.rcParams["figure.figsize"][0], height), layout="constrained")
@@ -103,12 +101,12 @@ def fit_to_paper_column(figure: Figure) -> None:
         axes.set_title(wrap(title, 34 // columns) if title else "")
 
 
-def legend_shape(words: list[str]) -> tuple[int, int]:
+def legend_shape(labels: list[str]) -> tuple[int, int]:
     """Columns and rows of lines of text that a legend of these entries takes; long ones are wrapped."""
     widest, letters = _widest()
-    longest = max(min(len(each), widest) for each in words)
-    num_columns = max(1, min(3, len(words), letters // (longest + 12)))
-    return num_columns, -(-sum(wrap(each, widest).count("\n") + 1 for each in words) // num_columns)
+    longest = max(min(len(each), widest) for each in labels)
+    num_columns = max(1, min(3, len(labels), letters // (longest + 12)))
+    return num_columns, -(-sum(wrap(each, widest).count("\n") + 1 for each in labels) // num_columns)
 
 
 def _widest() -> tuple[int, int]:
@@ -116,9 +114,9 @@ def _widest() -> tuple[int, int]:
     return (45, 65) if in_paper_column() else (90, 130)
 
 
-def draw_legend(legend: Axes, handles: list, words: list[str], num_columns: int) -> None:
+def draw_legend(legend: Axes, handles: list, labels: list[str], num_columns: int) -> None:
     """Entries for lines or points, at the place that make_figure keeps."""
-    wrapped = [wrap(each, _widest()[0]) for each in words]
+    wrapped = [wrap(each, _widest()[0]) for each in labels]
     length = 2.5 if in_paper_column() else 4
     legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=length)
 
@@ -156,74 +154,10 @@ def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[st
     return path
 
 
-def describe(sets: list[ResultSet]) -> str:
-    """What was run on what, from the ok rows: arch, image size, global batch, hardware, devices."""
-    return describe_rows(pandas.concat([each.ok for each in sets]))
-
-
-def describe_rows(rows: pandas.DataFrame) -> str:
-    """The same of some rows of runs.csv."""
-
-    def values(column: str, unknown: str = "?") -> str:
-        found = dict.fromkeys(map(format_setting, rows[column]))
-        if len(found) > 3 and pandas.api.types.is_numeric_dtype(rows[column]):
-            return f"{format_setting(rows[column].min())} to {format_setting(rows[column].max())}"
-        return "/".join(text for text in found if text != "unknown") or unknown
-
-    num_devices = sorted({value for value in rows.world_size if value > 0})
-    device = rows.device.iloc[0] if rows.device.nunique() == 1 else ""
-    devices = device_count(num_devices[-1], device) if num_devices else "? devices"
-    if len(num_devices) > 1:
-        devices = f"{num_devices[0]:.0f} to {devices}"
-    images = ", synthetic images" if values("loader") == "synthetic" else ""
-    batch = f"global batch {values('global_batch')}"
-    if (rows.batch_per_device > 0).any():
-        batch = f"{values('batch_per_device')} images a device (weak scaling: {batch})"
-    return (
-        f"{values('arch')}, {values('image_size')} px, {batch}{images}; "
-        f"{values('device_name', 'hardware unknown')}, {devices}"
-    )
-
-
-def draw_point(axes: Axes, place: float, group: Group, marker: str, hollow: bool = False) -> None:
-    """Images/s of a group at a place of the x axis: geometric mean, 95 % interval, every repeat, and n."""
-    estimate = group.timed_throughput
-    if estimate.low is not None and estimate.high is not None:
-        axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
-    face = "white" if hollow else COLORS[0]
-    axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
-    repeats = [strategy_throughput([run]).value for run in group.samples]
-    aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
-    axes.plot([place] * len(repeats), repeats, transform=aside, **REPEAT_STYLE)
-    annotate_point(axes, place, estimate.value, f"{format_number(estimate.value)}\nn = {estimate.num_runs}")
-
-
-def annotate_point(axes: Axes, x: float, y: float, words: str, above: bool = False) -> None:
-    """Words at the right of a point."""
-    place: dict[str, Any] = {"xytext": (5, 3), "va": "bottom"} if above else {"xytext": (6, -3), "va": "top"}
-    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
-    axes.annotate(words, (x, y), textcoords="offset points", fontsize=7, bbox=box, **place)
-
-
-def describe_failures(results: ResultSet) -> list[str]:
-    """A sentence for each strategy with rows that are not ok, or ok without a throughput."""
-    sentences = []
-    for group in results.groups:
-        for status, number in group.counts.items():
-            rows = group.rows[group.rows.status == status]
-            of = f" {number} of {len(group.rows)}" if number < len(group.rows) else ""
-            reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
-            if status != "ok":
-                sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")
-            elif not group.samples:
-                sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
-    return sentences
-
-
 def wrap(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(printable(text), width)) or "?"
 
 
-def label_with_set(group: Group, results: ResultSet, sets: list[ResultSet]) -> str:
+def label_with_set(group: RunGroup, results: ResultSet, sets: list[ResultSet]) -> str:
     """The group's label, with the name of its set where there are several."""
     return printable(f"{group.label} in {results.name}" if len(sets) > 1 else group.label)

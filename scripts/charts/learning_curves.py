@@ -25,7 +25,7 @@ from scripts.charts.figures import (
     make_figure,
 )
 from scripts.sets.accuracy import seeds, top1_accuracy
-from scripts.sets.result_set import PLAUSIBLE_RANGE, Group, ResultSet
+from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.formatting import plural
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
@@ -36,7 +36,7 @@ class Curve:
     """Learning curves of one group: a table for each panel, [epoch, run], and the seconds at the end of each epoch."""
 
     label: str
-    group: Group
+    group: RunGroup
     tables: dict[str, pandas.DataFrame]
     seconds: pandas.DataFrame
 
@@ -89,7 +89,7 @@ def learning_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 NOTES = (
-    "n: seeds; repeats of one seed do not tell how far another would be off. Thin: each run, where they differ.",
+    "n: seeds; runs of one seed do not tell how far another would be off. Thin: each run, where they differ.",
     "upright line at the last epoch: 95 % interval of top-1, for the validation images, and over seeds where n > 1.",
     "seconds: training and evaluation passes, one after the other, mean over runs; start-up is not in them.",
 )
@@ -101,7 +101,7 @@ def _same(families: dict[str, list[Curve]]) -> list[str]:
     return [f"one line by epoch, since all recorded digits are the same: {'; '.join(merged)}."] if merged else []
 
 
-def _curve(group: Group, results: ResultSet, sets: list[ResultSet]) -> Curve | None:
+def _curve(group: RunGroup, results: ResultSet, sets: list[ResultSet]) -> Curve | None:
     epochs = results.table("epochs")
     rows = epochs[epochs.run_id.isin(group.ok.run_id) & epochs.epoch.between(0, PLAUSIBLE_RANGE[1])]
     tables = {}

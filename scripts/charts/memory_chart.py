@@ -16,7 +16,7 @@ from scripts.charts.figures import (
     make_figure,
 )
 from scripts.charts.throughput import groups_by_model
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import Estimate
 
@@ -31,11 +31,11 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     if not works:
         return None
     every = [pair for found in works.values() for pair in found]
-    words = [
-        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.samples), 'run')})"
+    labels = [
+        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.run_windows), 'run')})"
         for number, group in every
     ]
-    num_columns, num_rows = legend_shape(words)
+    num_columns, num_rows = legend_shape(labels)
     figure, panels, legend = make_figure("Throughput and memory", sets, [2.6] * len(works), num_rows)
     styles = [
         {"color": LINE_COLORS[n % len(LINE_COLORS)], "marker": MARKERS[n % len(MARKERS)]} for n in range(len(every))
@@ -51,7 +51,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         axes.yaxis.set_major_formatter("{x:,.10g}")
     kind = "allocated by torch" if any(group.ok.device.eq("cuda").any() for _, group in every) else "resident"
     panels[-1].set_xlabel(f"peak memory of the rank that used most, GB   ({kind})")
-    draw_legend(legend, handles, words, num_columns)
+    draw_legend(legend, handles, labels, num_columns)
     notes = [
         "upright line: 95 % interval of images/s over runs; level line: from the least memory of a run to the most. "
         "Neither axis starts at zero."
@@ -71,7 +71,7 @@ def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
     return bottom - margin, top + margin
 
 
-def _draw_memory(axes: Axes, group: Group, color: str, marker: str) -> Line2D:
+def _draw_memory(axes: Axes, group: RunGroup, color: str, marker: str) -> Line2D:
     """One group as a point with its lines; returns the point, for the legend."""
     estimate, memory = group.timed_throughput, group.ok.peak_memory_mb.dropna() / 1000
     where: dict[str, Any] = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}

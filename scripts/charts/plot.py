@@ -14,13 +14,16 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.system.programs import exit_code, run_program
-from scripts.charts import detail_charts, figures, throughput
+from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
+from scripts.charts.step_chart import step_chart
+from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions as Options
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
 from scripts.stats.formatting import printable, text_table
@@ -32,7 +35,7 @@ CHARTS = {
     "memory": memory_chart,
     "learning": learning_chart,
 }
-DETAIL_CHARTS = {"step_account": detail_charts.step_chart, "telemetry": detail_charts.telemetry_chart}
+DETAIL_CHARTS = {"step_account": step_chart, "telemetry": telemetry_chart}
 
 
 def summary_table(results: Path | ResultSet) -> str:
@@ -41,10 +44,8 @@ def summary_table(results: Path | ResultSet) -> str:
     rows = [strategy_cells(results, group).values() for group in results.groups]
     lines = [STRATEGY_COLUMNS, *([printable(cell) for cell in row] for row in rows)]
     table = text_table(lines, left=range(len(STRATEGY_COLUMNS)))
-    sentences = [
-        printable(each) for each in (describe_top1(results.groups), *figures.describe_failures(results)) if each
-    ]
-    about = f"{results.name}: {figures.describe([results])}"
+    sentences = [printable(each) for each in (describe_top1(results.groups), *describe_failures(results)) if each]
+    about = f"{results.name}: {describe_sets([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
 
 

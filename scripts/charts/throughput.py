@@ -1,6 +1,6 @@
 """The charts of throughput, as matplotlib figures that plot and the report share.
 
-Bars start at zero and carry every repeat as a point, the 95 % interval and n. Each function returns None where
+Bars start at zero and carry every run as a point, the 95 % interval and n. Each function returns None where
 the sets hold nothing to draw. Needs no torch.
 """
 
@@ -11,7 +11,7 @@ from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
 from scripts.charts.figures import in_paper_column
 from scripts.sets.epoch_time import epoch_time
-from scripts.sets.result_set import BASELINE, PLAUSIBLE_RANGE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.formatting import format_interval, format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 
@@ -39,14 +39,14 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
     if not works:
         return None
     figure, panels, legend = _bar_panels("Training throughput", sets, works, "images/s [95 %]")
-    panels[-1].set_xlabel("images/s   (bar: geometric mean of repeats, dots: repeats, line: 95 % interval)")
+    panels[-1].set_xlabel("images/s   (bar: geometric mean of runs, dots: runs, line: 95 % interval)")
     finish(figure, legend, sets, _all(works), [_about_n(_all(works))])
     return figure
 
 
-def _throughput_bar(group: Group, number: int) -> Bar:
+def _throughput_bar(group: RunGroup, number: int) -> Bar:
     estimate = group.timed_throughput
-    points = [strategy_throughput([run]).value for run in group.samples]
+    points = [strategy_throughput([run]).value for run in group.run_windows]
     cells = _n(group), format_number(estimate.value), format_interval(estimate.low, estimate.high, format_number)
     return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.parallel, number)
 
@@ -65,9 +65,9 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     for axes in panels:
         axes.axvline(1, color="black", linewidth=1, linestyle="--")
     panels[-1].set_xlabel(
-        f"throughput / throughput of {BASELINE}   (dots: repeats, line: 95 % for all at once, dashed: {BASELINE})"
+        f"throughput / throughput of {BASELINE}   (dots: runs, line: 95 % for all at once, dashed: {BASELINE})"
     )
-    note, having = [_about_n(_all(works))], [results for results in sets if results.timed(BASELINE)]
+    note, having = [_about_n(_all(works))], [results for results in sets if results.timed_groups_of(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are devices.")
     bases: dict[str, list[str]] = {}
@@ -76,18 +76,18 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     note += [f"{', '.join(dict.fromkeys(of))}: over {to}." for to, of in bases.items()]
     if without := [results.name for results in sets if results not in having]:
         note.append(f"without ok runs of {BASELINE}, so not shown: {', '.join(without)}")
-    others = [group for results in having for group in results.groups if group.samples and group.strategy != BASELINE]
+    others = [group for results in having for group in results.timed_groups if group.strategy != BASELINE]
     if unlike := [group.label for group in others if not any(each.baseline_of(group) for each in having)]:
         note.append(f"without ok runs of {BASELINE} in the same settings, so not shown: {'; '.join(unlike)}")
     finish(figure, legend, sets, _all(works), note)
     return figure
 
 
-def _speedup_bar(results: ResultSet, group: Group, number: int) -> Bar | None:
+def _speedup_bar(results: ResultSet, group: RunGroup, number: int) -> Bar | None:
     over, single = results.over_baseline.get(group.label), results.baseline_of(group)
     if over is None or single is None:
         return None
-    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.samples]
+    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.run_windows]
     cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
     ideal = _ideal(group, single)
     return Bar(group.label, over.value, over.low, over.high, points, cells, group.parallel, number, ideal)
@@ -97,7 +97,7 @@ def _times(value: float) -> str:
     return f"{value:.2f}" if value < 100 else format_number(value)
 
 
-def _ideal(group: Group, single: Group) -> float | None:
+def _ideal(group: RunGroup, single: RunGroup) -> float | None:
     """Devices over the baseline's; None where the work is not divided, or ranks share cores."""
     num_devices = [set(each.ok.world_size) for each in (group, single)]
     if not group.parallel or (group.ok.oversubscribed == "yes").any() or [len(each) for each in num_devices] != [1, 1]:
@@ -127,7 +127,7 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     where = "below" if in_paper_column() else "above"
     for axes, work in zip(ours, works, strict=True):
         axes.set_title(f"this suite, on the hardware named {where}: {work}", pad=14)
-        axes.set_xlabel(f"seconds, {work}   (dots: repeats, line: 95 % interval)")
+        axes.set_xlabel(f"seconds, {work}   (dots: runs, line: 95 % interval)")
     theirs.set_title(PUBLISHED_TITLE, pad=14)
     theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")
     notes = [_about_n(_all(works))]
@@ -144,19 +144,19 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def _epoch_bar(results: ResultSet, group: Group, number: int) -> Bar:
+def _epoch_bar(results: ResultSet, group: RunGroup, number: int) -> Bar:
     epoch = epoch_time(results, group)
     how = "measured" if epoch.measured else "worked out"
-    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.samples]
-    n = f"{len(epoch.samples)}" if epoch.measured else _n(group)
+    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.run_windows]
+    n = f"{len(epoch.run_windows)}" if epoch.measured else _n(group)
     cells = n, format_number(epoch.value), f"{format_interval(epoch.low, epoch.high, format_number)} {how}".strip()
     return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.parallel, number)
 
 
-def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, Group]]]:
+def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup]]]:
     """(number of the set, group) of every group with a throughput, by model and size of image: the fastest strategy
     first, and the same strategy of all sets together."""
-    found: dict[str, list[tuple[int, Group]]] = {}
+    found: dict[str, list[tuple[int, RunGroup]]] = {}
     for number, results in enumerate(sets):
         for group in results.groups:
             if group.throughput:
@@ -204,6 +204,6 @@ def _about_n(bars: list[Bar]) -> str:
     return f"n: runs x timed windows of each; {', '.join(dict.fromkeys(bar.cells[0] for bar in bars))}."
 
 
-def _n(group: Group) -> str:
-    sizes = sorted({len(run) for run in group.samples})
-    return f"{len(group.samples)} x {'/'.join(map(str, sizes))}"
+def _n(group: RunGroup) -> str:
+    sizes = sorted({len(run) for run in group.run_windows})
+    return f"{len(group.run_windows)} x {'/'.join(map(str, sizes))}"

@@ -16,9 +16,6 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options import data_options, run_options, set_options, study_options
 from scripts.options.run_options import set_variables
 
-LATEST = Path("results/latest")
-
-
 # --- what several commands do -------------------------------------------------------------------------------------
 
 
@@ -31,8 +28,8 @@ def ensure_data() -> int:
     return make_dataset.main(data_options.MakeDatasetOptions())
 
 
-def start_suite(name: str) -> int:
-    """Run the suite `name` with the variables of the environment: all, or a study with a plan."""
+def start_plan(name: str) -> int:
+    """Run the plan `name` with the variables of the environment: all, or a study with a plan."""
     from scripts.runner import bench
 
     return exit_code(lambda: bench.main(name), errors=(), writes="the suite")
@@ -57,13 +54,13 @@ def write_report(results: Path | str, measure: bool) -> int:
 
 def run_with_data(name: str, options: Any, flags: Sequence[str]) -> int:
     set_variables(options, flags)
-    return ensure_data() or start_suite(name)
+    return ensure_data() or start_plan(name)
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
-def run_suite(options: run_options.RunOptions, flags: Sequence[str]) -> int:
+def run_strategies(options: run_options.RunOptions, flags: Sequence[str]) -> int:
     return run_with_data("all", options, flags)
 
 
@@ -118,7 +115,7 @@ def gpu_check_file(options: data_options.CarryOptions, flags: Sequence[str]) -> 
 
 def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config.config import load_config
-    from scripts.runner import memory_check
+    from scripts.strategies import memory_check
 
     return memory_check.main(options, load_config([*flags]))
 
@@ -144,9 +141,9 @@ def compare(options: set_options.CompareOptions, flags: Sequence[str], found: di
 
 
 def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import power
+    from scripts.sets import rounds_needed
 
-    return power.main(options, found)
+    return rounds_needed.main(options, found)
 
 
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
@@ -200,11 +197,11 @@ def loaders(options: study_options.LoadersOptions, flags: Sequence[str]) -> int:
 
 def loader_limit(options: study_options.LoaderLimitCommand, flags: Sequence[str]) -> int:
     set_variables(options, flags)
-    from scripts.studies.loaders import verdict_measure, worker_counts
+    from scripts.studies.loaders import measure_loader_limit, worker_counts
 
     if code := ensure_data():
         return code
-    verdict_measure.measure_set(options.results)
+    measure_loader_limit.measure_set(options.results)
     worker_counts.advise(study_options.WorkerCountsOptions(options.results))
     return 0
 
@@ -265,6 +262,12 @@ def check_data(options: data_options.CheckDataOptions, flags: Sequence[str]) -> 
     from scripts.setup import check_data
 
     return check_data.main(options)
+
+
+def import_data(options: data_options.ImportOptions, flags: Sequence[str]) -> int:
+    from scripts.data_import import import_images
+
+    return import_images.main(options)
 
 
 def pack(options: data_options.PackOptions, flags: Sequence[str]) -> int:

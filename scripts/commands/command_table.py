@@ -31,7 +31,7 @@ COMMANDS = [
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
         "run_options.RunOptions",
-        "run_suite",
+        "run_strategies",
         FIELDS,
     ),
     Command(
@@ -220,6 +220,13 @@ COMMANDS = [
         "check_data",
     ),
     Command(
+        "data import",
+        "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
+        "data import /path/to/downloads /path/to/imagenet",
+        "data_options.ImportOptions",
+        "import_data",
+    ),
+    Command(
         "data pack",
         "write the images as one mapped file a split",
         "data pack --data /path/to/imagenet --pack full",
@@ -302,7 +309,8 @@ EXIT_CODES = """exit codes:
 ENVIRONMENT = """variables of the environment:
   PYTHON     the interpreter; default: .venv/bin/python
   SETUP=no   install nothing, and use PYTHON as it is
-  TORCH, LOCK, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
+  TORCH, LOCK, TORCH_INDEX, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
+  DEVICE=cpu use no GPU
   NPROC, HOSTS, NODES, NNODES, ...   several machines: launchers/README.md"""
 
 

@@ -57,5 +57,5 @@ def run_with_variables(target: str) -> int:
         os.environ["STRATEGY"] = os.environ.get("STRATEGY") or DEFAULT_STRATEGY
         return actions.write_report(os.environ.get("RESULTS") or "results/latest", os.environ.get("MEASURE") != "no")
     if target == "bench-all":
-        return actions.start_suite("all")
+        return actions.start_plan("all")
     raise UserError(f"the Makefile has no target {target!r} that ./bench runs")

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import sys
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Union
@@ -23,6 +24,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.output import ignore_output_errors
 from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import TYPED_OPTIONS, remember_options
 from scripts.commands import actions, make_targets
 from scripts.commands.command_table import COMMANDS, Command, find_command
 
@@ -31,6 +33,8 @@ PATH_FLAGS = ("--config", "--data", "--checkpoint-dir")
 """Configuration fields that are paths."""
 PATH_FIELDS = ("data", "config")
 """Options that are paths, though their type is text."""
+POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
+"""The mark of an option that has no dashes."""
 TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 
@@ -42,12 +46,13 @@ def main(words: list[str], from_folder: Path) -> int:
     if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
         print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
         return 2
-    try:
-        if words[0] == "make":
-            return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
-        return run_words(words, from_folder)
-    except KeyboardInterrupt:
-        return 130
+    if words[0] == "make":
+        os.environ.pop(TYPED_OPTIONS, None)
+        return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
+    command, _ = find_command(words)
+    assert command is not None  # start.py has refused other words
+    remember_options(typed_names(command))
+    return run_words(words, from_folder)
 
 
 def run_target(words: Sequence[str], from_folder: Path) -> int:
@@ -83,6 +88,17 @@ def run_words(words: list[str], from_folder: Path) -> int:
 def options_class(command: Command) -> Any:
     module, _, name = command.options.partition(".")
     return getattr(importlib.import_module(f"scripts.options.{module}"), name)
+
+
+def typed_names(command: Command) -> list[str]:
+    """The names of a command's options that are typed with dashes; the others are known by their place."""
+    fields = dataclasses.fields(options_class(command))
+    return [field.name for field in fields if POSITIONAL not in metadata_of(field.type)]
+
+
+def metadata_of(annotation: Any) -> tuple[Any, ...]:
+    """What Annotated adds to a type."""
+    return getattr(annotation, "__metadata__", ())
 
 
 def describe(command: Command) -> str:
@@ -166,10 +182,10 @@ def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
 
 
 @contextlib.contextmanager
-def json_output(wanted: bool) -> Iterator[Any]:
-    """Where `wanted`, all that is printed meanwhile goes to stderr, that of child processes too; what this yields
+def json_output(enabled: bool) -> Iterator[Any]:
+    """Where `enabled`, all that is printed meanwhile goes to stderr, that of child processes too; what this yields
     prints an object on stdout."""
-    if not wanted:
+    if not enabled:
         yield lambda found: None
         return
     sys.stdout.flush()

@@ -3,30 +3,41 @@
 Standard library only, and quick: `./bench --help` works in a fresh clone, and installs nothing.
 """
 
+import functools
 import os
-import subprocess
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.common.system.files import locked
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
 from benchmarks.common.system.repository import ROOT
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
+from scripts.setup import libraries
+from scripts.setup.first_minute import begin_set_up
 
 STARTED = "BENCH_STARTED_FROM"
 """Set for the second start, by the suite's interpreter: the folder in which the user typed the command."""
 FOREIGN_CODE = ("CDPATH", "PYTHONSAFEPATH")
 """With either set, a launcher would run another folder's code: launchers/lib.sh says how."""
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
-LIBRARIES = ("scripts/setup/install_horovod.sh", "scripts/setup/install_apex.sh")
+SUITES = (["make", "bench-all"], ["run"])
+"""Commands that build libraries when a run needs them, and not before the first result."""
 HELP = ("--help", "-h")
 
 
 def start(words: list[str]) -> NoReturn:
-    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code."""
+    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code.
+
+    bench has blocked the ending signals; from here on they end the process in one line.
+    """
+    end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
     for name in FOREIGN_CODE:
         os.environ.pop(name, None)
+    if os.environ.get("DEVICE") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for what reads no DEVICE, such as other training loops
     if not words or words[0] in HELP:
         print(overview())
         sys.exit(0 if words else 2)
@@ -47,12 +58,14 @@ def start(words: list[str]) -> NoReturn:
             print("Its options are listed once everything is installed: ./bench setup")
             sys.exit(0)
     else:
-        prepare(again=words[0] == "setup" or words == ["make", "setup"])
+        is_suite = words[:2] in SUITES or words[:1] in SUITES
+        prepare(again=words[0] == "setup" or words == ["make", "setup"], may_defer=is_suite)
     if not can_start(python):
         print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)
         sys.exit(2)
     os.environ.update({STARTED: os.getcwd(), "PYTHON": python})
     os.chdir(ROOT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # until bench, started again, has handlers
     os.execvp(python, [python, str(ROOT / "bench"), *words])
 
 
@@ -81,35 +94,48 @@ def can_start(python: str) -> bool:
     )
 
 
-def prepare(*, again: bool) -> None:
+def prepare(*, again: bool, may_defer: bool = False) -> None:
     """Make .venv, unless SETUP=no or it is there and as new as the lists of packages.
 
-    again: whether TORCH and LOCK, where they are set, choose anew what is installed. Ends the process with the
-    installer's exit code where that fails.
+    again: whether TORCH, LOCK and TORCH_INDEX, where they are set, choose anew what is installed. may_defer: whether
+    libraries that have to be compiled may be left for later. Ends the process with the installer's exit code where that
+    fails.
     """
     if os.environ.get("SETUP") == "no":
         return
     venv = ROOT / ".venv"
-    chosen = again and bool(os.environ.get("TORCH") or os.environ.get("LOCK"))
-    if not chosen and is_current(venv):
+    chosen = again and any(os.environ.get(name) for name in ("TORCH", "LOCK", "TORCH_INDEX"))
+    if not chosen and is_current(venv, may_defer):
         return
     venv.mkdir(exist_ok=True)
-    with locked(venv / ".setup", limit_s=3600):
+    with locked(venv / ".setup", limit_s=3600), forward_signals() as children:
+        run = functools.partial(children.run, start_new_session=True)
         if chosen or not is_newer(venv / ".ready", SOURCES):
             print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
-            code = subprocess.run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT).returncode
+            begin_set_up(ROOT)
+            code = run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT)
+            end_after(children.signum)
             if code:
                 sys.exit(code if code > 0 else 128 - code)
             (venv / ".ready").touch()
-        if not is_current(venv):  # tried once: where one fails, its strategy's row says how to try again
-            for script in LIBRARIES:
-                subprocess.run([ROOT / script], cwd=ROOT, env=os.environ | {"PYTHON": str(venv / "bin/python")})
-            (venv / ".extras").touch()
+        if not is_current(venv, may_defer):
+            libraries.build_libraries(venv, may_defer=may_defer, run=run)
+            end_after(children.signum)
 
 
-def is_current(venv: Path) -> bool:
-    """Whether nothing is left to install."""
-    return is_newer(venv / ".ready", SOURCES) and is_newer(venv / ".extras", (".venv/.ready", *LIBRARIES))
+def end_after(signum: int) -> None:
+    """End this process where a signal has ended the installer."""
+    if signum:
+        print(f"stopped by {signal.Signals(signum).name}", file=sys.stderr)
+        sys.exit(128 + signum)
+
+
+def is_current(venv: Path, may_defer: bool) -> bool:
+    """Whether nothing is left to install; with may_defer, nothing but libraries that were left for later."""
+    if not is_newer(venv / ".ready", SOURCES):
+        return False
+    built = is_newer(venv / libraries.MARK, (".venv/.ready", *libraries.SCRIPTS.values()))
+    return built and (may_defer or not libraries.deferred_libraries(venv))
 
 
 def is_newer(mark: Path, sources: tuple[str, ...]) -> bool:

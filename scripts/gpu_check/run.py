@@ -30,17 +30,19 @@ from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import CheckGpuOptions as Options
-from scripts.runner import memory_check, preflight
+from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
 from scripts.sets.result_set import BASELINE
 from scripts.stats.formatting import plural
+from scripts.strategies import memory_check
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
@@ -138,7 +140,8 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
     """A folder holds a dry run or a real one. Raises UserError where it holds the other."""
     path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
     if path.exists() and path.read_text().strip() != mode:
-        raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; choose RESULTS=")
+        other = f"choose {typed_option('RESULTS', '')}"
+        raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; {other}")
     write_text_atomically(path, mode + "\n")
 
 
@@ -182,7 +185,9 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
     if failed:
         print(f"failed: {', '.join(failed)}")
     if not_here := [*found.values()].count(ELSEWHERE):
-        print(f"{plural(not_here, 'check')} of this folder did not run here; RETRY={ELSEWHERE} runs them")
+        print(
+            f"{plural(not_here, 'check')} of this folder did not run here; {typed_option('RETRY', ELSEWHERE)} runs them"
+        )
     return int(bool(failed))
 
 

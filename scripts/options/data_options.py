@@ -31,6 +31,16 @@ class CheckDataOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class ImportOptions:
+    source: tyro.conf.Positional[Path]
+    """Folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a val/ without class folders."""
+    to: tyro.conf.Positional[Path]
+    """Folder that gets train/ and val/."""
+    classes: Path | None = None
+    """Names of the classes (ImageNet: the wnids), one a line, in the order of the labels; where the source has none."""
+
+
+@dataclasses.dataclass(frozen=True)
 class PackOptions:
     data: str
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
@@ -63,3 +73,6 @@ class CarryOptions:
     """What is written."""
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
     """The version of Python there."""
+    there: Path | None = None
+    """A file that says which packages are there, as `python3 -m pip list --format freeze` prints them: the others alone
+    go into the file."""

@@ -3,8 +3,9 @@
     set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
 
 A launcher, a Slurm job and the record of a set (environment.json) know an option as an environment variable. The table
-VARIABLES is the one place that says which. scripts/runner/make_variables.py reads the variables and checks each value.
-Imports nothing heavy: --help reads this module.
+VARIABLES of benchmarks/common/system/typed_options.py is the one place that says which.
+scripts/runner/make_variables.py reads the variables and checks each value. Imports nothing heavy: --help reads this
+module.
 """
 
 import dataclasses
@@ -16,40 +17,13 @@ from typing import Any, Literal
 
 import tyro
 
+from benchmarks.common.system.typed_options import VARIABLES
+
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
-VARIABLES = {
-    "strategies": "STRATEGIES",
-    "strategy": "STRATEGY",
-    "data": "DATA",
-    "config": "CONFIG",
-    "results": "RESULTS",
-    "repeats": "REPEATS",
-    "until": "UNTIL",
-    "budget": "BUDGET",
-    "seeds": "SEEDS",
-    "plan": "PLAN",
-    "retry": "RETRY",
-    "timeout_s": "TIMEOUT",
-    "nproc": "NPROC",
-    "key": "KEY",
-    "values": "VALUES",
-    "ranks": "RANKS",
-    "a": "A",
-    "b": "B",
-    "fail_over": "FAIL_OVER",
-    "published_set": "SET",
-    "nodes": "NODES",
-    "tasks_per_node": "TASKS_PER_NODE",
-    "gpus_per_node": "GPUS_PER_NODE",
-    "cpus_per_task": "CPUS_PER_TASK",
-    "partition": "PARTITION",
-    "time_min": "TIME",
-    "warning_s": "WARNING_S",
-    "container": "CONTAINER",
-}
 OF_THE_MACHINE = {
-    "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "time_min", "warning_s",
+    "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "gpu_type",
+    "memory", "exclusive", "time_min", "warning_s",
     "container",
 }  # fmt: skip
 """Options whose variable counts where they are not given: a cluster's profile sets it for every command."""
@@ -94,7 +68,7 @@ class RunOptions(RoundOptions):
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions(RunOptions):
     nodes: int | None = None
-    """Nodes of the job; default: 2."""
+    """Nodes of the job; default: 1."""
     tasks_per_node: int | None = None
     """Ranks on each node; default: its GPUs."""
     gpus_per_node: int | None = None
@@ -103,6 +77,16 @@ class SlurmOptions(RunOptions):
     """Cores of each rank; default: its share of a node's cores."""
     partition: str = ""
     """Slurm's partition; default: the cluster's."""
+    account: str = ""
+    """Slurm's account, which pays."""
+    qos: str = ""
+    """Slurm's quality of service."""
+    gpu_type: str = ""
+    """The GPUs' type, such as a100, where --gres wants it: gpu:a100:8."""
+    memory: str = ""
+    """Memory of each node, such as 64G; 0: all."""
+    exclusive: bool = False
+    """No other job on the same nodes."""
     time_min: int | None = None
     """Time limit of the job in minutes; default: the partition's."""
     warning_s: int | None = None

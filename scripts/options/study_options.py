@@ -229,8 +229,8 @@ class CutsOptions:
     """YAML file of the configuration."""
     seed: int = 0
     """Of the order in each turn."""
-    output: Path = ROOT / "results/published/measured/cuts.csv"
-    """CSV file to add to, such as results/published/measured/cuts.csv."""
+    output: Path = ROOT / "results/measured/cuts.csv"
+    """CSV file to add to."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,13 +12,12 @@ import numpy
 import pandas
 
 from benchmarks.common.store.results import WARM_UP, read_table
-from scripts.charts.figures import describe
 from scripts.pages.report_content import table_rows
 from scripts.sets.accuracy import seeds
-from scripts.sets.dataset_text import describe_images
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
-from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.set_text import describe_images, describe_sets
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
@@ -26,10 +25,10 @@ from scripts.stats.formatting import format_number, format_setting, plural, plur
 
 def methods(results: ResultSet) -> list[str]:
     """How it was measured, on what, with which versions: sentences for one paragraph."""
-    timed = [group for group in results.groups if group.samples]
-    sentences = [f"We trained {describe([results])}. Data: {describe_images(timed)}."]
+    timed = results.timed_groups
+    sentences = [f"We trained {describe_sets([results])}. Data: {describe_images(timed)}."]
     names = "; ".join(group.label for group in timed)  # labels have commas
-    runs = plural_of_several([len(group.samples) for group in timed], "run")
+    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
     sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
     if _interleaved(results, timed):
         sentences.append(
@@ -44,7 +43,7 @@ def methods(results: ResultSet) -> list[str]:
     return sentences
 
 
-def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
+def _interleaved(results: ResultSet, timed: list[RunGroup]) -> bool:
     """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
     sessions: not where strategies were added later, or one at a time."""
     ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
@@ -55,7 +54,7 @@ def _interleaved(results: ResultSet, timed: list[Group]) -> bool:
     return len(rounds) == 1 and in_turn and not [*several_sessions(results)]
 
 
-def _requested(timed: Iterable[Group], name: str) -> str:
+def _requested(timed: Iterable[RunGroup], name: str) -> str:
     """The requested value of a field, '' where groups differ in it or one did not record it."""
     values = {
         format_setting(group.identity.requested.get(name)) if group.identity.recorded else "unknown" for group in timed
@@ -63,7 +62,7 @@ def _requested(timed: Iterable[Group], name: str) -> str:
     return values.pop() if len(values) == 1 and "unknown" not in values else ""
 
 
-def _of_windows(results: ResultSet, timed: list[Group]) -> list[str]:
+def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
     """The number of windows is the one that was timed: the last requested ones may not fit in a run."""
     warm_up, window, taken = (
         _requested(timed, "warmup_steps"),
@@ -80,15 +79,15 @@ def _of_windows(results: ResultSet, timed: list[Group]) -> list[str]:
     ]
 
 
-def _windows(results: ResultSet, timed: list[Group]) -> str:
+def _windows(results: ResultSet, timed: list[RunGroup]) -> str:
     """How many a run has, such as 3 windows; '' where runs did not record them."""
     ids = set(results.table("windows").run_id)
     if not all(group.ok.run_id.isin(ids).all() for group in timed):
         return ""
-    return plural_of_several([len(run) for group in timed for run in group.samples], "window")
+    return plural_of_several([len(run) for group in timed for run in group.run_windows], "window")
 
 
-def _of_arithmetic(timed: list[Group]) -> list[str]:
+def _of_arithmetic(timed: list[RunGroup]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for group in timed:
         kinds.setdefault(compute_precision(group.identity) or "unknown", []).append(group.label)
@@ -100,12 +99,12 @@ def _of_arithmetic(timed: list[Group]) -> list[str]:
     return [f"They compute in {most}, but for {others}."] if kinds else []
 
 
-def _of_intervals(results: ResultSet, timed: list[Group]) -> str:
+def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
     text = "Throughput is the geometric mean over runs of total images over total seconds"
-    if not any(len(group.samples) > 1 for group in timed):
+    if not any(len(group.run_windows) > 1 for group in timed):
         return f"{text}; one run has no interval."
     text += ", with Student's 95 % interval on the logarithms of the runs"
-    if once := [group.label for group in timed if len(group.samples) == 1]:
+    if once := [group.label for group in timed if len(group.run_windows) == 1]:
         text += f", but for {'; '.join(once)}, of which one run has none"
     if not any(over.low is not None for over in results.over_baseline.values()):
         return text + "."
@@ -139,7 +138,7 @@ def _of_versions(results: ResultSet) -> list[str]:
 
 def checklist(results: ResultSet) -> list[tuple[str, str]]:
     """What reviewers ask for: a question and its answer, each from the set's files."""
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     found = [("Seeds", _seeds(timed)), ("Runs", _runs(results)), ("Intervals", _intervals(results, timed))]
     found += [("Compute", compute(results.path)), ("Energy", energy(results))]
     fingerprints = {_requested([group], "fingerprint") for group in timed} - {""}
@@ -155,21 +154,21 @@ def _proofs(results: ResultSet) -> str:
     rows = {
         row["strategy"]: row["same update?"].partition(EXCEPTIONS) for row in table_rows(results) if row["images/s"]
     }
-    yes = {label: but for label, (words, _, but) in rows.items() if words.startswith("yes")}
+    yes = {label: but for label, (answer, _, but) in rows.items() if answer.startswith("yes")}
     others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
-    whole = [label for label, words in others.items() if not words]
+    whole = [label for label, exceptions in others.items() if not exceptions]
     text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings but for the number of steps, to "
     text += "do one process's update" + (f": {'; '.join(whole)}" if whole else "")
-    partly = [f"{label}, but for {', '.join(words)}" for label, words in others.items() if words]
+    partly = [f"{label}, but for {', '.join(exceptions)}" for label, exceptions in others.items() if exceptions]
     return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 
 
-def _seeds(timed: list[Group]) -> str:
+def _seeds(timed: list[RunGroup]) -> str:
     if not all(group.identity.recorded for group in timed):
         return "not recorded"
     values = sorted({seed for group in timed for seed in seeds(group)})
     if len(values) == 1:
-        return f"{values[0]}, one for all runs: repeats tell of timing, and nothing of another seed's accuracy"
+        return f"{values[0]}, one for all runs: rounds show the spread of timing, not another seed's accuracy"
     return f"{', '.join(values)}, taken in turn by the rounds"
 
 
@@ -182,11 +181,11 @@ def _runs(results: ResultSet) -> str:
     return f"all attempts are in runs.csv: {parts}"
 
 
-def _intervals(results: ResultSet, timed: list[Group]) -> str:
-    many, once = ([group for group in timed if (len(group.samples) > 1) is several] for several in (True, False))
+def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
+    many, once = ([group for group in timed if (len(group.run_windows) > 1) is several] for several in (True, False))
     windows = _windows(results, timed) or "unrecorded windows"
     parts = (
-        [f"95 %, over {plural_of_several([len(group.samples) for group in many], 'run')} of {windows} each"]
+        [f"95 %, over {plural_of_several([len(group.run_windows) for group in many], 'run')} of {windows} each"]
         if many
         else []
     )

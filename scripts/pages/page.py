@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.charts.figures import describe, describe_failures, fit_to_paper_column, paper_column, save_chart
+from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions as Options
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
@@ -46,6 +46,7 @@ from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
@@ -158,11 +159,11 @@ def make_report(results: ResultSet) -> Report:
     drawn, in_column = report_figures(results), paper_figures(results)
     rows = table_rows(results)
     columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
-    timed = [group for group in results.groups if group.samples]
-    runs = plural_of_several([len(group.samples) for group in timed], "run")
+    timed = results.timed_groups
+    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
     values = {
         "name": results.name,
-        "about": describe([results]) + (f"; {runs} a strategy" if timed else ""),
+        "about": describe_sets([results]) + (f"; {runs} a strategy" if timed else ""),
         "headline": headline(results),
         "summary_columns": SUMMARY_COLUMNS,
         "summary_rows": summary_rows(results, rows),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import describe_failures
 from scripts.pages.latex import (
     Tex,
     tex_column_format,
@@ -24,8 +23,8 @@ from scripts.pages.methods import checklist, methods
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1, top1_accuracy
-from scripts.sets.dataset_text import describe_images
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.set_text import describe_failures, describe_images
 from scripts.stats.intervals import mean_interval
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -34,10 +33,10 @@ NUMBERS = ("n", "devices", "speed", "times", "joules")
 
 def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
     """report.tex of a set. drawn: its charts as in the report, whose titles and footnotes are the captions here."""
-    rows = [_row(results, group) for group in results.groups if group.samples]
+    rows = [_row(results, group) for group in results.timed_groups]
     return tex_environment(TEMPLATES).get_template("report.tex.j2").render(
         name=results.name,
-        images=describe_images(group for group in results.groups if group.samples),
+        images=describe_images(group for group in results.timed_groups),
         headline=headline(results),
         rows=rows,
         formats={name: Tex(tex_column_format([row[name] for row in rows])) for name in NUMBERS},
@@ -52,7 +51,7 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
     )  # fmt: skip
 
 
-def _row(results: ResultSet, group: Group) -> dict[str, str]:
+def _row(results: ResultSet, group: RunGroup) -> dict[str, str]:
     """Cells of a timed strategy: text, and numbers for siunitx."""
     rate, over = group.timed_throughput, results.over_baseline.get(group.label)
     joules = group.ok.energy_j_per_image.dropna()

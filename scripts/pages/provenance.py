@@ -9,7 +9,8 @@ import dataclasses
 import shlex
 
 from benchmarks.common.system.commands import make_assignment, shell_word
-from scripts.options.run_options import VARIABLES, RoundOptions
+from benchmarks.common.system.typed_options import VARIABLES
+from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
@@ -29,7 +30,7 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     repeats = results.ok.repeat.max()
     make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
     lines = [_checkout(commit) for commit in sorted(set(results.ok.commit) - {""})]
-    strategies = dict.fromkeys(group.strategy for group in results.groups if group.samples)
+    strategies = dict.fromkeys(group.strategy for group in results.timed_groups)
     studies = [command for section in load_sections() for command in section.commands(results)]
     for study in studies:
         kept = {name: value for name, value in make_variables.items() if name not in study.replaced}

@@ -14,7 +14,7 @@ from scripts.pages.study_sections import ReportTable
 from scripts.sets.device_use import device_use, why_lower_mfu
 from scripts.sets.epoch_time import EpochTime
 from scripts.sets.proofs import proof_text
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.step_breakdown import exposed_communication
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import format_number, format_with_interval
@@ -93,14 +93,14 @@ def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
     rows: those of table_rows.
     """
 
-    def speed(pair: tuple[Group, dict]) -> float:
-        return pair[0].timed_throughput.value if pair[0].samples else 0.0
+    def speed(pair: tuple[RunGroup, dict]) -> float:
+        return pair[0].timed_throughput.value if pair[0].run_windows else 0.0
 
     pairs = sorted(zip(results.groups, rows, strict=True), key=speed, reverse=True)
     return [_summary_row(results, group, row) for group, row in pairs]
 
 
-def _summary_row(results: ResultSet, group: Group, row: dict) -> dict[str, str]:
+def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, str]:
     proof = row["same update?"].partition(":")[0]
     is_baseline = group.label in results.baselines.values()
     return {
@@ -112,7 +112,7 @@ def _summary_row(results: ResultSet, group: Group, row: dict) -> dict[str, str]:
     }
 
 
-def _table_row(results: ResultSet, group: Group) -> dict:
+def _table_row(results: ResultSet, group: RunGroup) -> dict:
     ok, estimate, over = group.ok, group.throughput, results.over_baseline.get(group.label)
     row = dict.fromkeys(REPORT_COLUMNS, "") | strategy_cells(results, group)
     if over and (ok.batch_per_device > 0).all():

@@ -9,19 +9,15 @@ Needs no torch.
 
 import dataclasses
 import importlib
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from matplotlib.figure import Figure
 
-from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import ResultSet, load_set
 
 STUDIES = ROOT / "scripts" / "studies"
-Points = TypeVar("Points")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +120,3 @@ def load_study_sets(results: ResultSet, sections: list[StudySection]) -> StudySe
     return StudySets(
         results, {name: load_set(results.path / name) for name in folders if (results.path / name).is_dir()}
     )
-
-
-def points_or_warning(points_of: Callable[[], Points]) -> Points | None:
-    """What `points_of` returns; None, and a warning on stderr, where a set has one point in several settings."""
-    try:
-        return points_of()
-    except UserError as error:
-        print(f"warning: a chart is left out: {error}", file=sys.stderr)
-        return None

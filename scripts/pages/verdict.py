@@ -9,7 +9,7 @@ import dataclasses
 import math
 
 from scripts.sets.identity import comparable, compute_precision
-from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
 from scripts.stats.families import method_text, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate
@@ -21,8 +21,8 @@ MOST_NAMES = 3  # in a sentence; more are counted
 class Ranking:
     """The groups that may be called faster or slower than each other, and the one with the highest mean."""
 
-    alike: list[Group]
-    best: Group
+    alike: list[RunGroup]
+    best: RunGroup
     over_best: dict[str, RatioEstimate]
     """The throughput of each other group over that of `best`, by label: of the family of all pairs."""
 
@@ -31,7 +31,7 @@ class Ranking:
         """Whether every other group is slower with confidence."""
         return bool(self.over_best) and all(over.verdict == "slower" for over in self.over_best.values())
 
-    def not_told_apart(self, baseline: Group) -> list[str]:
+    def not_told_apart(self, baseline: RunGroup) -> list[str]:
         """The groups, without the baseline, that were not seen to differ from the best one."""
         unseen = [label for label, over in self.over_best.items() if over.verdict == "no difference seen"]
         return [label for label in unseen if label != baseline.label]
@@ -54,7 +54,7 @@ def verdict(results: ResultSet, ranking: Ranking) -> str:
 
 
 def _answer(results: ResultSet, ranking: Ranking) -> str:
-    timed, best = [group for group in results.groups if group.samples], ranking.best
+    timed, best = results.timed_groups, ranking.best
     speed = f"{format_number(best.timed_throughput.value)} images/s"
     if len({group.strategy for group in timed}) == 1:
         several = f", in {len(timed)} settings" if len(timed) > 1 else ""
@@ -86,7 +86,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
 
 
-def _scope(timed: list[Group], best: Group) -> str:
+def _scope(timed: list[RunGroup], best: RunGroup) -> str:
     """'In fp32, ' where the set has several precisions."""
     several = len({compute_precision(group.identity) for group in timed}) > 1
     return f"In {compute_precision(best.identity) or 'one precision'}, " if several else ""
@@ -116,7 +116,7 @@ def _without_a_time(results: ResultSet) -> str:
     """'; apex_ddp was skipped': the groups without a time, by what became of them."""
     ends: dict[str, list[str]] = {}
     for group in results.groups:
-        if not group.samples:
+        if not group.run_windows:
             statuses = {*group.counts}
             ends.setdefault("was skipped" if statuses == {"skipped"} else "has no time", []).append(group.label)
     parts = []
@@ -134,7 +134,7 @@ def _name(labels: list[str], noun: str) -> str:
 def headline(results: ResultSet) -> list[str]:
     """The verdict, then the sentences that it rests on: the highest mean, its speed-up, and which strategies differ
     from it."""
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     if not timed:
         return ["No run has a throughput."]
     if results.contradictions:
@@ -172,7 +172,7 @@ def headline(results: ResultSet) -> list[str]:
     return sentences
 
 
-def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
+def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
     """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
     bases, over = results.baselines, results.over_baseline
     compared = [
@@ -183,7 +183,7 @@ def _not_ranked(results: ResultSet, others: list[Group]) -> list[str]:
     return found + ([f"Not compared, since they computed in another precision: {join(alone)}."] if alone else [])
 
 
-def _highest_mean(results: ResultSet, best: Group, excluded: bool) -> str:
+def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     """The best group's figures. excluded: whether every group that was compared with it is slower with confidence."""
     device = best.ok.iloc[0].device_name or "this machine"
     estimate = best.timed_throughput
@@ -208,7 +208,7 @@ def _times(over: RatioEstimate) -> str:
 
 def _describe_power(fraction: float) -> str:
     if fraction > 1:
-        return "with 80 % power this data does not find a factor of 2: take more repeats"
+        return "with 80 % power this data does not find a factor of 2: take more rounds"
     return f"this data finds {100 * fraction:.0f} % with 80 % power"
 
 

@@ -18,11 +18,13 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
+from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import short_repr, why_not_allowed
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunSpec, make_run
 from scripts.sets.safe_names import SAFE_NAME
+from scripts.strategies import strategy_list
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # of a proof in which each step is compared by itself
@@ -86,13 +88,13 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
     Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, or DATA has other images.
     """
     runs = read_table(results, "runs")
-    ok = runs[(runs.status == "ok") & runs.strategy.isin(preflight.parse_strategies(variables.strategies))]
+    ok = runs[(runs.status == "ok") & runs.strategy.isin(strategy_list.parse_strategies(variables.strategies))]
     settings_of_runs: dict[tuple[str, int], dict[str, Any]] = {}
     for run_id in ok.run_id:
         try:
             settings = _read_settings(results, run_id)
         except UserError as error:
-            print_warning(f"{error}; the same CONFIG and ARGS would prove it")
+            print_warning(f"{error}; the same {typed_option('CONFIG')} and {typed_option('ARGS')} would prove it")
             continue
         requested = settings["asked"]
         # rounds of one group may have seeds of their own
@@ -119,7 +121,7 @@ def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
     requested, resolved = settings["asked"], settings.get("met") or {}
     missing = [name for name in REQUIRED_SETTINGS if name not in requested]
     problem = f"it lacks {missing[0]}" if missing else why_not_allowed(requested, resolved)
-    if problem or requested["strategy"] not in preflight.all_strategies():
+    if problem or requested["strategy"] not in strategy_list.all_strategies():
         raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {problem or 'no such strategy'}")
     return settings
 
@@ -130,14 +132,17 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
     requested, num_gpus = settings["asked"], machine.num_gpus()
     on_gpus = settings.get("met", {}).get("device") == "cuda"
     ranks_here = requested["ranks"] // requested["nodes"]
-    possible = [preflight.ranks_and_nodes(requested["strategy"], number) for number in (ranks_here, requested["ranks"])]
+    possible = [
+        strategy_list.total_ranks_and_nodes(requested["strategy"], number)
+        for number in (ranks_here, requested["ranks"])
+    ]
     same_ranks = (requested["ranks"], requested["nodes"]) in possible
     if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
         devices = "GPUs" if on_gpus else "CPUs"
         raise UserError(
             f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
             f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or "
-            "choose STRATEGIES"
+            f"choose {typed_option('STRATEGIES')}"
         )
 
 
@@ -149,7 +154,7 @@ def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[s
     if run.requested["fingerprint"] != requested["fingerprint"]:
         raise UserError(
             f"{config.data} (fingerprint {run.requested['fingerprint']}) proves other images than {results} was "
-            f"measured with ({requested['fingerprint']}); set DATA to these"
+            f"measured with ({requested['fingerprint']}); set {typed_option('DATA')} to these"
         )
     return run
 
@@ -160,7 +165,7 @@ def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
     if unreadable := unreadable_images(config.loader, config.pack):
         raise UserError(f"no reference reads the images of {unreadable}; leave --loader out")
     preflight.check_ranks([config], [variables.ranks_here])
-    strategies = preflight.parse_strategies(variables.strategies)
+    strategies = strategy_list.parse_strategies(variables.strategies)
     return _without_duplicates(
         _proof_run(variables, name, config, variables.ranks_here, num_steps) for name in strategies
     )
@@ -169,7 +174,7 @@ def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
 def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         preflight.check_data(config.data)  # the reference reads the files
-    exact = sums_are_exact(preflight.ranks_and_nodes(strategy, ranks_here)[0])
+    exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     spec = RunSpec(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
     run = make_run(variables, spec)

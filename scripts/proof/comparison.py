@@ -77,11 +77,14 @@ def compare_with_reference(
     else:
         findings = step_by_step(training, states)
         evaluation = evaluate(training, states[-1].state, num_shares)
-    return verdict(training, findings, wrong_evaluation(evaluated, *evaluation))
+    return equivalence_columns(training, findings, wrong_evaluation(evaluated, *evaluation))
 
 
-def verdict(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
-    """The worst of the findings decides, then the evaluation. evaluation: what is wrong with it, or nothing."""
+def equivalence_columns(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
+    """Columns of equivalence.csv. The worst of the findings decides, then the evaluation.
+
+    evaluation: what is wrong with it, or nothing.
+    """
     worst = max(findings, key=lambda finding: finding.excess)
     flipped = [f"{one.what} is off by {one.difference:.1e}" for one in findings if one.tolerance == FLIP_TOLERANCE]
     outcome, reason = "ok", f"but {flipped[0]}, as by a value that flips" if flipped else ""

@@ -28,17 +28,16 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.charts.figures import describe, describe_failures
 from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
 from scripts.pages.verdict import headline
 from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
-from scripts.sets.dataset_text import describe_images
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
@@ -152,27 +151,28 @@ def changed_files(path: Path) -> list[str]:
 def why_not_shown(results: ResultSet) -> list[str]:
     """Why the set's figures cannot be shown; [] where they can."""
     return [*results.contradictions, *uncommitted_changes(results)] or (
-        [] if any(group.samples for group in results.groups) else ["no run was timed"]
+        [] if results.timed_groups else ["no run was timed"]
     )
 
 
 def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> dict:
     """What the page says of a set, as text, with links from a page in the folder `base`."""
     at = _link(results.path, base)
-    timed = [group for group in results.groups if group.samples]
-    said = {row["strategy"]: row for row in table_rows(results)}
+    timed = results.timed_groups
+    report_rows = {row["strategy"]: row for row in table_rows(results)}
     mark, again = _read_mark(results.path), ""
     if (results.path / manifest.NAME).exists():
         again = bench_command("reproduce", os.path.relpath(results.path.resolve(), ROOT))
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
-        _row(results, group, said[group.label], prices.get(results.name)) | {"number": strategies.index(group.strategy)}
+        _row(results, group, report_rows[group.label], prices.get(results.name))
+        | {"number": strategies.index(group.strategy)}
         for group in sorted(timed, key=lambda each: -each.timed_throughput.value)
     ]
     return {
         "name": results.name,
         "verdict": headline(results)[0],
-        "about": f"{describe([results])}; {describe_images(timed)}",
+        "about": f"{describe_sets([results])}; {describe_images(timed)}",
         "at": format_setting(mark.get("at")),
         "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
         "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
@@ -193,7 +193,7 @@ def _link(path: Path, base: Path) -> str:
     return quote(os.path.relpath(path.resolve(), base.resolve()))
 
 
-def _row(results: ResultSet, group: Group, said: dict, price: float | None) -> dict[str, Any]:
+def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -> dict[str, Any]:
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
     first, epoch = group.ok.iloc[0], epoch_time(results, group)
     cells = {

@@ -45,8 +45,7 @@ def write_manifest(folder: Path, results: ResultSet) -> None:
             "asked": group.identity.requested,
             "met": group.identity.resolved,
         }
-        for group in results.groups
-        if group.samples
+        for group in results.timed_groups
     ]
     write_json(folder / NAME, {"schema": SCHEMA, "commit": commits[0], "runs": runs, "files": checksums(folder)})
 

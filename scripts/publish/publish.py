@@ -21,7 +21,8 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.store.results import TABLES, write_json, write_text_atomically
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import write_json, write_text_atomically
 from benchmarks.common.system.commands import bench_command, make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder

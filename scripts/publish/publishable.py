@@ -13,7 +13,7 @@ from benchmarks.common.system.commands import make_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
-from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
 from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
@@ -34,7 +34,7 @@ def missing_files(path: Path) -> list[str]:
 
 def find_problems(results: ResultSet) -> list[str]:
     """What speaks against publishing the set. [] where nothing does."""
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     if not timed:
         return [f"{results.path} has no ok run with a throughput; make bench-all"]
     rules = (
@@ -56,7 +56,7 @@ def _source(results: ResultSet) -> Iterator[str]:
     if "" in set(results.ok.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
     yield from uncommitted_changes(results)
-    if not all(group.identity.recorded for group in results.groups if group.samples):
+    if not all(group.identity.recorded for group in results.timed_groups):
         yield "runs whose settings were not recorded, by an older version of the suite; measure again"
 
 
@@ -74,7 +74,7 @@ def _rows(results: ResultSet) -> Iterator[str]:
             yield f"{group.label} is skipped without a reason; run it again"
 
 
-def _rounds(timed: list[Group]) -> Iterator[str]:
+def _rounds(timed: list[RunGroup]) -> Iterator[str]:
     most = max(len({*group.rounds}) for group in timed)
     for group in timed:
         number = len({*group.rounds})
@@ -84,7 +84,7 @@ def _rounds(timed: list[Group]) -> Iterator[str]:
             yield f"{group.label} has {number} of at least {needed} rounds; {again} on this set"
 
 
-def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
+def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
     """A warm machine, rounds in an order, the same settings but for what strategies are, and nothing else running."""
     runs = read_table(results.path, "runs")
     if not ((runs.status == WARM_UP) & (runs.images_per_s > 0)).any():
@@ -109,7 +109,7 @@ def _protocol(results: ResultSet, timed: list[Group]) -> Iterator[str]:
         yield from (sentence for warning in rule(results) for sentence in warning.sentences)
 
 
-def _proofs(results: ResultSet, timed: list[Group]) -> Iterator[str]:
+def _proofs(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
     verify = make_command("verify", RESULTS=results.path)
     for group in timed:
         said = proof_text(group, results.table("equivalence"))

@@ -19,12 +19,14 @@ from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.charts.figures import describe
-from scripts.pages.markdown import code_span, escape_markdown, markdown_table, read_cells
+from scripts.pages.markdown import code_span, escape_markdown
+from scripts.publish.markdown_tables import markdown_table, read_cells
+from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.frames import iterate_rows
-from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several
@@ -61,7 +63,7 @@ def shown_sets(published: Path) -> dict[str, str]:
 
 def all_figures(sets: dict[str, Path], measured: Path) -> dict[str, str]:
     """Every figure of the shown sets; those of GPUs have names that begin with `gpu.`."""
-    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured)
+    made = named_figures(sets["cpu"], measured) if "cpu" in sets else measured_figures(measured) | column_figures()
     if "gpu" in sets:
         made |= {f"gpu.{name}": text for name, text in set_figures(sets["gpu"]).items()}
     return made
@@ -82,7 +84,7 @@ def fill_marks(text: str, made: dict[str, str]) -> str:
 
 def named_figures(path: Path, measured: Path) -> dict[str, str]:
     """Every figure by its name, as Markdown: of the result set in `path`, and of the CSV files in `measured`."""
-    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured)
+    return set_figures(path) | proof_figures(path, measured) | measured_figures(measured) | column_figures()
 
 
 def set_figures(path: Path) -> dict[str, str]:
@@ -98,7 +100,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
     timed = [group for group in results.groups if group.throughput]
     over = results.over_baseline
-    if not over or min(len(group.samples) for group in timed) < 2:
+    if not over or min(len(group.run_windows) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     shown = {
         group: exposed_communication(group, results.table("steps")) for group in timed
@@ -115,14 +117,14 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
-        "rounds": plural_of_several([len(group.samples) for group in results.compared], "round"),
+        "rounds": plural_of_several([len(group.run_windows) for group in results.compared], "round"),
         "minutes": f"{len(results.ok)} runs took {results.table('runs').wall_s.sum() / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
 
 
-def _strategy_row(group: Group, over: RatioEstimate | None, base: bool, exposed: StepMean | None) -> tuple[str, ...]:
+def _strategy_row(group: RunGroup, over: RatioEstimate | None, base: bool, exposed: StepMean | None) -> tuple[str, ...]:
     """base: whether it is a baseline."""
     speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
@@ -148,7 +150,7 @@ def _hardware(results: ResultSet) -> str:
     cores = f"{environment['num_cores']} cores, {threads} to a rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
     length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"
-    return f"{describe([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
+    return f"{describe_sets([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
 
 
 def sweep_figures(path: Path) -> dict[str, str]:
@@ -163,7 +165,7 @@ def sweep_figures(path: Path) -> dict[str, str]:
     return made
 
 
-def _differences(num_runs: set[str], groups: dict[str, Group]) -> str:
+def _differences(num_runs: set[str], groups: dict[str, RunGroup]) -> str:
     """n, and whether the simultaneous intervals of all pairs of a sweep's points show a difference."""
     verdicts = {
         each.verdict for each in ratios_of_all_pairs({value: group.sample for value, group in groups.items()}).values()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas
 
-from scripts.pages.markdown import describe_origin, markdown_table, read_cells
+from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas
 
-from scripts.pages.markdown import describe_origin, markdown_table, read_cells
+from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.sets.frames import iterate_rows
-from scripts.studies.predict.prediction_error import CASE_COLUMNS, verdict
+from scripts.studies.predict.prediction_error import CASE_COLUMNS, summarize_errors
 from scripts.studies.predict.published_figures import published_rows
 
 NUMBERS = (
@@ -36,7 +36,7 @@ def prediction_figures(measured: Path) -> dict[str, str]:
     predictions = predictions.astype(dict.fromkeys(NUMBERS, float))
     return {
         "predictions": _cases(predictions),
-        "predictions.said": _said(predictions),
+        "predictions.said": _error_summary(predictions),
         "predictions.origin": describe_origin(predictions),
         "allreduce": markdown_table(
             ("path", "latency, us", "GB/s", "core busy, %", "n", "x a bare loop [95%]", "from 1 MB on [95%]"),
@@ -61,9 +61,9 @@ def _cases(rows: pandas.DataFrame) -> str:
     return markdown_table(("model", "px", "strategy", *networks), lines)
 
 
-def _said(rows: pandas.DataFrame) -> str:
-    """The verdict of every network."""
-    found = (f"{network}: {verdict(part)[1]}" for network, part in rows.groupby("network", sort=False))
+def _error_summary(rows: pandas.DataFrame) -> str:
+    """The errors of every network, in sentences."""
+    found = (f"{network}: {summarize_errors(part)[1]}" for network, part in rows.groupby("network", sort=False))
     return "; ".join(line.replace("\n", "; ") for line in found)
 
 

@@ -9,7 +9,7 @@ compare such as "--day-sd 2%": two sets are two days, so that without one there 
 again runs only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
-settings that scripts/runner/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
+settings that scripts/proof/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
 
 Exit code: 0; 1 where a run failed, or as --fail-over says; 2 for a mistake; 129, 130, 131 or 143 after a signal.
 """
@@ -30,9 +30,11 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.typed_options import typed_option
 from scripts.options.set_options import CompareOptions
+from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
-from scripts.runner import allowed_settings, bench, preflight, round_order, rounds, run_plan, schedule
+from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
 from scripts.sets.result_set import ResultSet, load_set
@@ -47,7 +49,7 @@ OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are 
 def main() -> int:
     published, variables = find_set(), read_variables()
     if variables.results and (variables.results / NAME).exists():
-        raise UserError(f"RESULTS={variables.results} is a published set; leave it out for a new one")
+        raise UserError(f"{typed_option('RESULTS', variables.results)} is a published set; leave it out for a new one")
     manifest = read_manifest(published)
     if lines := find_faults(published, manifest):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
@@ -62,7 +64,11 @@ def main() -> int:
         variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
     )
     of_round = plan_rounds(chosen, variables, published)
-    runs = [run for number in range(1, rounds.num_planned_rounds(variables, of_round) + 1) for run in of_round(number)]
+    runs = [
+        run
+        for round_number in range(1, rounds.num_planned_rounds(variables, of_round) + 1)
+        for run in of_round(round_number)
+    ]
     rounds.check_rounds(runs, variables)
     left = run_plan.remaining_runs(runs, variables.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
@@ -85,9 +91,9 @@ def find_set() -> Path:
     """SET. Raises UserError where it is none, or where a variable contradicts it."""
     text = os.environ.get("SET", "").strip()
     if not text:
-        raise UserError("SET is not set; for example: ./bench reproduce results/published/x")
+        raise UserError("no published set is named; for example: ./bench reproduce results/published/x")
     if not Path(text).is_dir():
-        raise UserError(f"SET={text} is no folder; published sets are in results/published")
+        raise UserError(f"{text} is no folder; published sets are in results/published")
     if variables := [name for name in SET_VARIABLES if os.environ.get(name)]:
         raise UserError(f"{variables[0]} is the set's own in ./bench reproduce; leave it out")
     return Path(text)
@@ -130,7 +136,8 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
         raise UserError(f"{where}: {why}, and cannot be run again from here")
     ranks_here, num_gpus = requested["ranks"] // requested["nodes"], machine.num_gpus()
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
-        raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; STRATEGIES takes others")
+        others = f"{typed_option('STRATEGIES')} takes others"
+        raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
     place = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
     )
@@ -153,7 +160,7 @@ def check_device(run: dict, published: Path) -> None:
     if here != name:
         raise UserError(
             f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
-            "make compare refuses beside them; ARGS=--anyway runs and compares all the same"
+            "./bench compare refuses beside them; -- --anyway runs and compares all the same"
         )
 
 
@@ -163,14 +170,14 @@ def plan_rounds(
     """All runs of a round, in its order, by its number."""
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
-    def of_round(number: int) -> list[run_plan.Run]:
+    def of_round(round_number: int) -> list[run_plan.Run]:
         made = [
             dataclasses.replace(
-                _run(run["asked"], number, data[run["label"]]), cuts=cuts_of_run(run["asked"], run["met"])
+                _run(run["asked"], round_number, data[run["label"]]), cuts=cuts_of_run(run["asked"], run["met"])
             )
             for run in chosen
         ]
-        order = [made[which] for which in round_order.run_order(len(made), number)]
+        order = [made[which] for which in round_order.run_order(len(made), round_number)]
         return run_plan.skip_what_does_not_fit(
             [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
         )
@@ -183,9 +190,8 @@ def _data(requested: dict, published: Path) -> str:
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
     found, expected = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
     if found != expected:
-        raise UserError(
-            f"{folder} holds other images ({found}) than {published} was made with ({expected}); give DATA="
-        )
+        give = f"give {typed_option('DATA', '')}"
+        raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({expected}); {give}")
     return folder
 
 
@@ -194,10 +200,10 @@ def _config(requested: dict) -> Config:
     return Config(**{name: value for name, value in requested.items() if name in FIELDS})
 
 
-def _run(requested: dict, number: int, data: str) -> run_plan.Run:
-    """A run of round `number` with the requested settings, for whatever fields its commit knows."""
+def _run(requested: dict, round_number: int, data: str) -> run_plan.Run:
+    """A run of round `round_number` with the requested settings, for whatever fields its commit knows."""
     places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    requested = requested | places | {"seed": seed_of_round(requested, number)}
+    requested = requested | places | {"seed": seed_of_round(requested, round_number)}
     for name in allowed_settings.CHOSEN_BY_USER:
         requested.pop(name.lower(), None)
         if text := os.environ.get(name):
@@ -206,7 +212,7 @@ def _run(requested: dict, number: int, data: str) -> run_plan.Run:
     variables |= {
         name: str(requested[name.lower()]) for name in run_plan.CLUSTER_VARIABLES if name.lower() in requested
     }
-    return run_plan.Run(requested["strategy"], number, _config(requested), requested, variables)
+    return run_plan.Run(requested["strategy"], round_number, _config(requested), requested, variables)
 
 
 def _rounds(chosen: Sequence[dict]) -> int:
@@ -269,9 +275,11 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
         dataclasses.replace(group, label=labels.get(settings_hash(group.identity.requested), group.label))
         for group in again.groups
     ]
-    timed = [group.label for group in groups if group.samples]
+    timed = [group.label for group in groups if group.run_windows]
     if twice := [label for label in timed if timed.count(label) > 1]:
-        raise UserError(f"{again.path} has {twice[0]} of several versions or machines; give a new RESULTS=")
+        raise UserError(
+            f"{again.path} has {twice[0]} of several versions or machines; give a new {typed_option('RESULTS', '')}"
+        )
     return dataclasses.replace(again, groups=groups)
 
 

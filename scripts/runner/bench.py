@@ -1,4 +1,4 @@
-"""Runs a suite: all strategies, or the runs of a study.
+"""Runs all strategies, or the runs of a study.
 
     python -m scripts.runner.bench all          # ./bench run; launchers/all.sh
     python -m scripts.runner.bench sweep        # ./bench study sweep
@@ -14,63 +14,80 @@ by a signal.
 import dataclasses
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
+
+from benchmarks.common.system.forward_signals import end_on_signals
+
+if __name__ == "__main__":
+    end_on_signals()  # before the imports, which take seconds
 
 import tyro
 
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import preflight, rounds, run_plan, schedule
+from benchmarks.common.system.typed_options import typed_option
+from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.setup.first_minute import unused_device_line
 
 STUDIES = ROOT / "scripts" / "studies"
 
 
 @dataclasses.dataclass(frozen=True)
-class Suite:
-    """Which runs a suite has, and which program draws them."""
+class Plan:
+    """Which runs a command starts, and which program draws them."""
 
     plan_runs: Callable[[MakeVariables], list[run_plan.Run]]
     chart_command: Callable[[MakeVariables], list[str]]
 
 
-def find_suite(name: str) -> Suite:
-    """The suite of all strategies, or the study of that name. Raises UserError where there is no such study."""
+def find_plan(name: str) -> Plan:
+    """The plan of all strategies, or of the study of that name. Raises UserError where there is no such study."""
     if name == "all":
-        return Suite(run_plan.plan_strategies, lambda variables: ["scripts.charts.plot"])
+        return Plan(run_plan.plan_strategies, lambda variables: ["scripts.charts.plot"])
     studies = sorted(path.parent.name for path in STUDIES.glob("*/plan.py"))
     if name not in studies:
         raise UserError(f"there is no study {name!r}; choose one of all, {', '.join(studies)}")
     study = importlib.import_module(f"scripts.studies.{name}.plan")
-    return Suite(study.plan_runs, study.chart_command)
+    return Plan(study.plan_runs, study.chart_command)
 
 
 def main(name: str = "all", /) -> int:
     variables = read_variables()
+    if not machine.num_gpus() and (line := unused_device_line()):
+        print(line, file=sys.stderr)
     preflight.check_rendezvous()
-    suite = find_suite(name)
+    plan = find_plan(name)
 
-    def of_round(number: int) -> list[run_plan.Run]:
-        runs = suite.plan_runs(dataclasses.replace(variables, repeats=number))
-        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == number], variables.results)
+    def of_round(round_number: int) -> list[run_plan.Run]:
+        runs = plan.plan_runs(dataclasses.replace(variables, repeats=round_number))
+        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == round_number], variables.results)
 
     num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
     if num_rounds * runs_per_round > run_plan.MAX_RUNS:
         many = f"{num_rounds} rounds of {runs_per_round} runs are more than {run_plan.MAX_RUNS} runs"
-        raise UserError(f"{many}; lower REPEATS, or give BUDGET, which adds rounds as long as there is time")
-    runs = suite.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
+        budget = f"give {typed_option('BUDGET')}, which adds rounds as long as there is time"
+        raise UserError(f"{many}; lower {typed_option('REPEATS')}, or {budget}")
+    runs = plan.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
     remaining = run_plan.remaining_runs(runs, variables.results, variables.retry)
-    left = run_plan.skip_what_does_not_fit(remaining, variables.results)
+    left = late_builds.put_last(run_plan.skip_what_does_not_fit(remaining, variables.results))
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, variables))
         return 0
     results = preflight.open_result_set(variables.results)
     run_batches = rounds.generate_rounds(left, of_round, variables, results)
-    return schedule.run_suite(
-        run_batches, results, suite.chart_command(variables), len(left), open_ended=rounds.open_ended(variables)
+    return schedule.run_planned(
+        run_batches,
+        results,
+        plan.chart_command(variables),
+        len(left),
+        open_ended=rounds.open_ended(variables),
+        start_text=suite_start.start_text(left, results, variables),
     )
 
 

@@ -28,25 +28,30 @@ class Options:
     results: Path
 
 
-def describe_environment() -> dict:
-    """Facts of this machine and this interpreter, as text and numbers."""
-    from torch.utils.collect_env import get_pretty_env_info
-
-    from benchmarks.common.dist.device_peak import measure_peak
-
+def installed_packages() -> dict[str, str | None]:
+    """The version of each of PACKAGES in this interpreter; None for one that is not installed."""
     installed: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             installed[name] = None
+    return installed
+
+
+def describe_environment() -> dict:
+    """Facts of this machine and this interpreter, as text and numbers."""
+    from torch.utils.collect_env import get_pretty_env_info
+
+    from benchmarks.common.dist.device_peak import measure_peak
+
     return {
         "schema": SCHEMA,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "num_cores": len(os.sched_getaffinity(0)),
         "memory_gb": psutil.virtual_memory().total / 1e9,
-        "packages": installed,
+        "packages": installed_packages(),
         "variables": {name: os.environ.get(name, "") for name in RECORDED_VARIABLES},
         "measured_peak": measure_peak(),
         "collect_env": get_pretty_env_info(),

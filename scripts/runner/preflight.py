@@ -1,7 +1,5 @@
-"""The list of strategies, and the checks before the first run. Needs no torch."""
+"""The checks before the first run, and the folder of a new result set. Needs no torch."""
 
-import ast
-import difflib
 import itertools
 import math
 import os
@@ -12,77 +10,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common.config.config import Config, Precision
-from benchmarks.common.dist.layout import StrategyFacts
-from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.config.config import Config
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
+from scripts.strategies.strategy_list import total_ranks_and_nodes
 
-BENCHMARKS = ROOT / "benchmarks"
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
-# What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
-CORE_STRATEGIES = [
-    "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
-    "model_parallel", "pipeline_parallel", "slurm",
-]  # fmt: skip
-
-
-def all_strategies() -> list[str]:
-    """Every strategy, in the order in which bench-all runs them."""
-    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
-    return sorted(
-        names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
-    )
-
-
-def parse_strategies(text: str) -> list[str]:
-    """The strategies named in `text`; all of them for no text, and for the word `all`.
-
-    Raises UserError with the nearest name for an unknown strategy.
-    """
-    known = all_strategies()
-    if text.strip() == "all":
-        return known
-    for name in text.split():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-            raise UserError(f"no strategy {name!r}; {hint}")
-    return list(dict.fromkeys(text.split())) or known
-
-
-def parse_strategy(text: str) -> str:
-    """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
-    names = parse_strategies(text)
-    if len(names) > 1:
-        raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
-    return names[0]
-
-
-def strategy_facts(strategy: str) -> StrategyFacts:
-    """The constant FACTS of a strategy's script, without importing the script, which imports torch.
-
-    Raises ValueError where the constant's arguments are no literals.
-    """
-    tree = ast.parse((BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8"))
-    for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and ast.unparse(node.targets[0]) == "FACTS"
-        ):
-            literals = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if keyword.arg}
-            return StrategyFacts(**literals)
-    return StrategyFacts()
-
-
-def ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
-    return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
@@ -97,7 +35,7 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
         obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
         ignored = [each for each in chosen if each not in obeyed]
-        if ignored and ranks_and_nodes(name, 0) != (0, 1):
+        if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
             how = (
                 "only make bench-horovod_ddp reads it"
                 if ignored[0] == "HOSTS"
@@ -106,31 +44,12 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 
 
-def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
-    """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
-
-    The baseline in the same precision. It cannot train in fp16: there, one rank of the first strategy that can. 0: as
-    many ranks as the other runs.
-    """
-    mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
-    if not mixed or CORE_STRATEGIES[0] not in strategies:
-        return []
-    capability = machine.min_compute_capability()
-    try:
-        precision = resolve_precision(config.precision, capability, mixed=True)
-    except UserError:  # each run reports it
-        return []
-    if precision == "fp16":
-        return [(mixed[0], config.precision, 1)]
-    return [] if precision == resolve_precision(config.precision, capability) else [(CORE_STRATEGIES[0], precision, 0)]
-
-
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
     """Refuse a batch that does not divide by every number of ranks, or more ranks than GPUs; warn of more than cores.
 
     variable: what the user would change.
     """
-    num_gpus, num_cores, most = machine.num_gpus(), machine.num_cores(), max(ranks)
+    num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), typed_option(variable)
     total = [machine.ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
@@ -138,12 +57,12 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
             step = math.lcm(*total)
             better = batch // step * step or step
             uneven = f"global_batch {batch} does not divide by {number} ranks"
-            raise UserError(f"{uneven}; try --global-batch {better}, or another {variable}")
+            raise UserError(f"{uneven}; try --global-batch {better}, or another {named}")
     if 0 < num_gpus < most:
-        raise UserError(f"{variable} asks for {most} ranks, but only {num_gpus} GPUs can be seen; lower {variable}")
+        raise UserError(f"{named} asks for {most} ranks, but only {num_gpus} GPUs can be seen; lower {named}")
     if not num_gpus and most > num_cores:
         print(
-            f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {variable}",
+            f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {named}",
             file=sys.stderr,
         )
 
@@ -210,19 +129,19 @@ def why_not_writable(results: Path) -> str:
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):
-        return f"RESULTS={results} is published, and nothing is measured into it"
+        return f"{typed_option('RESULTS', results)} is published, and nothing is measured into it"
     return ""
 
 
 def check_result_folder(results: Path) -> None:
     """Create the result folder; refuse one that is published, that has links inside, or that cannot be written."""
     if why := why_not_writable(results):
-        raise UserError(f"{why}; leave RESULTS out for a new set, or choose another")
-    place = Path(os.path.realpath(results))
+        raise UserError(f"{why}; leave {typed_option('RESULTS')} out for a new set, or choose another")
+    place, named = Path(os.path.realpath(results)), typed_option("RESULTS", results)
     if place == Path(os.path.realpath(ROOT / "results")):
-        raise UserError(f"RESULTS={results} is the folder of all sets; choose a name in it, such as results/mine")
+        raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
-        raise UserError(f"RESULTS={results}: there is no newest set; leave RESULTS out for a new one")
+        raise UserError(f"{named}: there is no newest set; leave {typed_option('RESULTS')} out for a new one")
     refuse_links(results)
     try:
         make_folder(results / "logs")
@@ -230,4 +149,4 @@ def check_result_folder(results: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"RESULTS={results} cannot be written: {error.strerror}; choose another folder") from None
+        raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None

@@ -22,14 +22,14 @@ SEED = 0
 GOLDEN = (3 - math.sqrt(5)) / 2
 
 
-def run_order(num_runs: int, number: int) -> list[int]:
-    """Which of the runs 0, 1, ... is first, second, ... in round `number` (1, 2, ...)."""
+def run_order(num_runs: int, round_number: int) -> list[int]:
+    """Which of the runs 0, 1, ... is first, second, ... in round `round_number` (1, 2, ...)."""
     names = random.Random(SEED).sample(range(num_runs), num_runs)
     strides = [step for step in range(1, num_runs + 1) if math.gcd(step, num_runs) == 1]
     stride = min(strides, key=lambda step: abs(step - num_runs * GOLDEN))
     zigzag = [(place + 1) // 2 * (-1) ** (place + 1) for place in range(num_runs)]  # 0, 1, -1, 2, -2, ...
-    row = [names[(step + number * stride) % num_runs] for step in zigzag]
-    backwards = num_runs % 2 and (number - 1) // num_runs % 2
+    row = [names[(step + round_number * stride) % num_runs] for step in zigzag]
+    backwards = num_runs % 2 and (round_number - 1) // num_runs % 2
     return row[::-1] if backwards else row
 
 

@@ -3,7 +3,7 @@
     for runs in generate_rounds(left, of_round, variables, results): ...
 
 UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(power.precise_enough). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
+(rounds_needed.py). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
 that fits.
 """
 
@@ -19,6 +19,7 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, last_statuses, skip_what_does_not_fit
@@ -40,21 +41,30 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
     if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
         return variables.repeats
     requested = {run.key[0] for run in of_round(1)}
-    return max([variables.repeats, *(number for name, number in last_statuses(variables.results) if name in requested)])
+    return max(
+        [
+            variables.repeats,
+            *(round_number for name, round_number in last_statuses(variables.results) if name in requested),
+        ]
+    )
 
 
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
     """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil. runs: of the planned rounds."""
     if variables.num_seeds > variables.repeats:
-        needs = f"SEEDS={variables.num_seeds} needs a round for each seed"
-        raise UserError(f"{needs}; give REPEATS={variables.num_seeds} or more, not {variables.repeats}")
+        needs = f"{typed_option('SEEDS', variables.num_seeds)} needs a round for each seed"
+        repeats = typed_option("REPEATS", variables.num_seeds)
+        raise UserError(f"{needs}; give {repeats} or more, not {variables.repeats}")
     if not open_ended(variables):
         return
-    name = "UNTIL" if variables.until is not None else "BUDGET"
+    name = typed_option("UNTIL" if variables.until is not None else "BUDGET")
     if machine.ranks_and_nodes(1)[1] > 1 and machine.number_from_env("NNODES", "a number of nodes"):
-        raise UserError(f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give REPEATS")
+        raise UserError(
+            f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give {typed_option('REPEATS')}"
+        )
     if variables.until is not None and len({run.key for run in runs if run.round == 1}) < 2:
-        raise UserError("UNTIL is the width of ratios, so that it needs two strategies or more; BUDGET goes with one")
+        two = "is the width of ratios, so that it needs two strategies or more"
+        raise UserError(f"{name} {two}; {typed_option('BUDGET')} goes with one")
 
 
 def describe_end(variables: MakeVariables) -> str:
@@ -80,7 +90,7 @@ def generate_rounds(
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
     begun_rounds, warm = num_planned_rounds(variables, of_round), is_only_run(left, variables)
-    added = (of_round(number) for number in itertools.count(begun_rounds + 1))
+    added = (of_round(round_number) for round_number in itertools.count(begun_rounds + 1))
     for runs in itertools.chain(begun, added if open_ended(variables) else ()):
         # what is left of a round that was begun is run in any case
         if runs[0].round > begun_rounds and _is_finished(runs, variables, results, began, round_s):
@@ -136,9 +146,12 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
     """Whether no more rounds are added; prints why. runs: the round that would be next."""
-    from scripts.sets.power import precise_enough, widest_half_width  # scipy and pandas: more than all other imports
+    from scripts.sets.rounds_needed import (  # scipy and pandas: more than all other imports
+        precise_enough,
+        widest_half_width,
+    )
 
-    done, until = runs[0].round - 1, f"UNTIL={format_percent(variables.until or 0)}"
+    done, until = runs[0].round - 1, typed_option("UNTIL", format_percent(variables.until or 0))
     samples, baselines = timed_samples(runs, results)
     width = widest_half_width(samples, baselines) if len(samples) > 1 else None
     known = "no half-width is known" if width is None else f"the family-wise half-width is {format_percent(width)}"
@@ -151,11 +164,12 @@ def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, b
     if not any(done in each.rounds for each in samples.values()):
         why = f"no run of round {done} was timed"
     elif round_s > left_s:
-        why = f"BUDGET={variables.budget_s:g}s: another round, of about {round_s:.0f} s, does not fit"
+        budget = typed_option("BUDGET", f"{variables.budget_s:g}s")
+        why = f"{budget}: another round, of about {round_s:.0f} s, does not fit"
     elif variables.until is not None and len(samples) < 2:
         why = "only one strategy has a timed run"
     elif variables.until is not None and variables.budget_s is None and done >= MAX_ROUNDS:
-        why = f"{MAX_ROUNDS} rounds are the most without BUDGET"
+        why = f"{MAX_ROUNDS} rounds are the most without {typed_option('BUDGET')}"
     if variables.until is not None:
         print(
             f"{until} is not reached: {known}{estimate_rounds(width, variables.until, done)}"
@@ -182,7 +196,7 @@ def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample
     from scripts.sets.result_set import load_set  # pandas
 
     requested, found = {run.key[0] for run in runs}, load_set(results)
-    groups = [group for group in found.groups if group.samples and settings_hash(group.identity.requested) in requested]
+    groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
     baselines = {of: to for of, to in found.baselines.items() if {of, to} <= labels}
     compared = {*baselines, *baselines.values()} or labels

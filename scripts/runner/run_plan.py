@@ -28,9 +28,11 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.runner import memory_check, preflight
+from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
+from scripts.sets.identity import Identity, group_labels
+from scripts.strategies import memory_check, strategy_list
 
 MAX_RUNS = 20_000
 MAX_VALUES = 200
@@ -71,35 +73,41 @@ class Run:
     """The user's own flags, as typed."""
     position: int = 0
     """Its place in the order of its round, from 1."""
+    own_name: str = ""
+    """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
     cuts: tuple[int, ...] = ()
-    """Blocks before each cut of the finished run that this one proves or repeats; (): see recorded_cuts.py."""
+    """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
     @functools.cached_property
     def key(self) -> tuple[str, int]:
         """What identifies its row: the hash of the requested settings, and the round."""
         return settings_hash(self.requested), self.round
 
+    @property
+    def name(self) -> str:
+        return self.own_name or self.strategy
 
-def make_run(variables: MakeVariables, spec: RunSpec, number: int = 1) -> Run:
-    """The run of round `number`."""
+
+def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> Run:
+    """The run of round `round_number`."""
     config = spec.config
     seeds = [config.seed + n for n in range(spec.num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(number - 1) % len(seeds)])  # as settings.seed_of_round
+        config = dataclasses.replace(config, seed=seeds[(round_number - 1) % len(seeds)])  # as settings.seed_of_round
     ranks_here = spec.ranks_here or variables.ranks_here
     threads = spec.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{number}"
+        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if spec.one_node else preflight.ranks_and_nodes(spec.strategy, ranks_here)
+    place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
     env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if spec.one_node else {})
-    return Run(spec.strategy, number, config, requested, env, spec.flags)
+    return Run(spec.strategy, round_number, config, requested, env, spec.flags)
 
 
 def was_requeued() -> bool:
@@ -156,7 +164,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     the baseline's one process on all cores.
     """
     config = load_config(variables.flags)
-    strategies = preflight.parse_strategies(variables.strategies or " ".join(preflight.CORE_STRATEGIES))
+    strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
     preflight.check_ranks([config], [variables.ranks_here])
     threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
     specs = [RunSpec(name, config, variables.args, threads) for name in strategies]
@@ -167,7 +175,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             specs.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        specs.append(RunSpec(preflight.CORE_STRATEGIES[0], config, variables.args, num_cores))
+        specs.append(RunSpec(strategy_list.CORE_STRATEGIES[0], config, variables.args, num_cores))
     return make_runs(variables, specs)
 
 
@@ -184,24 +192,38 @@ def baselines_in_other_precisions(variables: MakeVariables, config: Config, stra
             0 if is_one_rank else ranks_here,
             one_node=not is_one_rank and ranks_here > 0,
         )
-        for name, precision, ranks_here in preflight.mixed_precision_baselines(config, strategies)
+        for name, precision, ranks_here in strategy_list.mixed_precision_baselines(config, strategies)
     ]
 
 
 def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
     """A run of each spec in each round, with as many seeds as the variables say."""
     specs = [dataclasses.replace(spec, num_seeds=variables.num_seeds) for spec in specs]
-    return order_rounds(variables, lambda number: [make_run(variables, spec, number) for spec in specs])
+    return order_rounds(variables, lambda round_number: [make_run(variables, spec, round_number) for spec in specs])
 
 
 def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
     planned = []
-    for number in range(1, variables.repeats + 1):
-        runs = separate_checkpoint_folders(of_round(number))
-        ordered = [runs[index] for index in run_order(len(runs), number)]
+    for round_number in range(1, variables.repeats + 1):
+        runs = separate_checkpoint_folders(of_round(round_number))
+        runs = [dataclasses.replace(run, own_name=name) for run, name in zip(runs, name_runs(runs), strict=True)]
+        ordered = [runs[index] for index in run_order(len(runs), round_number)]
         planned += [dataclasses.replace(run, position=position) for position, run in enumerate(ordered, 1)]
     return planned
+
+
+def name_runs(runs: Sequence[Run]) -> list[str]:
+    """A name for each run of a round, as in charts: its strategy, and the settings that separate it from the other runs
+    of this strategy."""
+    identities = {id(run): Identity(run.requested, {}) for run in runs}
+    names: dict[int, str] = {}
+    for strategy in dict.fromkeys(run.strategy for run in runs):
+        own = [run for run in runs if run.strategy == strategy]
+        others = [identities[id(run)] for run in runs if run.strategy != strategy]
+        labels = group_labels(strategy, [identities[id(run)] for run in own], others, machine.num_cores())
+        names |= {id(run): label for run, label in zip(own, labels, strict=True)}
+    return [names[id(run)] for run in runs]
 
 
 def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
@@ -250,8 +272,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
     return {
-        (hashes[settings_name], int(number)): status
-        for settings_name, number, status in zip(known.settings, known.repeat, known.status, strict=True)
+        (hashes[settings_name], int(round_number)): status
+        for settings_name, round_number, status in zip(known.settings, known.repeat, known.status, strict=True)
     }
 
 
@@ -281,6 +303,7 @@ def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFold
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
         "LABEL": label,
+        "RUN_NAME": run.name,
         "SKIP": "",
     }
     return folder, env | run.variables
@@ -295,10 +318,10 @@ def main(strategy: str = "", /) -> None:
     variables = read_variables()
     if strategy:
         preflight.check_rendezvous()
-        name = preflight.parse_strategy(strategy)
+        name = strategy_list.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
-        run = make_run(variables, RunSpec(name, config, variables.args), variables.repeat)
+        run = make_run(variables, RunSpec(name, config, variables.args), variables.round_number)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:

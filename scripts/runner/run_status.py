@@ -7,6 +7,7 @@ import signal
 
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.typed_options import typed_option
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner.telemetry import Sampler
 
@@ -43,7 +44,10 @@ SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.S
 BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
 SLURM_ENDED = {
     "CANCELLED": ("interrupted", "by scancel"),
-    "TIMEOUT": ("timeout", "at the job's time limit; raise TIME=, or add --checkpoint-dir to be requeued and resume"),
+    "TIMEOUT": (
+        "timeout",
+        f"at the job's time limit; raise {typed_option('TIME', '')}, or add --checkpoint-dir to be requeued and resume",
+    ),
     "NODE_FAIL": ("failed", "a node went down"),
     "PREEMPTED": ("interrupted", "by a job of higher priority; with --checkpoint-dir it would resume"),
     "OUT_OF_MEMORY": ("failed", "out of memory; lower --global-batch or ask for more memory"),
@@ -79,7 +83,7 @@ def find_status(ended: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
         return {"status": "interrupted", "reason": why_interrupted(ended, folder)}
     if ended.timed_out_after_s:
         hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
-        slow = "; the stacks are in the log; raise TIMEOUT if the run is only slow"
+        slow = f"; the stacks are in the log; raise {typed_option('TIMEOUT')} if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {ended.limit_s:g} s{hung}{slow}"}
     if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}
@@ -142,7 +146,7 @@ def describe_kill(rank: object, signum: int) -> str:
 
 
 def find_slurm_end(log: str) -> tuple[str, str] | None:
-    """(status, reason) where the log has a line of scripts/runner/slurm_submit.sh that Slurm ended the job."""
+    """(status, reason) where the log has a line of launchers/slurm_submit.sh that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
         return None
@@ -193,10 +197,10 @@ def is_lost_connection(reason: str) -> bool:
     if not exception or "in DataLoader worker process" in reason:
         return False
     name, text = exception.groups()
-    words = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
+    unquoted = QUOTED_OR_PATH.sub("", GLOO_SOURCE.sub("gloo", text))
     if LOST_RANK_NAME.fullmatch(name):
         return True
-    return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(words))
+    return bool(MAY_BE_LOST_RANK.fullmatch(name) and LOST_RANK_TEXT.search(unquoted))
 
 
 def describe_silent_rank(reported: set[int], num_ranks: int) -> str:

@@ -1,6 +1,6 @@
 """Starts the launchers of a plan, one after the other, and goes on after a failure.
 
-`run_suite` runs the suite of all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
+`run_planned` runs all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
 """
 
 import contextlib
@@ -30,44 +30,54 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import processes
+from benchmarks.common.system.typed_options import typed_option
+from scripts.runner import late_builds, processes
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
-from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
 
 GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
 
 
-def run_suite(
-    rounds: Iterable[list[Run]], results: Path, chart_command: Sequence[str], total: int, open_ended: bool = False
+def run_planned(
+    rounds: Iterable[list[Run]],
+    results: Path,
+    chart_command: Sequence[str],
+    total: int,
+    open_ended: bool = False,
+    start_text: str = "",
 ) -> int:
     """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
     there is something to compare.
 
     rounds: an iterator, from which each round is taken when the round before is done. chart_command: the module that
-    draws, and its flags. total: the planned runs. open_ended: more runs may follow. Returns the exit code: 0 where
-    every run is ok or skipped, 1 otherwise, 129, 130, 131 or 143 after a signal. Raises UserError where the set is in
-    use.
+    draws, and its flags. total: the planned runs. open_ended: more runs may follow. start_text: is printed before the
+    first run. Returns the exit code: 0 where every run is ok or skipped, 1 otherwise, 129, 130, 131 or 143 after a
+    signal. Raises UserError where the set is in use.
     """
     draw = [interpreter_path(), "-m", chart_command[0], "--results", results, *chart_command[1:]]
     all_ok = True
     with lock_result_set(results), forward_signals() as children:
         link_latest(results)
         first_charts = FirstCharts(results, draw, children)
-        launchers = Launchers(after_run=first_charts)
+        builds = LateBuilds(results, draw, children)
+        launchers = Launchers(before_run=builds, after_run=first_charts)
         began, num_done = time.monotonic(), 0
+        skipped: set[str] = set()
+        print(start_text, flush=True)
         for runs in rounds:
             if num_done:
                 quiet = subprocess.DEVNULL  # the last call prints the table
                 first_charts.is_done = True
                 drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
-                left_s = (time.monotonic() - began) / num_done * (total - num_done)
+                left_s = (time.monotonic() - began - builds.spent_s) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             record_environment(results, runs[0], children)
             total = max(total, num_done + len(runs))
             first_charts.last_of_round = runs[-1]
-            all_ok &= run_each(runs, results, children, num_done + 1, total, launchers)
+            all_ok &= run_each(mark_skipped(runs, skipped), results, children, num_done + 1, total, launchers)
+            skipped |= skipped_settings(runs, results)
             num_done += len(runs) if runs[0].round else 0
             began = began if runs[0].round else time.monotonic()
             if children.signum:
@@ -77,6 +87,19 @@ def run_suite(
             failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
             all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
     return 128 + children.signum if children.signum else int(not all_ok)
+
+
+def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
+    """The hashes of the requested settings of those runs that were skipped."""
+    rows, keys = read_table(results, "runs"), {run.key for run in runs}
+    skipped = rows[(rows.status == "skipped") & (rows["repeat"] > 0)]  # they have no resolved half, so that this is it
+    return {name for name, number in zip(skipped.settings, skipped["repeat"], strict=True) if (name, number) in keys}
+
+
+def mark_skipped(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
+    """The runs; where a run of an earlier round with the same settings was skipped, another skip is not printed."""
+    said = {SKIP_PRINTED: "yes"}
+    return [dataclasses.replace(run, variables=run.variables | said) if run.key[0] in skipped else run for run in runs]
 
 
 @dataclasses.dataclass
@@ -105,14 +128,35 @@ class FirstCharts:
             print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
 
 
-def progress_line(number: int, drawn: bool, left_s: float, results: Path) -> str:
+@dataclasses.dataclass
+class LateBuilds:
+    """Builds a library before the first run that needs it, where set-up has left it for later."""
+
+    results: Path
+    draw: Sequence[object]
+    children: SignalForwarder
+    spent_s: float = 0.0
+    """Seconds of all builds and of the charts before them, which no other round has."""
+
+    def __call__(self, run: Run, folder: RunFolder) -> None:
+        if not late_builds.needs_build(run.strategy) or run.variables.get("SKIP"):
+            return
+        began = time.monotonic()
+        quiet = subprocess.DEVNULL
+        if run.round and self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+            print(f"charts of the runs so far: {self.results}/charts", flush=True)
+        late_builds.build_now(self.results, self.children)
+        self.spent_s += time.monotonic() - began
+
+
+def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) -> str:
     """The line between two rounds: when the suite will end, and where its charts are. left_s: 0 where it is unknown."""
     charts = f"; charts so far: {results}/charts" if drawn else ""
     if not left_s:
-        return f"round {number} is done{charts}"
+        return f"round {round_number} is done{charts}"
     end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
     minutes = f"{left_s / 60:.0f} minutes" if left_s >= 90 else f"{left_s:.0f} s"
-    return f"round {number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
+    return f"round {round_number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +230,7 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
     row = with_settings(folder, finished) if "status" in finished else row
     append_rows(folder.results, "runs", [row])
     print(
-        f"{env['LABEL']:>7} {run.strategy:<18} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
+        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
         flush=True,
     )
 
@@ -203,7 +247,9 @@ def lock_result_set(results: Path) -> Iterator[None]:
         try:
             lock = stack.enter_context(locked(results / ".suite", limit_s=0))
         except TimeoutError:
-            raise UserError(f"{results} is in use {describe_holder(results)}; choose another RESULTS=") from None
+            raise UserError(
+                f"{results} is in use {describe_holder(results)}; choose another {typed_option('RESULTS', '')}"
+            ) from None
         os.set_inheritable(lock, True)
         write_text_atomically(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
         record_lost_runs(results)
@@ -285,6 +331,7 @@ def record_environment(results: Path, run: Run, children: SignalForwarder, inter
     interpreter: that of the runs, where this process has another.
     """
     if not (results / "environment.json").exists():
+        print("noting hardware and versions in environment.json", flush=True)
         env = os.environ | run.variables | {"CONFIG": run.config.config}
         children.run(
             [interpreter or interpreter_path(), "-m", "scripts.runner.environment", "--results", results],

@@ -37,7 +37,7 @@ def local_changes() -> str:
     return digest.hexdigest()[:NUM_HASH_DIGITS]
 
 
-def git(*words: str) -> bytes | None:
+def git(*arguments: str) -> bytes | None:
     """What git prints about this checkout; None where git fails or is missing, and where this is no checkout.
 
     A release may be unpacked inside another repository, which git would then describe. git runs in a session of its
@@ -46,10 +46,10 @@ def git(*words: str) -> bytes | None:
     top = _run("rev-parse", "--show-toplevel")
     if top is None or Path(os.fsdecode(top.removesuffix(b"\n"))).resolve() != ROOT.resolve():
         return None
-    return _run(*words)
+    return _run(*arguments)
 
 
-def _run(*words: str) -> bytes | None:
+def _run(*arguments: str) -> bytes | None:
     # without GIT_DIR and the like: a hook of another repository sets them, to that repository
     own = {
         name: value
@@ -58,7 +58,7 @@ def _run(*words: str) -> bytes | None:
     }
     try:
         done = subprocess.run(
-            ["git", "-C", ROOT, *words], env=own, capture_output=True, check=False, start_new_session=True
+            ["git", "-C", ROOT, *arguments], env=own, capture_output=True, check=False, start_new_session=True
         )
     except OSError:  # no git here
         return None

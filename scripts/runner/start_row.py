@@ -5,17 +5,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.common.store.columns import columns_from
 from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import source_version
 
-COPIED_COLUMNS = (
-    "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
-)  # fmt: skip
+SKIP_PRINTED = "SKIP_PRINTED"
+"""Environment variable of a launcher: yes where the suite has printed already that this run is skipped, and why."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
-def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict, env: Mapping[str, str]) -> dict:
+def row_at_start(folder: RunFolder, strategy: str, round_number: int, requested: dict, env: Mapping[str, str]) -> dict:
     """Columns of runs.csv. env: the launcher's variables (NPROC, NUM_CORES, NUM_GPUS, POSITION)."""
     ranks, cores, gpus = (int(env.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
     commit = source_version.commit()
@@ -23,10 +23,10 @@ def row_at_start(folder: RunFolder, strategy: str, repeat: int, requested: dict,
         "schema": SCHEMA,
         "run_id": folder.run_id,
         "strategy": strategy,
-        "repeat": repeat,
+        "repeat": round_number,
         "position": int(env.get("POSITION") or 0) or None,
         "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        **{name: requested.get(name) for name in COPIED_COLUMNS},
+        **{name: requested.get(name) for name in columns_from("requested")},
         "oversubscribed": ranks > cores and not gpus,
         "commit": commit,
         "dirty": bool(source_version.local_changes()) if commit else None,

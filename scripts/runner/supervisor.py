@@ -28,12 +28,13 @@ from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
-from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
 from scripts.stats.formatting import printable
 
@@ -45,11 +46,13 @@ class Options:
     strategy: str
     results: Path
     run_id: str
-    repeat: int = 1
+    round: int = 1
     skip: str = ""
     """Do not run; record why."""
     label: str = ""
     """Printed before the result, such as 3/15."""
+    name: str = ""
+    """Of the run in its lines; default: the strategy."""
 
 
 def main(options: Options, command: list[str]) -> int:
@@ -67,19 +70,20 @@ def main(options: Options, command: list[str]) -> int:
 
 
 def record_skipped(options: Options, folder: RunFolder) -> int:
-    """Record a run that is not started."""
+    """Record a run that is not started. It is printed once: in a suite's first round, not in the warm-up before."""
     requested, flags = read_requested(folder)
-    row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
+    row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     row |= {"status": "skipped", "reason": options.skip}
-    row |= warm_up_status(row) if options.repeat == 0 else {}
-    write_row(options, folder, row, requested, {})
+    row |= warm_up_status(row) if options.round == 0 else {}
+    is_known = options.round == 0 or os.environ.get(SKIP_PRINTED) == "yes"
+    write_row(options, folder, row, requested, {}, prints=not is_known)
     return 0
 
 
 def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
     """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known so far."""
     requested, flags = read_requested(folder)
-    row = row_at_start(folder, options.strategy, options.repeat, requested, os.environ) | {"options": flags}
+    row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     save_unrecorded(unrecorded, row)
     sampler, cores = Sampler(folder.path), CoreCounters()
     ended = run_command(command, folder, requested, sampler, options)
@@ -88,9 +92,9 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
     row |= find_status(ended, folder, sampler) | cores.shares(rank_cpu_s(folder))
     done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
-        print(f"{options.strategy} #{options.repeat} is done; the first node has its row")
+        print(f"{options.strategy} #{options.round} is done; the first node has its row")
         return 0
-    row |= warm_up_status(row) if options.repeat == 0 else {}
+    row |= warm_up_status(row) if options.round == 0 else {}
     resolved = (folder.summary() or {}).get("met", {})
     save_unrecorded(unrecorded, row)
     write_row(options, folder, row, requested, resolved)
@@ -122,7 +126,9 @@ def read_requested(folder: RunFolder) -> tuple[dict, str]:
     return settings["asked"], settings.get("flags", "")
 
 
-def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, resolved: dict) -> None:
+def write_row(
+    options: Options, folder: RunFolder, row: dict, requested: dict, resolved: dict, prints: bool = True
+) -> None:
     """Write the row, with both halves of its settings where there are two, and print what became of the run."""
     try:
         if requested:
@@ -133,7 +139,8 @@ def write_row(options: Options, folder: RunFolder, row: dict, requested: dict, r
             row = row | {"settings": add_settings(options.results, requested, resolved)}
         append_rows(options.results, "runs", [row])
     finally:  # also on a full disk, where the line is all that is left
-        print(result_line(options, row))
+        if prints:
+            print(result_line(options, row))
         if row["status"] not in ("ok", "skipped", WARM_UP):
             print_tail(folder.log)
 
@@ -149,6 +156,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too
@@ -218,7 +226,7 @@ def wait_for_end(
     hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
     """
     limit_s, limit_from = ended.limit_s, time.monotonic()
-    name = f"{options.label} {options.strategy} #{options.repeat}".strip()
+    name = f"{options.label} {options.name or options.strategy} #{options.round}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -258,7 +266,7 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
 def result_line(options: Options, row: dict) -> str:
     """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
-    head = f"{options.label:>7} {options.strategy:<18} #{options.repeat}  {row['status']:<11} {seconds}"
+    head = f"{options.label:>7} {options.name or options.strategy:<22} #{options.round}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
         return f"{head}  {printable(row['reason'])}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""
@@ -278,7 +286,7 @@ def command() -> int:
     try:
         return main(tyro.cli(Options, args=words[:split]), words[split + 1 :])
     except OSError as error:  # such as a full disk under the log
-        remedy = "free space, or choose another RESULTS="
+        remedy = f"free space, or choose another {typed_option('RESULTS', '')}"
         print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
         return 1
 

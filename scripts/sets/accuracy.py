@@ -2,7 +2,7 @@
 
     from scripts.sets.accuracy import describe_top1, top1_accuracy
 
-n is the number of recorded seeds: repeats of one seed do not tell how far another seed would be off, whether they are
+n is the number of recorded seeds: runs of one seed do not show how far another seed would be off, whether they are
 bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
 several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with Student's t
 (proportions.interval_over_seeds has the sources). Needs no torch.
@@ -15,7 +15,7 @@ import pandas
 
 from benchmarks.common.config.settings import seed_of_round
 from scripts.sets.identity import comparable
-from scripts.sets.result_set import Group
+from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import plural, plural_of_several
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, welch_p_value, wilson_interval
 
@@ -48,7 +48,7 @@ class Top1Accuracy:
         return f"{self.percent:.1f}" + ("" if self.low is None else f" [{self.low:.1f}, {self.high:.1f}]")
 
 
-def top1_accuracy(group: Group) -> Top1Accuracy | None:
+def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     """Of the ok runs; None where none was evaluated."""
     rows = group.ok[group.ok.acc1.between(0, 100)]
     if rows.empty:
@@ -67,13 +67,13 @@ def top1_accuracy(group: Group) -> Top1Accuracy | None:
     return Top1Accuracy(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
 
 
-def seeds(group: Group) -> pandas.Series:
+def seeds(group: RunGroup) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
     requested = group.identity.requested
-    return group.ok["repeat"].fillna(1).map(lambda number: str(seed_of_round(requested, int(number))))
+    return group.ok["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))
 
 
-def describe_top1(groups: Sequence[Group]) -> str:
+def describe_top1(groups: Sequence[RunGroup]) -> str:
     """For below a table: what n and the interval are, and whether the best and the worst differ. '' without any."""
     found = {group: each for group in groups if (each := top1_accuracy(group)) and each.num_images}
     if not found:
@@ -101,11 +101,11 @@ def describe_top1(groups: Sequence[Group]) -> str:
 
 
 def _counts(found: Sequence[Top1Accuracy]) -> str:
-    """n = 1 seed, 3 runs, repeats bit-identical"""
+    """n = 1 seed, 3 runs, rounds bit-identical"""
     num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
     text = f"n = {plural_of_several(num_seeds, 'seed')}, {plural_of_several(num_runs, 'run')}"
     if any(each.num_runs > each.num_seeds for each in found):
-        text += ", repeats " + ("bit-identical" if all(each.identical for each in found) else "differ")
+        text += ", rounds " + ("bit-identical" if all(each.identical for each in found) else "differ")
     return text
 
 
@@ -117,7 +117,7 @@ def _differ(first: Top1Accuracy, second: Top1Accuracy) -> tuple[float, str]:
     return fisher_p_value(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"
 
 
-def _batches(groups: Sequence[Group]) -> str:
+def _batches(groups: Sequence[RunGroup]) -> str:
     """What differs between strategies that do the same: the images that BatchNorm sees at once, where that is known."""
     sizes = {size for group in groups if (size := _images_at_once(group))}
     if len(sizes) < 2:
@@ -126,7 +126,7 @@ def _batches(groups: Sequence[Group]) -> str:
     return f"that BatchNorm sees batches of {', '.join(larger)} or {smallest} may be why"
 
 
-def _images_at_once(group: Group) -> float | None:
+def _images_at_once(group: RunGroup) -> float | None:
     """Images of the part of a batch that passes the model at once; None where its shape was not recorded."""
     batch, num_shards, num_microbatches = (
         group.settings.get(name) for name in ("global_batch", "num_shards", "num_microbatches")

@@ -23,7 +23,7 @@ import tyro
 from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.sets.result_set import Group, load_set
+from scripts.sets.result_set import RunGroup, load_set
 
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
 # device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.
@@ -75,7 +75,7 @@ class DeviceUse:
     num_devices: int
 
 
-def device_use(group: Group, environment: dict) -> DeviceUse | None:
+def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
     """Achieved TFLOP/s and MFU of a strategy's ok runs; None without a throughput or FLOPs.
 
     environment: the set's environment.json, or {}.

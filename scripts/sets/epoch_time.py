@@ -8,7 +8,7 @@ Measured where every ok run trained on a whole ImageNet from files; else 1,281,1
 import dataclasses
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from scripts.sets.result_set import PLAUSIBLE_RANGE, Group, ResultSet
+from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.intervals import Estimate, Windows, strategy_throughput
 
 
@@ -20,11 +20,11 @@ class EpochTime:
     low: float | None
     high: float | None
     measured: bool
-    samples: list[Windows]
+    run_windows: list[Windows]
     """What it is of: (images, seconds) of each run's epochs, or of its timed windows."""
 
 
-def epoch_time(results: ResultSet, group: Group) -> EpochTime:
+def epoch_time(results: ResultSet, group: RunGroup) -> EpochTime:
     """The epoch of a group that has a throughput."""
     epochs = results.table("epochs")
     passes = []
@@ -36,9 +36,9 @@ def epoch_time(results: ResultSet, group: Group) -> EpochTime:
             passes.append(mine[["images", "seconds"]].to_numpy(float))
     if passes and len(passes) == len(group.ok):
         return _epoch(strategy_throughput(passes), True, passes)
-    return _epoch(group.timed_throughput, False, group.samples)
+    return _epoch(group.timed_throughput, False, group.run_windows)
 
 
-def _epoch(rate: Estimate, measured: bool, samples: list[Windows]) -> EpochTime:
+def _epoch(rate: Estimate, measured: bool, run_windows: list[Windows]) -> EpochTime:
     low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (rate.high, rate.low))
-    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, samples)
+    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, run_windows)

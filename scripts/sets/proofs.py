@@ -15,7 +15,7 @@ import pandas
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
-from scripts.sets.result_set import Group
+from scripts.sets.result_set import RunGroup
 
 LENGTH = "length"
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
@@ -29,7 +29,7 @@ NOT_YET = "no proof yet: make verify"
 UNKNOWN = "no proof: the settings are unknown"
 
 
-def proof_text(group: Group, equivalence: pandas.DataFrame) -> str:
+def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     """What equivalence.csv says of a group's own settings; the last proof that covers them counts, of each seed.
 
     "yes: ..." names what did differ and may; "no proof of these settings: ..." names what differs and may not. "not
@@ -43,19 +43,21 @@ def proof_text(group: Group, equivalence: pandas.DataFrame) -> str:
     known = [(row, identity) for row, identity in rows if identity] if group.identity.recorded else []
     if not known:
         return UNKNOWN
-    said = [_said(group, identity, known) for identity in _of_each_seed(group.identity)]
-    return next((words for words in said if not words.startswith("yes")), said[-1])
+    texts = [_text_of_seed(group, identity, known) for identity in _of_each_seed(group.identity)]
+    return next((text for text in texts if not text.startswith("yes")), texts[-1])
 
 
-def _said(group: Group, runs: Identity, known: list) -> str:
+def _text_of_seed(group: RunGroup, runs: Identity, known: list) -> str:
     """The same of those runs of the group that have one seed. known: rows of equivalence.csv, with their settings."""
     gaps = [(row, _differing(identity, runs)) for row, identity in known]
     covering = [(row, names) for row, names in gaps if not _others(names)]
     if not covering:
         return f"no proof of these settings: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
-    words = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(row, group)
-    but = ", ".join(dict.fromkeys(words))
+    exceptions = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(
+        row, group
+    )
+    but = ", ".join(dict.fromkeys(exceptions))
     return proof_verdict(row) + (f"{EXCEPTIONS}{but}" if but and row.verdict == "ok" else "")
 
 
@@ -67,7 +69,7 @@ def _of_each_seed(identity: Identity) -> list[Identity]:
     return [dataclasses.replace(identity, requested=requested | {"seed": seed}) for seed in identity.requested["seeds"]]
 
 
-def _other_source(row: Any, group: Group) -> list[str]:
+def _other_source(row: Any, group: RunGroup) -> list[str]:
     """'commit' where a run of the group is of another commit than the proof."""
     commit = json.loads(row.met).get("commit") if row.met else None
     return ["commit"] if commit and set(group.ok.commit) - {commit, ""} else []

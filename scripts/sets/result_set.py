@@ -16,7 +16,8 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.store.results import STATUSES, TABLES, WARM_UP, read_numbered_table
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions
@@ -41,7 +42,7 @@ PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measu
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group:
+class RunGroup:
     """The runs of one strategy in one set with the same requested and resolved settings (scripts/sets/identity.py)."""
 
     label: str
@@ -49,7 +50,7 @@ class Group:
     identity: Identity
     rows: pandas.DataFrame
     """Rows of runs.csv, ok or not."""
-    samples: list[Windows]
+    run_windows: list[Windows]
     """Windows of each ok run that has a throughput."""
     rounds: list[float]
     """`repeat` of each of these runs."""
@@ -63,7 +64,7 @@ class Group:
 
     @functools.cached_property
     def throughput(self) -> Estimate | None:
-        return strategy_throughput(self.samples) if self.samples else None
+        return strategy_throughput(self.run_windows) if self.run_windows else None
 
     @property
     def timed_throughput(self) -> Estimate:
@@ -75,7 +76,7 @@ class Group:
     @functools.cached_property
     def sample(self) -> Sample:
         """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.samples, self.rounds, self.sessions)
+        return make_sample(self.run_windows, self.rounds, self.sessions)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -100,7 +101,7 @@ class ResultSet:
 
     name: str
     path: Path
-    groups: list[Group]
+    groups: list[RunGroup]
     remarks: list[str]
     """A sentence for each gap in the settings of its runs, with what replaces them."""
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
@@ -140,11 +141,16 @@ class ResultSet:
             self.tables[name] = _table(self.path, name)
         return self.tables[name]
 
-    def timed(self, strategy: str) -> list[Group]:
-        """The strategy's groups that have a throughput."""
-        return [group for group in self.groups if group.strategy == strategy and group.samples]
+    @property
+    def timed_groups(self) -> list[RunGroup]:
+        """The groups that have a throughput."""
+        return [group for group in self.groups if group.run_windows]
 
-    def baseline_of(self, group: Group) -> Group | None:
+    def timed_groups_of(self, strategy: str) -> list[RunGroup]:
+        """The same of one strategy."""
+        return [group for group in self.timed_groups if group.strategy == strategy]
+
+    def baseline_of(self, group: RunGroup) -> RunGroup | None:
         """The group that this group's speed-up is over.
 
         It has the timed runs of BASELINE that differ in nothing but the strategy, computed in the same precision, and
@@ -153,9 +159,9 @@ class ResultSet:
 
         None for a baseline itself, without a baseline, and where several fit.
         """
-        bases = self.timed(BASELINE)
+        bases = self.timed_groups_of(BASELINE)
         if compute_precision(group.identity) == "fp16":
-            bases = [other for other in self.groups if other.samples and other.identity.requested.get("ranks") == 1]
+            bases = [other for other in self.timed_groups if other.identity.requested.get("ranks") == 1]
         found = [
             other
             for other in bases
@@ -170,21 +176,21 @@ class ResultSet:
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
 
     @functools.cached_property
-    def ranked(self) -> list[Group]:
+    def ranked(self) -> list[RunGroup]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
         that most groups compute in. A gain from another arithmetic is not the strategy's."""
-        timed = [group for group in self.groups if group.samples]
+        timed = self.timed_groups
         kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 
     @functools.cached_property
     def baselines(self) -> dict[str, str]:
         """The label of its baseline, by that of each timed group that has one."""
-        bases = {group.label: self.baseline_of(group) for group in self.groups if group.samples}
+        bases = {group.label: self.baseline_of(group) for group in self.timed_groups}
         return {label: base.label for label, base in bases.items() if base}
 
     @functools.cached_property
-    def compared(self) -> list[Group]:
+    def compared(self) -> list[RunGroup]:
         """The timed groups that have a baseline, or are one."""
         labels = {*self.baselines, *self.baselines.values()}
         return [group for group in self.groups if group.label in labels]
@@ -223,11 +229,13 @@ def load_set(path: Path) -> ResultSet:
         num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
         names = group_labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
         for name, (identity, part) in zip(names, parts, strict=True):
-            with_windows = [(index, _samples(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
+            with_windows = [(index, _windows_of(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
             samples = {index: sample for index, sample in with_windows if sample is not None}
             own = part.loc[[*samples]]
             rounds, sessions = own["repeat"].astype(float).tolist(), own["session"].tolist()
-            groups.append(Group(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions))
+            groups.append(
+                RunGroup(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions)
+            )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
     for sentence in contradictions:
@@ -285,7 +293,7 @@ def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas
     return rows[good]
 
 
-def _samples(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
+def _windows_of(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
     """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
     if row.run_id in timed:
         return timed[row.run_id]

@@ -1,7 +1,5 @@
 """Which names in a result set may be used, as a word or as a file of the set. Needs no torch."""
 
-import csv
-import io
 import os
 import re
 from pathlib import Path
@@ -68,23 +66,3 @@ def read_text(path: Path) -> str:
         return read_regular_file(path, LIMIT_BYTES).decode("utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; move it away") from None
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a small CSV file. Raises UserError as read_text does, and for what is no CSV file."""
-    try:
-        return [*csv.DictReader(io.StringIO(read_text(path).replace("\0", ""), newline=""))]
-    except csv.Error as error:
-        raise UserError(f"{path} is no CSV file ({error}); move it away") from None
-
-
-def read_whole_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a small CSV file that are whole, since a kill may cut the last one; [] without the file.
-
-    Raises UserError as read_text does.
-    """
-    if not path.exists():
-        return []
-    text = read_text(path).replace("\0", "")
-    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-    return [row for row in reader if None not in row and None not in row.values()]

@@ -2,7 +2,7 @@
 
     from scripts.sets.sessions import measured_in_other_sessions, session_numbers
 
-Two sessions are as two days: a change of the machine between them is in the ratio of their runs, and repeats do not
+Two sessions are as two days: a change of the machine between them is in the ratio of their runs, and rounds do not
 show it. Needs no torch.
 """
 
@@ -36,11 +36,12 @@ def measured_in_other_sessions(runs: Mapping[str, Sequence[tuple[float, int]]]) 
     usual = whole.most_common(1)[0][0]
     rounds: dict[float, Counter] = {}
     for own in runs.values():
-        for number, session in own:
-            rounds.setdefault(number, Counter())[session] += 1
-    most = {number: found.most_common(1)[0][0] for number, found in rounds.items()}
+        for round_number, session in own:
+            rounds.setdefault(round_number, Counter())[session] += 1
+    most = {round_number: found.most_common(1)[0][0] for round_number, found in rounds.items()}
     return [
         name
         for name, own in runs.items()
-        if {session for _, session in own} != usual or any(session != most[number] for number, session in own)
+        if {session for _, session in own} != usual
+        or any(session != most[round_number] for round_number, session in own)
     ]

@@ -13,7 +13,7 @@ import numpy
 
 from benchmarks.common.system.commands import shell_word
 from scripts.sets.device_use import device_use
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.sessions import measured_in_other_sessions
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
@@ -63,7 +63,7 @@ def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
     if results.ok.empty:
         return []
     rules = (
-        one_repeat(results),
+        one_round(results),
         several_sessions(results),
         unsteady(results),
         slow_first_window(results),
@@ -83,24 +83,24 @@ def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
 def _of_one_cause(results: ResultSet, cause: str, details: Sequence[str], rest: str) -> Iterator[CausedWarning]:
     """The sentences of one cause, a strategy each, below a summary that counts them; a single one stands alone."""
     if len(details) > 1:
-        num_timed = sum(bool(group.samples) for group in results.groups)
+        num_timed = len(results.timed_groups)
         yield CausedWarning(f"{cause}: {len(details)} of {num_timed} strategies; {rest}", tuple(details))
     elif details:
         yield CausedWarning(details[0])
 
 
-def one_repeat(results: ResultSet) -> Iterator[CausedWarning]:
+def one_round(results: ResultSet) -> Iterator[CausedWarning]:
     """One run says nothing about the spread between runs."""
-    names = [group.label for group in results.groups if len(group.samples) == 1]
+    names = [group.label for group in results.groups if len(group.run_windows) == 1]
     if names:
         yield CausedWarning(
-            f"{_list(names)}: one repeat, so no interval and no verdict; run again with REPEATS={MIN_ROUNDS}."
+            f"{_list(names)}: one round, so no interval and no verdict; run again, with {MIN_ROUNDS} rounds or more."
         )
 
 
 def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
     """Strategies that were added, or run again, over an hour before or after the others."""
-    runs = {group.label: [*zip(group.rounds, group.sessions, strict=True)] for group in results.groups if group.samples}
+    runs = {group.label: [*zip(group.rounds, group.sessions, strict=True)] for group in results.timed_groups}
     if names := measured_in_other_sessions(runs):
         yield CausedWarning(
             f"{_list(names)}: runs of another session than the others', over an hour apart: the day's effect is "
@@ -112,14 +112,14 @@ def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
     """pyperf's rule, over all windows of a strategy."""
     details, seen = [], []
     for group in results.groups:
-        rates = _rates(group.samples)
+        rates = _rates(group.run_windows)
         spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
         if spread > UNSTEADY:
             seen.append(causes := unsteady_causes(results, group))
             why = "; ".join(": ".join(filter(None, [each.sentence, each.remedy])) for each in causes)
             details.append(
                 f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                f"{why}. Take longer windows (--window-steps) or more repeats (REPEATS)."
+                f"{why}. Take longer windows (--window-steps) or more rounds."
             )
     yield from _of_one_cause(results, "unsteady windows", details, _count_causes(seen))
 
@@ -138,7 +138,7 @@ def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
     return "; ".join(parts) + "."
 
 
-def unsteady_causes(results: ResultSet, group: Group) -> list[UnsteadyCause]:
+def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
     """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that they say
     nothing."""
     causes = []
@@ -179,11 +179,12 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for the first sample, window 0 of each run."""
     details = []
     for group in results.groups:
-        slow = [run for run in group.samples if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
+        slow = [run for run in group.run_windows if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
+            num_runs = plural(len(group.run_windows), "run")
             details.append(
-                f"{group.label}: the first window is slow in {len(slow)} of {plural(len(group.samples), 'run')}: it "
-                "still warms up; raise --warmup-steps."
+                f"{group.label}: the first window is slow in {len(slow)} of {num_runs}: it still warms up; raise "
+                "--warmup-steps."
             )
     yield from _of_one_cause(results, "slow first windows", details, "they still warm up: raise --warmup-steps.")
 
@@ -192,11 +193,11 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for all samples but a slow first one."""
     details, in_all = [], 0
     for group in results.groups:
-        scores = [_z_scores(run) for run in group.samples if len(run) > 2]
+        scores = [_z_scores(run) for run in group.run_windows if len(run) > 2]
         found = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
         if found:
             in_all += found
-            total = sum(map(len, group.samples))
+            total = sum(map(len, group.run_windows))
             details.append(
                 f"{group.label}: {found} of {plural(total, 'window')} far from the median of its run; something else "
                 "used the machine for a moment: run it on a quiet one."
@@ -210,27 +211,19 @@ def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
     names = [group.label for group in results.groups if (group.ok.oversubscribed == "yes").any()]
     if names:
         yield CausedWarning(
-            f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing about scaling; lower NPROC."
+            f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
         )
 
 
 def busy(results: ResultSet) -> Iterator[CausedWarning]:
-    """The load average before the first run; then what others took, or, in older sets, the load between runs.
+    """What other programs took of the cores during the runs; where nobody recorded that, the load average before them.
 
-    The load average before a later run is that of its forerunner's own ranks: after a Slurm job it reached 3.1 on 2
-    cores where other programs took 1 to 3 % of them. So it tells only where nothing else was recorded. One disturbed
+    The load average before the first run may be of this suite's own set-up, and before a later run it is that of the
+    ranks before: after a Slurm job it reached 3.1 on 2 cores where other programs took 1 to 3 % of them. One disturbed
     run is in the spread, and `unsteady` names it; many make the level itself doubtful.
     """
     num_cores = results.environment.get("num_cores")
     loads, others = results.loads_before, results.ok.other_cpu_pct.dropna()
-    if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
-        return
-    if loads.iloc[0] > BUSY_BEFORE * num_cores:
-        yield CausedWarning(
-            f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
-            f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
-        )
-    later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
     if len(others):
         disturbed = others[others >= OTHERS_PCT]
         if len(disturbed) > BUSY_SHARE * len(others):
@@ -239,7 +232,16 @@ def busy(results: ResultSet) -> Iterator[CausedWarning]:
                 f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
                 "again."
             )
-    elif len(later):
+        return
+    if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
+        return
+    if loads.iloc[0] > BUSY_BEFORE * num_cores:
+        yield CausedWarning(
+            f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
+            f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
+        )
+    later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
+    if len(later):
         yield CausedWarning(
             f"the machine was busy before {plural(len(later), 'later run')}: load average up to {later.max():.1f} on "
             f"{plural(num_cores, 'core')}; something else was running, or the ranks have too many threads."
@@ -293,9 +295,7 @@ def unclean(results: ResultSet) -> Iterator[CausedWarning]:
 
 def uncommitted_changes(results: ResultSet) -> Iterator[str]:
     """Whether files differed from the commit when the runs were made."""
-    changes = {
-        format_setting(group.identity.resolved.get("local_changes", "")) for group in results.groups if group.samples
-    }
+    changes = {format_setting(group.identity.resolved.get("local_changes", "")) for group in results.timed_groups}
     if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
         yield "made with local changes, which no commit has; commit them, and measure again"
 

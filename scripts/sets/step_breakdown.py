@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy
 import pandas
 
-from scripts.sets.result_set import Group
+from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import plural_of_several
 from scripts.stats.intervals import mean_interval
 
@@ -44,7 +44,7 @@ class PipelineBubble:
     ideal: float
 
 
-def step_parts(group: Group, steps: pandas.DataFrame, rank: int | None = None) -> pandas.DataFrame:
+def step_parts(group: RunGroup, steps: pandas.DataFrame, rank: int | None = None) -> pandas.DataFrame:
     """The steps of the breakdown of a strategy's ok runs: a row a step, `run_id`, and `<phase>_ms` for each of PHASES.
 
     rank: whose steps (default: the lowest that has a breakdown). exposed_comm_ms is empty where communication cannot be
@@ -57,19 +57,19 @@ def step_parts(group: Group, steps: pandas.DataFrame, rank: int | None = None) -
     return mine[mine["rank"] == rank][["run_id", *names]].fillna({"wait_ms": 0.0})
 
 
-def ranks_with_breakdown(group: Group, steps: pandas.DataFrame) -> list[int]:
+def ranks_with_breakdown(group: RunGroup, steps: pandas.DataFrame) -> list[int]:
     """The ranks that have a step breakdown in a strategy's ok runs."""
     mine = steps[steps.run_id.isin(group.ok.run_id) & steps.data_ms.notna()]
     return sorted({int(rank) for rank in mine["rank"]})
 
 
-def exposed_communication(group: Group, steps: pandas.DataFrame) -> StepMean | None:
+def exposed_communication(group: RunGroup, steps: pandas.DataFrame) -> StepMean | None:
     """Exposed communication of the lowest rank, milliseconds a step; None where it was not measured."""
     parts = step_parts(group, steps).dropna(subset=["exposed_comm_ms"])
     return mean_over_steps([each.exposed_comm_ms.to_numpy(float) for _, each in parts.groupby("run_id")])
 
 
-def describe_exposed(groups: Sequence[Group], steps: pandas.DataFrame) -> str:
+def describe_exposed(groups: Sequence[RunGroup], steps: pandas.DataFrame) -> str:
     """For below a table: whose steps these are, n, and what the ± is. '' without any."""
     found = [mean for group in groups if (mean := exposed_communication(group, steps))]
     if not found:
@@ -81,7 +81,7 @@ def describe_exposed(groups: Sequence[Group], steps: pandas.DataFrame) -> str:
     )
 
 
-def pipeline_bubbles(group: Group, steps: pandas.DataFrame) -> list[PipelineBubble]:
+def pipeline_bubbles(group: RunGroup, steps: pandas.DataFrame) -> list[PipelineBubble]:
     """How long each rank of a pipeline waited; nothing for a strategy without stages on ranks of their own.
 
     Ideal: (p - 1) / (m + p - 1) for p equal stages and m micro-batches (GPipe, arXiv:1811.06965, section 2.3).
@@ -103,7 +103,7 @@ def pipeline_bubbles(group: Group, steps: pandas.DataFrame) -> list[PipelineBubb
 def mean_over_steps(runs: Sequence[numpy.ndarray]) -> StepMean | None:
     """The mean of the runs' means, with Student's interval over runs; None without any.
 
-    The runs are the repeats: steps of one run share its luck.
+    The sample is one mean a run: steps of one run share its luck.
     """
     means = numpy.array([values.mean() for values in runs if len(values)])
     if not len(means):

@@ -6,13 +6,13 @@ Every value is text, empty where it was not measured. Needs no torch.
 """
 
 from scripts.sets.accuracy import top1_accuracy
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import format_number, format_with_interval, plural
 
 STRATEGY_COLUMNS = ("strategy", "images/s", "n", "x single", "status", "top-1 %")
 
 
-def strategy_cells(results: ResultSet, group: Group) -> dict[str, str]:
+def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
     """A cell for each of STRATEGY_COLUMNS."""
     estimate, over, accuracy = group.throughput, results.over_baseline.get(group.label), top1_accuracy(group)
     status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.counts.items())

@@ -23,9 +23,13 @@ import tyro
 
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
 from scripts.options.data_options import CheckDataOptions as Options
 
-EXPECTED_LAYOUT = "expected train/<class>/*.JPEG and val/<class>/*.JPEG"
+EXPECTED_LAYOUT = (
+    "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "
+    "./bench data import FROM TO makes them of Parquet files, of tars or of a flat val/"
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,9 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     data = os.fspath(path)
     if not os.path.isdir(data):
         what = "is not a folder" if os.path.lexists(data) else "does not exist"
-        raise ValueError(f"{data!r} {what}; set DATA to a folder with train/<class>/ and val/<class>/")
+        raise ValueError(
+            f"{data!r} {what}; set {typed_option('DATA')} to a folder with train/<class>/ and val/<class>/"
+        )
     train, val = count_part(data, "train"), count_part(data, "val")
     if unknown := val.keys() - train.keys():
         raise ValueError(

@@ -3,6 +3,7 @@
     python3 -m scripts.setup.install .venv       # `make setup` does it; --help: this text
         TORCH=2.14.1    another torch than the one it would choose
         LOCK=no         the newest of everything, instead of the lock file's versions
+        TORCH_INDEX=URL an index with another build of the same torch, such as that of CPU builds; without hashes
         PIP_ARGS="--no-index --find-links DIR"      words for pip, which then installs in place of uv
 
 uv installs where it can: in 3 s from its cache and 94 s without, where pip took 310 and 340 (2 busy cores). It knows
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.system.forward_signals import end_on_signals
 from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
 from benchmarks.common.system.repository import ROOT
 
@@ -41,7 +43,9 @@ IGNORED_PIP_SETTINGS = {
 
 def main(venv: Path) -> None:
     torch, locked = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
-    words, why = choose_requirements(torch, locked)
+    index = os.environ.get("TORCH_INDEX", "")
+    words, why = choose_requirements(torch, locked and not index)
+    why += f"; builds of {index} where it has them" if index else ""
     print(f"setup: {' '.join(words)}: {why}", flush=True)
     if not (venv / "bin/python").exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
@@ -66,22 +70,24 @@ def choose_requirements(torch: str, locked: bool) -> tuple[list[str], str]:
     build, why = choose_build(query_gpus())
     if locked:
         return ["-r", build.lock], f"torch {build.torch}: {why}"
-    return ["-r", "requirements.txt", build.versions], f"{why}; LOCK=no"
+    return ["-r", "requirements.txt", build.versions], f"{why}; without a lock"
 
 
 def install(python: Path, words: list[str]) -> str:
     """Install into the interpreter's environment; the name of what did it. Raises UserError where none could."""
-    settings = uv_settings(python)
+    settings, index = uv_settings(python), os.environ.get("TORCH_INDEX", "")
     if words[1].endswith(".lock"):  # no source either: its build would fetch what has no hash
         words = ["--require-hashes", "--only-binary", ":all:", *words]
     if settings is not None and get_uv(python):
         uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
         # As pip: the best version of all indexes, not the first index that has the name.
         uv += ["--index-strategy", "unsafe-best-match", *settings]
+        uv += ["--index", index] if index else []
         if not run([*uv, *words], "uv installs"):
             return "uv"
         print("setup: uv could not (above); pip tries", file=sys.stderr)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--extra-index-url", index] if index else []
     if run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs"):
         raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")
     return "pip"
@@ -137,9 +143,8 @@ if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__)
         sys.exit(sys.argv[1:] not in (["-h"], ["--help"]))
+    end_on_signals()
     try:
         main(Path(sys.argv[1]))
     except (UserError, OSError, subprocess.CalledProcessError) as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -6,10 +6,12 @@
 #                                           PIP_ARGS="..."            words that every pip call gets
 #                                           APEX_GIT=url or folder    a clone of github.com/NVIDIA/apex
 #                                           FORCE=1                   install again, also after a failed build
+#                                           BUILD=no                  take what is built already, and build nothing
 #
 # With amp's fused kernels where nvcc is of torch's CUDA major version, else the Python-only build (slower).
 # PyPI's package named apex is another project. A failed build is remembered: the next call skips it.
-# Exit code: 0 Apex works or there is no GPU to use it on, 1 the build failed, 2 PYTHON has no torch.
+# Exit code: 0 Apex works or there is no GPU to use it on, 1 the build failed, 2 PYTHON has no torch, 3 it has to be
+# built first, and BUILD=no.
 
 what=apex
 source "$(dirname "$0")/install_lib.sh"
@@ -146,6 +148,10 @@ for kind in "${kinds[@]}"; do
     if [[ -f $failures ]] && grep -qxF "$kind, $attempt" "$failures"; then
         say "the $kind build failed before (log: $log). To try again: FORCE=1 scripts/setup/install_apex.sh"
         continue
+    fi
+    if [[ ${BUILD:-} == no ]]; then
+        say "$tag has to be built, which takes some minutes; that is done when a run needs it."
+        exit 3
     fi
     if [[ -z $work ]]; then
         if ! command -v git >/dev/null; then

@@ -6,10 +6,12 @@
 #     scripts/setup/install_horovod.sh            PYTHON=.venv/bin/python   the interpreter to build for
 #                                           PIP_ARGS="..."            words that every pip call gets
 #                                           FORCE=1                   build again, also after a failed build
+#                                           BUILD=no                  take what is built already, and build nothing
 #
 # With NCCL where torch sees a GPU, and nvcc (of torch's CUDA major version) and NCCL are there; else gloo.
 # Does nothing where Horovod already works. A failed build is remembered, so the next call does not repeat it.
-# Exit code: 0 Horovod works, 1 the build failed or a tool is missing, 2 PYTHON is no interpreter with torch.
+# Exit code: 0 Horovod works, 1 the build failed or a tool is missing, 2 PYTHON is no interpreter with torch, 3 it has
+# to be built first, and BUILD=no.
 
 what=horovod
 source "$(dirname "$0")/install_lib.sh"
@@ -227,6 +229,10 @@ for backend in "${backends[@]}"; do
     if [[ -f $failures ]] && grep -qxF "$backend, $identity" "$failures"; then
         say "the $backend build failed before (log: $log). To try again: FORCE=1 scripts/setup/install_horovod.sh"
         continue
+    fi
+    if [[ ${BUILD:-} == no ]]; then
+        say "$version has to be built, which takes about 2 minutes on 2 cores; that is done when a run needs it."
+        exit 3
     fi
     if [[ -z ${downloaded:-} ]]; then
         PATH=$prefix/bin:$PATH

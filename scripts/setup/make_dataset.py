@@ -30,6 +30,7 @@ import tyro
 from PIL import Image
 from tqdm import tqdm
 
+from benchmarks.common.system.typed_options import typed_option
 from scripts.options.data_options import MakeDatasetOptions as Options
 
 MADE_BY = "scripts.setup.make_dataset"
@@ -94,14 +95,14 @@ def photograph_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             "scikit-image, whose photographs this cuts, is not installed: "
-            "run `make setup`, or set DATA to a folder of your own"
+            f"run `make setup`, or set {typed_option('DATA')} to a folder of your own"
         )
     folder = Path(spec.submodule_search_locations[0], "data")
     for photograph in PHOTOGRAPHS.values():
         if not (folder / photograph.file).is_file():
             raise ValueError(
                 f"scikit-image {version('scikit-image')} does not ship {photograph.file}: "
-                "install version 0.26, or set DATA to a folder of your own"
+                f"install version 0.26, or set {typed_option('DATA')} to a folder of your own"
             )
     return folder
 
@@ -176,7 +177,7 @@ def make_folder(folder: Path, options: Options) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
-def read_manifest(output: Path) -> dict | None:
+def read_dataset_manifest(output: Path) -> dict | None:
     """A folder's manifest; {} where it is ours but broken; None where there is no folder or an empty one.
 
     Raises ValueError for whatever this script did not make: that is never touched.
@@ -232,7 +233,7 @@ def is_ready(output: Path, options: Options) -> bool:
 
     Raises ValueError where making it would destroy what the caller may want to keep.
     """
-    manifest = read_manifest(output)
+    manifest = read_dataset_manifest(output)
     if manifest is None or options.force:
         return False
     if manifest and manifest["settings"] != settings(options):
@@ -271,12 +272,12 @@ def make_dataset(options: Options) -> dict:
             new = Path(workshop, "new")
             make_folder(new, options)
             install(new, output, options, aside=Path(workshop, "old"))
-    return read_manifest(output) or {}
+    return read_dataset_manifest(output) or {}
 
 
 def install(new: Path, output: Path, options: Options, aside: Path) -> None:
     """Rename `new` to `output`, and what was there to `aside`, unless another process put a good one."""
-    manifest = read_manifest(output)
+    manifest = read_dataset_manifest(output)
     if manifest and not options.force and find_damage(output, manifest, options.verify) is None:
         return
     with contextlib.suppress(FileNotFoundError):

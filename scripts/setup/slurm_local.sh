@@ -246,7 +246,7 @@ end_processes() {  # end_processes SIGNAL SECONDS: true when none is left
 }
 
 stop() {
-    local jobs told='' deadline=$((SECONDS + 10))  # twice KillWait
+    local jobs announced='' deadline=$((SECONDS + 10))  # twice KillWait
     if [[ ! -e $dir && -z $(our_pids) ]]; then
         say "nothing runs in $dir"
         return
@@ -254,8 +254,8 @@ stop() {
     [[ $EUID == 0 ]] || die 2 "stop needs root; run it with sudo"
     if runs slurmctld; then
         while jobs=$(timeout 5 squeue -h -o %A 2>/dev/null) && [[ -n $jobs ]]; do
-            [[ -n ${told:-} ]] || say "cancelling the jobs ${jobs//$'\n'/ }; up to 10 s"
-            told=yes
+            [[ -n ${announced:-} ]] || say "cancelling the jobs ${jobs//$'\n'/ }; up to 10 s"
+            announced=yes
             # shellcheck disable=SC2086  # one argument a job
             scancel $jobs 2>/dev/null || true
             ((SECONDS < deadline)) || break

@@ -29,6 +29,7 @@ from scripts.stats.intervals import (
 
 NO_COMMON_ROUNDS = "they share no rounds of one session"
 Pair = tuple[str, str]
+METHOD = "paired by round, Student's t, Sidak"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,15 +44,17 @@ class Sample:
     def by_round(self) -> dict[tuple[int, float], float]:
         """The mean log of the runs of each session and round."""
         found: dict[tuple[int, float], list[float]] = {}
-        for log, number, session in zip(self.logs, self.rounds, self.sessions or itertools.repeat(0), strict=False):
-            if number == number:  # a run that tells no round is in none
-                found.setdefault((session, number), []).append(float(log))
+        for log, round_number, session in zip(
+            self.logs, self.rounds, self.sessions or itertools.repeat(0), strict=False
+        ):
+            if round_number == round_number:  # a run that tells no round is in none
+                found.setdefault((session, round_number), []).append(float(log))
         return {key: float(numpy.mean(logs)) for key, logs in found.items()}
 
 
 def method_text(num_compared: int) -> str:
     """The method of a family, for below a table or a chart."""
-    return f"paired by round, Student's t, Sidak over {plural(num_compared, 'pair')}"
+    return f"{METHOD} over {plural(num_compared, 'pair')}"
 
 
 def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> Sample:

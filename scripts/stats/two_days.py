@@ -2,7 +2,7 @@
 
     from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
-More repeats do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
+More rounds do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
 settings, or given; without it there is a ratio and no verdict. `./bench ab`, both in one session, has no such trouble.
 Needs numpy and scipy only.
 """
@@ -45,7 +45,7 @@ def day_spread(sets: Sequence[Mapping[str, Sample]]) -> DaySpread:
     """
     names = [name for name in sets[0] if all(name in each and len(each[name].logs) > 1 for each in sets)]
     if len(sets) < MIN_SETS or not names:
-        raise ValueError(f"a day-to-day spread needs {MIN_SETS} sets that repeat a strategy of the same settings")
+        raise ValueError(f"a day-to-day spread needs {MIN_SETS} sets with several rounds of the same settings")
     excess = []
     for name in names:
         runs = [each[name].logs for each in sets]

@@ -118,8 +118,8 @@ def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
             streams.note("step", target)
             assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
             assert images.dtype == torch.float32
-            wanted = torch.channels_last if layout == "channels_last" else torch.contiguous_format
-            assert images.is_contiguous(memory_format=wanted)
+            expected = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+            assert images.is_contiguous(memory_format=expected)
     assert number == NUM_BATCHES - 1
     return streams, marks
 

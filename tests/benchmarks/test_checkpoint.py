@@ -175,11 +175,11 @@ def test_a_kill_during_a_write_leaves_a_whole_checkpoint(checkpoints):
     assert not half_written(checkpoints) and (checkpoints / "last.pt").exists()
 
 
-def hold(folder: Path, told) -> None:
+def hold(folder: Path, reported) -> None:
     with contextlib.ExitStack() as held:
         make_writable(folder, held)
-        told.send("held")
-        told.recv()
+        reported.send("held")
+        reported.recv()
 
 
 def test_two_runs_do_not_write_into_one_folder(checkpoints, monkeypatch):

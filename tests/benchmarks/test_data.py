@@ -56,7 +56,7 @@ def test_set_epoch_changes_the_order_and_only_the_epoch_does():
     assert sorted(first) == sorted(second) == list(range(40))
 
 
-def test_a_set_smaller_than_an_epoch_is_dealt_in_laps():
+def test_a_set_smaller_than_an_epoch_is_repeated_whole():
     """Protects batches larger than the set, and --steps beyond it: whole batches, every image equally often."""
     (whole,) = dealt(5, 8, 5, 1)
     assert [len(batch) for batch in whole] == [8] * 5

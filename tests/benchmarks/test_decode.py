@@ -98,8 +98,8 @@ def test_boxes_are_torchvisions(monkeypatch):
         view, image = random_crop(64, numbers)(height, width), torch.empty(3, height, width)
         with monkeypatch.context() as patch:
             draw_from(patch, iter(numbers[:20]), iter(numbers[20:22]))
-            wanted = transform.make_params([image])
-        assert view[:4] == tuple(wanted[name] for name in ("top", "left", "height", "width"))
+            requested = transform.make_params([image])
+        assert view[:4] == tuple(requested[name] for name in ("top", "left", "height", "width"))
         num_flips += view.flip
     assert 100 < num_flips < 200
 
@@ -297,7 +297,7 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
     assert numpy.abs(box.numpy().astype(int) - whole[20:120, 31:181]).max() <= 1 and box.is_contiguous()
 
 
-def test_nothing_is_said_about_libraries_that_nobody_asked_for(tiny_data):
+def test_nothing_is_printed_about_libraries_that_nobody_requested(tiny_data):
     """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
     code = f"""
 from benchmarks.common.data.image_dataset import *

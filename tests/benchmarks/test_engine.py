@@ -25,7 +25,7 @@ from benchmarks.common.dist.communication import Communication
 from benchmarks.common.dist.devices import RankContext, all_reduce_sum
 from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.results import TABLES
+from benchmarks.common.store.columns import TABLES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.clock import Clock, check_windows_fit
 from benchmarks.common.train.engine import fit
@@ -110,11 +110,11 @@ def test_a_window_that_never_fits_is_refused():
 # --- what a run met -----------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_what_it_met(config, run_dir):
+def test_a_run_records_its_resolved_settings(config, run_dir):
     """Protects the second half of a run's settings, and that the row agrees with it where both have a name."""
     fit(single.build(config))
-    told = summary(run_dir)
-    met, row = told["met"], told["row"]
+    reported = summary(run_dir)
+    met, row = reported["met"], reported["row"]
     for package in ("torch", "torchvision", "pillow"):
         assert met[package].split("+")[0] == importlib.metadata.version(package)
     assert row["decoder"] == met["decoder"] == resolve_decoder(config)
@@ -131,10 +131,10 @@ def test_a_run_tells_what_it_met(config, run_dir):
 def test_an_auto_says_what_it_came_to(config, run_dir):
     """Protects the identity: `--cut auto` of another arch, or on another machine, is another cut."""
     fit(model_parallel.build(dataclasses.replace(config, split_size=3)))
-    told = summary(run_dir)
-    assert config.cut == "auto" and 0 < told["met"]["cut"] < 8  # ResNet-18 has 8 blocks
-    assert (told["met"]["num_stages"], told["met"]["num_microbatches"]) == (2, 3)  # of 3, 3 and 2 images
-    assert (told["row"]["parallel"], told["row"]["world_size"]) == (False, 1)
+    reported = summary(run_dir)
+    assert config.cut == "auto" and 0 < reported["met"]["cut"] < 8  # ResNet-18 has 8 blocks
+    assert (reported["met"]["num_stages"], reported["met"]["num_microbatches"]) == (2, 3)  # of 3, 3 and 2 images
+    assert (reported["row"]["parallel"], reported["row"]["world_size"]) == (False, 1)
 
 
 def test_sync_norm_makes_one_shard_of_the_batch(config, run_dir):

@@ -174,7 +174,7 @@ def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
     assert opened == ["train", "val"]  # no class folder
 
 
-def test_an_image_that_is_a_link_to_nowhere_is_said_by_the_listing(settled):
+def test_an_image_that_is_a_link_to_nowhere_is_reported_by_the_listing(settled):
     (settled / "train" / "top" / "z.JPEG").symlink_to(settled / "gone.JPEG")
     with pytest.raises(UserError, match=r"top/z.JPEG' is a link that leads nowhere: mend it or remove it"):
         list_images(settled / "train")
@@ -207,7 +207,7 @@ found.path(0)
 """
 
 
-def test_an_index_that_is_cut_short_under_a_rank_is_said(settled):
+def test_an_index_that_is_truncated_under_a_rank_is_reported(settled):
     """Protects a run's row: a bus error alone tells nobody of the index, which then is written anew.
     Mutant: the signal's number without a sentence."""
     list_images(settled / "train")

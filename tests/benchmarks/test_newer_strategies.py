@@ -69,10 +69,10 @@ def test_a_traced_model_trains_as_ddp_does(tmp_path, tiny_data, tiny_config):
         done = subprocess.run([*start, *program, *flags], cwd=ROOT, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
         found.append((weights(folder)["model"], RunFolder(folder).summary()))
-    (traced, told), (plain, _) = found
+    (traced, reported), (plain, _) = found
     assert all(torch.equal(traced[name], value) for name, value in plain.items())
-    assert told["met"]["exact"] is False and told["row"]["val_samples"] == NUM_VAL
-    assert told["met"]["optimize_ddp"] == "True" and told["met"]["compile_s"] > 0
+    assert reported["met"]["exact"] is False and reported["row"]["val_samples"] == NUM_VAL
+    assert reported["met"]["optimize_ddp"] == "True" and reported["met"]["compile_s"] > 0
 
 
 @pytest.mark.slow

@@ -54,8 +54,8 @@ def test_options_arrive_where_they_act():
     model = build_model(SMALL, 4, CPU)
     assert build_optimizer(with_options(fused=True), model).defaults["fused"]
     assert not build_optimizer(SMALL, model).defaults["fused"]
-    told = ddp_options(with_options(static_graph=True, gradient_as_bucket_view=True, bucket_cap_mb=3.0))
-    assert told == {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0}
+    reported = ddp_options(with_options(static_graph=True, gradient_as_bucket_view=True, bucket_cap_mb=3.0))
+    assert reported == {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0}
     assert ddp_options(SMALL) == {"static_graph": False, "gradient_as_bucket_view": False, "bucket_cap_mb": None}
 
 
@@ -124,7 +124,7 @@ def test_the_first_step_is_the_one_that_compiles():
     assert columns["compile_s"] == first > 0 and calls == [(1, 2), (3, 4)]
 
 
-def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
+def test_a_row_counts_graphs_that_were_not_replayed(tmp_path, monkeypatch):
     """Protects the ablation: Inductor only warns, and the row said cuda_graphs all the same."""
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
     for number, graphs in enumerate((False, True)):
@@ -132,6 +132,15 @@ def test_a_row_tells_of_graphs_that_were_not_replayed(tmp_path, monkeypatch):
         monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
         Record(with_options(cuda_graphs=graphs), RankContext(CPU), 1).finish({}, {})
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
+
+
+def test_a_column_is_written_where_its_source_says(tmp_path, monkeypatch):
+    """Protects pooling: a measured value among the resolved settings would make each run a group of its own."""
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(RunFolder.create(tmp_path, "single", 1).path))
+    record = Record(with_options(), RankContext(CPU), 1)
+    for measured, resolved in (({}, {"acc1": 2.0}), ({"device_name": "a GPU"}, {})):
+        with pytest.raises(ValueError, match="another source for"):
+            record.finish(measured, resolved)
 
 
 def trained(folder, results, args, strategy="ddp", **where):
@@ -146,8 +155,8 @@ def test_ddp_trains_the_same_weights_with_its_options(tmp_path, tiny_data, tiny_
     """Protects what these options are: the same sums, told to DDP beforehand, or without a copy."""
     where = {"DATA": tiny_data, "CONFIG": tiny_config}
     _, plain = trained(tmp_path / "plain", tmp_path / "set", "", **where)
-    told = ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view")
-    for number, options in enumerate(told):
+    reported = ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view")
+    for number, options in enumerate(reported):
         row, last = trained(tmp_path / str(number), tmp_path / "set", options, **where)
         assert all(torch.equal(tensor, plain["model"][name]) for name, tensor in last["model"].items()), options
         assert math.isfinite(row["exposed_comm_ms"]) and row["comm_ms"] > 0  # the account knows these buckets

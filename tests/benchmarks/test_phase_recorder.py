@@ -31,8 +31,8 @@ from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.strategy import Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
-from scripts.studies.loaders.verdict import WHATS, verdict
-from scripts.studies.loaders.verdict_measure import LAUNCHES, ROUNDS
+from scripts.studies.loaders.loader_limit import WHATS, describe_limit
+from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS
 from scripts.studies.peers.overhead import interval
 
 PARTS = [f"{phase}_ms" for phase in (*phase_recorder.PHASES, "exposed_comm")]
@@ -218,7 +218,7 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
 @pytest.mark.slow
 def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
     """Protects the sentence in the report: it follows from the three rates, which real training gave."""
-    command = [sys.executable, "-m", "scripts.studies.loaders.verdict_measure", "--results", tmp_path]
+    command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--results", tmp_path]
     command += ["--config", tiny_config, "--data", tiny_data]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -226,7 +226,7 @@ def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_
     assert rows.what.tolist() == list(WHATS) * ROUNDS * LAUNCHES and rows.run_id.nunique() == LAUNCHES
     assert rows.window.tolist() == sorted([*range(1, ROUNDS + 1)] * 3) * LAUNCHES
     assert rows["images_per_s"].to_numpy() == pytest.approx((rows["images"] / rows["seconds"]).to_numpy())
-    assert rows["verdict"].unique().tolist() == [verdict(rows)]
+    assert rows["verdict"].unique().tolist() == [describe_limit(rows)]
     assert done.stdout.strip().endswith(rows["verdict"].iloc[0])
 
 
@@ -243,14 +243,16 @@ def windows(loader: float, training: float, both: float, workers: int = 0, noise
 
 def test_the_verdict_goes_by_what_training_loses():
     """Protects the reader from "not the limit, margin 3.16" beside a quarter of the throughput lost."""
-    said = verdict(windows(316, 100, 75))
-    assert said.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
-    assert said.endswith("(they take turns in one process: --workers 0); n = 8 launches")
-    assert "(they share cores, or memory)" in verdict(windows(316, 100, 75, workers=2))
-    assert verdict(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
-    assert verdict(windows(300, 100, 99, 4)).startswith("the loader is not the limit: with it training keeps 99 % [")
-    assert verdict(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the launches differ too much")
-    assert verdict(windows(300, 100, 90)[:3]).startswith("no verdict: 1 of at least 5 launches")
+    output = describe_limit(windows(316, 100, 75))
+    assert output.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
+    assert output.endswith("(they take turns in one process: --workers 0); n = 8 launches")
+    assert "(they share cores, or memory)" in describe_limit(windows(316, 100, 75, workers=2))
+    assert describe_limit(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
+    assert describe_limit(windows(300, 100, 99, 4)).startswith(
+        "the loader is not the limit: with it training keeps 99 % ["
+    )
+    assert describe_limit(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the launches differ too much")
+    assert describe_limit(windows(300, 100, 90)[:3]).startswith("no verdict: 1 of at least 5 launches")
 
 
 def test_the_windows_of_a_launch_are_one_number():
@@ -258,12 +260,14 @@ def test_the_windows_of_a_launch_are_one_number():
     interval over windows; launches by their place, which shifts the rest where one window is lacking."""
     whole = windows(316, 100, 75, noise=0.2)
     again = pandas.concat([whole, whole.assign(window=2), whole.assign(window=3)])
-    assert verdict(again) == verdict(whole)
+    assert describe_limit(again) == describe_limit(whole)
     torn = whole.drop(index=whole.index[4])  # training alone of launch 2
-    assert verdict(torn) == verdict(whole[whole.run_id != "2"]) and verdict(torn).endswith("n = 7 launches")
-    assert verdict(torn.sample(frac=1, random_state=1)) == verdict(torn)
+    assert describe_limit(torn) == describe_limit(whole[whole.run_id != "2"]) and describe_limit(torn).endswith(
+        "n = 7 launches"
+    )
+    assert describe_limit(torn.sample(frac=1, random_state=1)) == describe_limit(torn)
     old = whole.assign(run_id="loader_verdict")  # of an older suite: one launch
-    assert verdict(old) == "no verdict: 1 of at least 5 launches; run ./bench study loader-limit"
+    assert describe_limit(old) == "no verdict: 1 of at least 5 launches; run ./bench study loader-limit"
 
 
 def test_overhead_is_the_geometric_mean_of_pairs_with_students_interval():

@@ -19,15 +19,8 @@ from support import ROOT
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store import results as tables
-from benchmarks.common.store.results import (
-    TABLES,
-    TEXT_COLUMNS,
-    add_settings,
-    append_rows,
-    format_cell,
-    read_table,
-    unguard_cell,
-)
+from benchmarks.common.store.columns import COLUMNS, TABLES, TEXT_COLUMNS
+from benchmarks.common.store.results import add_settings, append_rows, format_cell, read_table, unguard_cell
 from benchmarks.common.system import files
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
@@ -189,10 +182,10 @@ MEASURER = """
 import sys
 from pathlib import Path
 from benchmarks.common.store.results import add_settings
-from scripts.runner import measured_figures
-measured_figures.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
+from scripts.studies import measured_csv
+measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(100):
-    measured_figures.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])
+    measured_csv.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])
     if n < 20:
         add_settings(Path(sys.argv[1]), {"n": n})
 """
@@ -279,6 +272,8 @@ def test_every_column_is_text_or_a_number_on_purpose():
     assert not TEXT_COLUMNS - everything
     assert not TEXT_COLUMNS & numbers
     assert not [name for name in everything - TEXT_COLUMNS if name.endswith(("_path", "_name", "_at"))]
+    kinds = {(column.name, column.kind) for columns in COLUMNS.values() for column in columns}
+    assert len(kinds) == len(everything)  # a name is text in every table, or in none
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

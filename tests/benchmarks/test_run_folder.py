@@ -61,7 +61,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path):
     assert first.run_id != second.run_id and first.results == tmp_path == second.results
 
 
-def test_what_was_asked_stays_when_what_was_met_is_added(tmp_path):
+def test_the_requested_half_stays_when_the_resolved_half_is_added(tmp_path):
     """Protects the first half: it is what resuming asks."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
     folder.write_requested(Config(), ASKED, "--lr 0.2")

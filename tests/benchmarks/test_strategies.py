@@ -17,8 +17,8 @@ from benchmarks import ddp_spawn
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.layout import STORED_FIELDS, Layout, stored_fields
 from benchmarks.common.store.results import read_table
-from scripts.runner.memory_check import layout_function
 from scripts.runner.telemetry import PERIOD_S
+from scripts.strategies.memory_check import layout_function
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 # Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data
@@ -63,15 +63,15 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     assert 0 < row["train_loss"] < 100 and 0 < row["val_loss"] < math.inf and 0 <= row["acc1"] <= row["acc5"] <= 100
     assert row["world_size"] == (1 if name in ONE_PROCESS else 2) and row["threads_per_rank"] == 1
     assert row["parallel"] == ("" if name == "single" else "no" if name in ONE_PROCESS else "yes")
-    told = json.loads((results / "logs" / row["run_id"] / "summary.json").read_text())
-    shape = {name: told["met"][name] for name in STORED_FIELDS}
+    reported = json.loads((results / "logs" / row["run_id"] / "summary.json").read_text())
+    shape = {name: reported["met"][name] for name in STORED_FIELDS}
     assert shape == stored_fields(Layout(**SHAPES[name]))
     layout = layout_function(name)(
         load_config(["--config", str(tiny_config)]), shape["num_shards"] * shape["num_stages"]
     )
     for field in ("num_shards", "num_stages", "num_microbatches"):  # or the memory forecast is of another strategy
         assert getattr(layout, field) == shape[field]
-    assert told["met"]["precision"] == row["precision"] == ("bf16" if name == "ddp_amp" else "fp32")
+    assert reported["met"]["precision"] == row["precision"] == ("bf16" if name == "ddp_amp" else "fp32")
     assert (results / row["log_path"]).read_text().startswith("$ ")
 
     def rows_of(table):
@@ -117,7 +117,7 @@ def test_one_process_strategies_train_the_same_model(run):
     assert len(losses) == 1
 
 
-def test_what_a_spawned_rank_tells_lies_where_only_the_user_writes(monkeypatch, tmp_path):
+def test_an_error_of_a_spawned_rank_is_written_where_only_the_user_writes(monkeypatch, tmp_path):
     """Protects users of a shared /tmp: torch makes a file, removes it, and unpickles it when a rank fails, whoever has
     made it again. The real mp.spawn, up to its first file. Mutant: the folder of all temporary files."""
 
@@ -134,7 +134,7 @@ def test_what_a_spawned_rank_tells_lies_where_only_the_user_writes(monkeypatch, 
 
 def test_every_script_has_a_launcher():
     """Protects `make bench-<name>`, which is there for every script."""
-    not_strategies = {"all", "cluster", "lib", "slurm_all"}
+    not_strategies = {"all", "cluster", "lib", "slurm_all", "slurm_job", "slurm_submit", "slurm_suite"}
     assert {path.stem for path in (ROOT / "launchers").glob("*.sh")} - not_strategies == set(STRATEGIES)
 
 
@@ -156,8 +156,8 @@ def test_torchrun_over_two_nodes_leaves_one_row(tmp_path, tiny_data, tiny_config
         )
         for number in range(2)
     ]
-    said = [node.communicate(timeout=300)[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
+    output = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], output
     (row,) = read_table(tmp_path / "node0", "runs").to_dict("records")
     assert (row["status"], row["nodes"], row["world_size"], row["val_samples"]) == ("ok", 2, 2, NUM_VAL)
-    assert read_table(tmp_path / "node1", "runs").empty and "the first node has its row" in said[1]
+    assert read_table(tmp_path / "node1", "runs").empty and "the first node has its row" in output[1]

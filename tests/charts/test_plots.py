@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from support import ROOT, recorded
 
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import append_rows
 from scripts.charts import bars, throughput
 from scripts.charts import plot as plot_results
 from scripts.charts.learning_curves import learning_chart
@@ -219,7 +220,7 @@ def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num
     text = svg_text(tmp_path / "charts" / "throughput.svg")
     assert len(paths) == 8  # no single, so no speed-up
     assert text.count(f"{num_repeats} x {num_windows}") == num_strategies + 1  # and what n is
-    assert ("no interval: one repeat" in text) == (num_repeats == 1)
+    assert ("no interval: one round" in text) == (num_repeats == 1)
 
 
 def test_the_table_says_what_became_of_every_row(tmp_path):

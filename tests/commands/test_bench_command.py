@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
+from fault_runs import processes_of
 from result_sets import write_set
 from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint, put
 
@@ -207,6 +209,96 @@ def test_a_signal_is_the_exit_code(tmp_path, signum):
     assert child.wait(timeout=120) in (128 + signum, -signum)
 
 
+SIGNALLER = """
+import importlib.abc, os, signal, sys
+
+words = " ".join(sys.orig_argv)
+class Signaller(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        reach("import " + name)
+
+def reach(moment):
+    if moment == os.environ["MOMENT"] and os.environ["PROCESS"] in words and not os.path.exists(os.environ["REACHED"]):
+        open(os.environ["REACHED"], "w").close()
+        number = int(os.environ["SIGNUM"])
+        os.killpg(0, number) if number == signal.SIGINT else os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Signaller())
+sys.addaudithook(lambda event, arguments: reach(event))
+"""
+"""A sitecustomize that sends the signal at the moment. Ctrl-C goes to the whole group."""
+
+START_MOMENTS = {
+    "the first interpreter's imports": ("bench", "import scripts.commands.start"),
+    "the second interpreter's imports": ("bench run", "import tyro"),
+    "the imports of the suite": ("bench run", "import pandas"),
+    "the plan": ("bench run", "import scripts.runner.rounds"),
+    "a change of folder": ("bench run", "os.chdir"),
+}
+
+
+def signalled(tmp_path, process, moment, signum, command=(BENCH, "run", "single"), **variables):
+    """The command, to which the signal is sent at the moment: its exit code and its output."""
+    (tmp_path / "plant").mkdir()
+    (tmp_path / "plant/sitecustomize.py").write_text(SIGNALLER)
+    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 100000\nepochs: 1\n")
+    planted = {"PYTHONPATH": tmp_path / "plant", "PROCESS": process, "MOMENT": moment, "REACHED": tmp_path / "reached"}
+    asked = {"SETUP": "no", "RESULTS": tmp_path / "set", "CONFIG": tmp_path / "a.yaml", "REPEATS": 1, "SIGNUM": signum}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=ROOT,
+        env=environment(**asked | planted | variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        start_new_session=True,
+        preexec_fn=hear_sigint,
+    )
+    assert (tmp_path / "reached").exists(), done.stderr
+    assert processes_of(tmp_path) == []
+    return done
+
+
+@pytest.mark.parametrize("moment", START_MOMENTS)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
+def test_a_signal_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment, signum):
+    """Protects Ctrl-C in the first seconds from a traceback. No process is left. Mutants: no mask in bench; handlers
+    only once torch is imported."""
+    words = (BENCH, "run", "single", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml")
+    done = signalled(tmp_path, *START_MOMENTS[moment], int(signum), words)
+    assert (done.returncode, done.stderr) == (128 + signum, f"stopped by {signum.name}\n")
+
+
+def test_ctrl_c_while_all_sh_imports_is_one_line(tmp_path):
+    """Protects the suite that no ./bench has started: a Slurm job's, and a launcher's."""
+    done = signalled(tmp_path, "scripts.runner.bench", "import tyro", int(signal.SIGINT), [ROOT / "launchers/all.sh"])
+    assert (done.returncode, done.stderr) == (130, "stopped by SIGINT\n")
+
+
+def test_make_ends_by_ctrl_c_too(tmp_path):
+    """Protects `make bench-single`: its own line and that of ./bench, and no traceback."""
+    done = signalled(tmp_path, "bench make", "import pandas", int(signal.SIGINT), ["make", "-s", "bench-single"])
+    assert done.returncode in (2, -signal.SIGINT) and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("stopped by SIGINT") == 1
+
+
+def test_a_signal_ends_the_installer_and_what_it_runs(fresh_clone, tmp_path):
+    """Protects from a pip that goes on after SIGTERM to ./bench. Mutant: subprocess.run, which ends the child alone."""
+    pid = tmp_path / "pid"
+    (fresh_clone / "scripts/setup/install.py").write_text(
+        f"import subprocess\nchild = subprocess.Popen(['sleep', '100'])\n"
+        f"open({str(pid)!r}, 'w').write(str(child.pid))\nchild.wait()"
+    )
+    command = [sys.executable, "-I", "-S", fresh_clone / "bench", "setup"]
+    bench = subprocess.Popen(command, env={"PATH": os.environ["PATH"]}, stderr=subprocess.PIPE, text=True)
+    while bench.poll() is None and not (pid.exists() and pid.read_text()):
+        time.sleep(0.02)
+    pip = psutil.Process(int(pid.read_text()))
+    bench.terminate()
+    assert bench.communicate(timeout=60)[1].splitlines()[-1] == "stopped by SIGTERM" and bench.returncode == 143
+    assert psutil.wait_procs([pip], timeout=60)[1] == []
+
+
 # --- the Makefile -----------------------------------------------------------------------------------------------------
 
 
@@ -253,10 +345,10 @@ def test_what_went_says_where_it_is():
 def test_make_passes_its_variables_on(tmp_path):
     """Protects users of make: the same variables as before choose the runs. Mutant: ./bench make clears them."""
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
-    told = {"CONFIG": tmp_path / "own.yaml", "PLAN": "yes", "RESULTS": tmp_path / "a set"}
-    done = make("bench-all", "STRATEGIES=single ddp", "REPEATS=2", 'ARGS=--steps "3"', **told)
+    reported = {"CONFIG": tmp_path / "own.yaml", "PLAN": "yes", "RESULTS": tmp_path / "a set"}
+    done = make("bench-all", "STRATEGIES=single ddp", "REPEATS=2", 'ARGS=--steps "3"', **reported)
     assert done.returncode == 0 and "4 of 4 runs" in done.stdout, done.stderr
-    one = make("bench-ddp", "REPEATS=1", **told)
+    one = make("bench-ddp", "REPEATS=1", **reported)
     assert "1 of 1 runs" in one.stdout and "round 1  ddp" in one.stdout
 
 

@@ -32,11 +32,12 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
-ALIVE_LIMIT_S, SUITE_LIMIT_S = 90.0, 300.0
+ALIVE_LIMIT_S = 90.0
+SUITE_LIMIT_S = 1500.0  # of a suite that hangs: beside seven other programs one run can take 100 s
 KILLS_A_SET = 6
 CACHES = ("torchinductor_",)  # of torch, one a user
 WINDOWS = 2
@@ -110,8 +111,8 @@ class Kill:
     def line(self) -> str:
         gone = "" if self.gone_s is None else f"gone in {self.gone_s:.1f} s"
         what = f"{self.kind}: {self.signal} to {self.victim} {self.moment_s:.1f} s after the start"
-        told = ", ".join(filter(None, [f"{self.run_id} {self.status}".strip(), gone]))
-        return f"{self.number:3} {what}; {told}; {'; '.join(self.faults) or 'ok'}"
+        reported = ", ".join(filter(None, [f"{self.run_id} {self.status}".strip(), gone]))
+        return f"{self.number:3} {what}; {reported}; {'; '.join(self.faults) or 'ok'}"
 
 
 class Set:
@@ -289,13 +290,13 @@ def kind_of(process: psutil.Process) -> str:
 def run_folder_of(process: psutil.Process, results: Path) -> Path | None:
     """By RUN_DIR or RUN_ID in its environment, or the supervisor's own flag."""
     with contextlib.suppress(psutil.Error):
-        told, words = process.environ(), process.cmdline()
+        reported, words = process.environ(), process.cmdline()
         if "--run-id" in words:
             return results / "logs" / words[words.index("--run-id") + 1]
-        if told.get("RUN_DIR"):
-            return Path(told["RUN_DIR"])
-        if told.get("RUN_ID"):
-            return results / "logs" / told["RUN_ID"]
+        if reported.get("RUN_DIR"):
+            return Path(reported["RUN_DIR"])
+        if reported.get("RUN_ID"):
+            return results / "logs" / reported["RUN_ID"]
     return None
 
 
@@ -334,9 +335,9 @@ def play_set(
     runs = read_table(played.results, "runs")
     done = runs[(runs.status == "ok") & (runs.repeat == played.repeats)]
     if code or done.empty:
-        told = played.output.read_text(errors="replace").strip().splitlines()[-1:]
+        reported = played.output.read_text(errors="replace").strip().splitlines()[-1:]
         faults.append(
-            f"the next suite ended with {code} and {len(done)} ok runs in its last round ({''.join(told)[:150]})"
+            f"the next suite ended with {code} and {len(done)} ok runs in its last round ({''.join(reported)[:150]})"
         )
     note(played, faults)
     for kill in played.kills:
@@ -434,23 +435,23 @@ def play(num_kills: int, kinds: list[str], base: Path, rng: random.Random) -> li
     for seed, part in enumerate(("train", "val")):
         draw_images(data / part, 160, seed)
 
-    def sets(kind: str, wanted: int, cluster: dict) -> None:
-        for first in range(0, wanted, KILLS_A_SET):
+    def sets(kind: str, expected: int, cluster: dict) -> None:
+        for first in range(0, expected, KILLS_A_SET):
             place = base / f"{kind} {first}"
-            kills.extend(play_set(kind, min(KILLS_A_SET, wanted - first), len(kills) + 1, place, data, cluster, rng))
+            kills.extend(play_set(kind, min(KILLS_A_SET, expected - first), len(kills) + 1, place, data, cluster, rng))
 
-    for kind, wanted in shares(num_kills, kinds).items():
+    for kind, expected in shares(num_kills, kinds).items():
         if kind in ("suite", "sweep"):
-            sets(kind, wanted, {})
-        for _ in range(wanted if kind == "pack" else 0):
+            sets(kind, expected, {})
+        for _ in range(expected if kind == "pack" else 0):
             kills.append(play_pack(len(kills) + 1, base / f"pack {len(kills)}", data, rng))
-        for _ in range(wanted if kind == "report" else 0):
+        for _ in range(expected if kind == "report" else 0):
             results = next(iter(base.glob("suite */a set")), None) or published_copy(base)
             kills.append(play_report(len(kills) + 1, base / f"report {len(kills)}", results, rng))
-        if kind == "slurm" and wanted:
+        if kind == "slurm" and expected:
             with slurm_cluster(base) as cluster:
                 if cluster:
-                    sets(kind, wanted, cluster)
+                    sets(kind, expected, cluster)
     return kills
 
 

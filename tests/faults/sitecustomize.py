@@ -26,7 +26,7 @@ from pathlib import Path
 def plant(engine) -> None:
     """Wrap engine.fit by what FAULT says."""
     kind, *words = os.environ["FAULT"].split()
-    said = {name: int(value) for name, value in (word.split("=") for word in words)}
+    text = {name: int(value) for name, value in (word.split("=") for word in words)}
     fit = engine.fit
 
     def faulty_fit(strategy, clock=None):
@@ -34,10 +34,10 @@ def plant(engine) -> None:
 
         def faulty_step(images, target):
             n = next(steps)
-            hit = said.get("rank") in (None, strategy.context.rank) and n >= said.get("step", 0)
+            hit = text.get("rank") in (None, strategy.context.rank) and n >= text.get("step", 0)
             if hit:
                 tell_moment()
-                if n == said.get("step", 0) or kind == "slow":
+                if n == text.get("step", 0) or kind == "slow":
                     BEFORE.get(kind, lambda: None)()
             loss, output = strategy.step(images, target)
             return (loss * float(kind), output) if hit and kind in ("nan", "inf") else (loss, output)
@@ -46,7 +46,7 @@ def plant(engine) -> None:
 
     engine.fit = faulty_fit
     if kind == "torn_save":
-        tear_save(engine.torch, said["save"])
+        tear_save(engine.torch, text["save"])
 
 
 def tell_moment() -> None:

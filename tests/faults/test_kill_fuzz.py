@@ -44,9 +44,9 @@ def test_the_judge_sees_what_is_wrong(killed):
         file.write("run_id,window,images,seconds,images_per_s\nddp-1-1,0,4")
     table = killed.results / "runs.csv"
     table.write_text(table.read_text().replace(",failed,", ",ok,"))
-    told = "; ".join(killed.judge(last=True))
+    reported = "; ".join(killed.judge(last=True))
     for fault in ("single-1-2 has 0 rows", "left in TMPDIR: torchelastic_x", "windows.csv: the last line is cut off"):
-        assert fault in told
-    assert killed.kills[0].faults == ["its row says ok"] and "is ok and has 0 windows" in told
+        assert fault in reported
+    assert killed.kills[0].faults == ["its row says ok"] and "is ok and has 0 windows" in reported
     table.write_text(table.read_text() + table.read_text().splitlines()[1] + "\n")
     assert "ddp-1-1 has 2 rows" in "; ".join(killed.judge(last=False))

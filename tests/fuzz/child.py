@@ -73,10 +73,10 @@ class Child:
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
         self._close()
-        said = self._said()
+        text = self._said()
         name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status >> 8}"
-        place = next((line.strip() for line in said.splitlines() if line.startswith('  File "')), "no Python frame")
-        return Answer("", f"crash: {name} at {place}", said)
+        place = next((line.strip() for line in text.splitlines() if line.startswith('  File "')), "no Python frame")
+        return Answer("", f"crash: {name} at {place}", text)
 
     def _start(self) -> None:
         """Fork. The child's stdout and stderr go to a file in its folder's parent."""
@@ -153,10 +153,10 @@ def _serve(attempt: Attempt, work: Path, output: Path, to_read: int, to_write: i
     """The child: one input after the other until the pipe ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when it ends
     os.setsid()
-    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    text = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     for standard in (1, 2):
-        os.dup2(said, standard)
-    faulthandler.enable(said)
+        os.dup2(text, standard)
+    faulthandler.enable(text)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     most = used + 2 * MEMORY_LIMIT_MB * 2**20
@@ -166,7 +166,7 @@ def _serve(attempt: Attempt, work: Path, output: Path, to_read: int, to_write: i
     os.chdir(work)
     forbidden = _watch(work)
     while (content := _receive(to_read)) is not None:
-        os.ftruncate(said, 0)
+        os.ftruncate(text, 0)
         _send(to_write, json.dumps(_try(attempt, content, work, forbidden)).encode())
 
 
@@ -177,8 +177,8 @@ def _try(attempt: Attempt, content: bytes, work: Path, forbidden: list[str]) -> 
     try:
         outcome = attempt(content, work)
     except BaseException as error:
-        said = f": {error}"[:80] if isinstance(error, AssertionError) else ""  # a target's own, whose place is no news
-        finding = f"{type(error).__name__}{said} at {_place(error)}"
+        text = f": {error}"[:80] if isinstance(error, AssertionError) else ""  # a target's own, whose place is no news
+        finding = f"{type(error).__name__}{text} at {_place(error)}"
         details = "".join(traceback.format_exception(error, limit=-12, chain=False))
     used_s, used_mb = time.process_time() - cpu_s, _resident_mb() - before_mb
     if forbidden:

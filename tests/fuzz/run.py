@@ -1,6 +1,6 @@
 """Fuzzes what reads files that others may have made: images, packs, indexes, YAML, tables, checkpoints, manifests.
 
-    make fuzz MINUTES=10                                    # each target has its share of the minutes
+    make fuzz MINUTES=10 ARGS="--seed 7"                    # each target has its share of the minutes
     PYTHONPATH=tests python -m fuzz.run --minutes 1 --only images --seed 7
 
 Any input has to end in a value, a documented error or a warning. Anything else is a finding: another exception, a
@@ -137,8 +137,8 @@ def main() -> int:
         with prepared(target) as (found, folder), Child(target.attempt, folder) as child:
             fuzzer = Fuzzer(target, child)
             fuzzer.run(found, options.seed, 60 * options.minutes / len(options.only))
-        told = ", ".join(f"{count} {outcome}" for outcome, count in fuzzer.outcomes.most_common(6))
-        print(f"{name}: {fuzzer.outcomes.total()} inputs, {len(fuzzer.found)} findings ({told})", flush=True)
+        reported = ", ".join(f"{count} {outcome}" for outcome, count in fuzzer.outcomes.most_common(6))
+        print(f"{name}: {fuzzer.outcomes.total()} inputs, {len(fuzzer.found)} findings ({reported})", flush=True)
         fuzzer.save(name)
         num_findings += len(fuzzer.found)
     print(f"fuzz: {num_findings} findings, SEED={options.seed}")

@@ -107,9 +107,9 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
         return frame.assign(asked=shorter.where(frame.strategy != "ddp", threads))
 
     change(own, "equivalence", other)
-    said = dict(checklist(load_set(own)))["Equivalence"]
-    assert said.startswith("of 2 configurations 1 are proved, at their settings but for the number of steps,")
-    assert said.endswith(": single; proved with other settings: ddp, but for threads")
+    output = dict(checklist(load_set(own)))["Equivalence"]
+    assert output.startswith("of 2 configurations 1 are proved, at their settings but for the number of steps,")
+    assert output.endswith(": single; proved with other settings: ddp, but for threads")
 
 
 def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_path):
@@ -123,7 +123,7 @@ def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_pa
     assert dict(checklist(load_set(changed)))["Code"].endswith(", with local changes that no commit has")
 
 
-def test_what_was_not_recorded_is_said_as_that(folder, tmp_path):
+def test_what_was_not_recorded_is_named_so(folder, tmp_path):
     """No cause is given of what only is not there; and an attempt that failed does not make its strategy untimed."""
     own = shutil.copytree(folder, tmp_path / "own")
     row = {"run_id": "x", "strategy": "ddp", "status": "failed", "reason": "no luck", "repeat": 1, "settings": "zz"}

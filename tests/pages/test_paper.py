@@ -43,7 +43,7 @@ def tex(results):
 def test_numbers_reach_siunitx_whole(results, tex):
     """Protects a table from figures that are wrong by a thousand: to siunitx a comma is a decimal one. Mutant: number()
     that leaves the comma of `digits` where it is."""
-    rate, over = results.timed("ddp")[0].throughput, results.over_baseline["ddp"]
+    rate, over = results.timed_groups_of("ddp")[0].throughput, results.over_baseline["ddp"]
     line = next(line for line in tex.splitlines() if line.startswith("ddp &"))
     cells = [cell.strip() for cell in line.removesuffix(r"\\").split("&")]
     assert cells[1:4] == ["2", "5", f"{rate.value:.0f}"] and float(cells[3]) > 2000
@@ -61,11 +61,11 @@ def test_names_mean_themselves(tex):
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [("a\nb\x1b[31m", "a?b?{[}31m"), ("Müller", "Müller"), ("新しい", "???"), ("10±2 ²", r"10$\pm$2 $^2$")],
 )
-def test_letters_that_latex_has_not(text, wanted):
-    assert latex.escape_tex(text) == wanted
+def test_letters_that_latex_has_not(text, expected):
+    assert latex.escape_tex(text) == expected
 
 
 def test_a_column_of_numbers_has_the_places_that_it_needs():
@@ -111,10 +111,10 @@ def test_without_latex_or_with_a_broken_one_the_tex_is_written(folder, tmp_path,
     path = fake_latex(tmp_path / "bin", "echo '! Undefined control sequence.'; exit 1")
     monkeypatch.setenv("PATH", path if there else str(tmp_path / "nothing"))
     assert page.main(page.Options(own)) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert r"\end{document}" in (own / "report.tex").read_text() and not (own / "report.pdf").exists()
     assert (own / "charts/throughput.pdf").exists()
-    assert ("Undefined control sequence" in said.err) if there else (latex.REMEDY in said.out)
+    assert ("Undefined control sequence" in output.err) if there else (latex.REMEDY in output.out)
 
 
 @needs_latex
@@ -135,11 +135,11 @@ def test_a_latex_that_hangs_is_a_sentence(tmp_path, monkeypatch):
 
 def test_the_citation_is_whole_and_of_this_version():
     """CITATION.cff 1.2.0 needs these keys (its schema's `required`); version and licence are the project's."""
-    told = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert {"cff-version", "message", "title", "authors"} <= told.keys() and told["cff-version"] == "1.2.0"
-    assert told["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert told["license"] == "BSD-3-Clause" and (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")
-    assert all(author.keys() & {"name", "family-names"} for author in told["authors"])
+    reported = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= reported.keys() and reported["cff-version"] == "1.2.0"
+    assert reported["version"] == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert reported["license"] == "BSD-3-Clause" and (ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")
+    assert all(author.keys() & {"name", "family-names"} for author in reported["authors"])
 
 
 def test_tex_reads_no_file_of_the_set_but_the_report_and_its_charts(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from support import ROOT, environment, recorded
 
 from benchmarks.common.dist.device_peak import measure_peak
 from benchmarks.common.store.results import append_rows, read_table
-from scripts.charts import detail_charts as report_charts
+from scripts.charts import step_chart as report_charts
 from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
@@ -61,13 +61,13 @@ def written(tmp_path_factory):
             proof | of("apex_ddp") | {"verdict": "skipped", "reason": "no GPU"},
         ],
     )
-    told = {"images_per_s_per_core": 406.0, "num_windows": 1, "workers": 0}
-    told |= {"verdict": "the loader is not the limit, with a margin of 4.06"}  # of an older suite
+    reported = {"images_per_s_per_core": 406.0, "num_windows": 1, "workers": 0}
+    reported |= {"verdict": "the loader is not the limit, with a margin of 4.06"}  # of an older suite
     append_rows(
         folder,
         "loader",
         [
-            told | {"run_id": f"l{launch}", "what": what, "window": number, "images_per_s": speed + 0.1 * launch}
+            reported | {"run_id": f"l{launch}", "what": what, "window": number, "images_per_s": speed + 0.1 * launch}
             for launch in (1, 2, 3, 4, 5)
             for number in (1, 2, 3)
             for what, speed in ((EVIL, 812), ("loader alone", 316), ("training alone", 100), ("both together", 75))
@@ -146,8 +146,10 @@ def test_the_headline_says_what_the_intervals_say(written):
     )
     assert "the fastest" not in " ".join(verdict.headline(load_set(folder)))
     assert "(paired by round, Student's t, Sidak over 3 pairs)" in markdown and "Sidak over 6 pairs" in markdown
-    told = "This page has 3 families of comparisons of speed, each with 95 % together: where all is equal, at most 15 %"
-    assert told in markdown and told in " ".join(Page(html).texts)
+    reported = (
+        "This page has 3 families of comparisons of speed, each with 95 % together: where all is equal, at most 15 %"
+    )
+    assert reported in markdown and reported in " ".join(Page(html).texts)
     assert "simulated sets of 5 rounds with this set's own covariance" in markdown
     assert re.search(rf"alert\(1\).*is 0\.3\dx \[0\.\d+, 0\.\d+\] {best}", markdown)
 
@@ -216,8 +218,8 @@ def test_the_verdict_and_the_chart_come_first_and_charts_before_long_tables(writ
     wanted += ("<h2>Charts", 'id="chart-speedup"', "<h2>Where the wall clock went", "<h2>Environment")
     places = [html.index(text, first) for text in wanted]
     assert places == sorted(places)
-    told = verdict.headline(load_set(written[0]))[0]
-    assert Outline(html).texts("p.verdict") == [told] and markdown.splitlines()[4] == f"**{told}**"
+    answer = verdict.headline(load_set(written[0]))[0]
+    assert Outline(html).texts("p.verdict") == [answer] and markdown.splitlines()[4] == f"**{answer}**"
 
 
 def test_nothing_is_wider_than_a_phone_by_its_style(written):
@@ -257,12 +259,12 @@ def test_each_column_has_its_method(written):
     for text in (" ".join(Page(html).texts), markdown):
         assert "Exposed comm.: of the lowest rank, n = 20 accounted steps of 5 runs; ±: Student's t, 95 %" in text
         assert "Top-1: n = 1 seed, 5 runs" in text and "Wilson's 95 % interval for the images" in text
-    told = " ".join(html.split())
-    assert "Of step p50 and p95, memory and J/image: Student's t over runs." in told and "Of the others" not in told
-    assert 'as said under "How sure is this?".' in told
+    reported = " ".join(html.split())
+    assert "Of step p50 and p95, memory and J/image: Student's t over runs." in reported
+    assert "Of the others" not in reported and 'as said under "How sure is this?".' in reported
 
 
-def test_the_loader_verdict_is_told(written):
+def test_the_loader_verdict_is_in_the_report(written):
     # The sentence of the rates beside it, not the one that was stored; and what it rests on.
     _, html, markdown = written
     for text in (" ".join(Page(html).texts), markdown):
@@ -288,7 +290,7 @@ def test_commands_are_quoted_and_whole(written):
     assert f"STRATEGIES='single {EVIL} ddp horovod_ddp'" in line
 
 
-def test_one_repeat_and_no_gain_are_said_so(tmp_path):
+def test_one_round_and_no_gain_are_named_so(tmp_path):
     # No verdict from one run; single on top is not called slower.
     add_runs(tmp_path / "one", "single", 100, num_repeats=1, noise=0)
     add_runs(tmp_path / "one", "ddp", 150, num_repeats=1, noise=0)
@@ -328,7 +330,7 @@ def test_settings_that_differ_are_not_compared(tmp_path):
 
 
 WARNED = {
-    "one repeat": {"num_repeats": 1},
+    "one round": {"num_repeats": 1},
     "unsteady": {"noise": 0.3},
     "other programs took 5 % of its cores' time or more in 5 of 5 runs": {"other_cpu_pct": 20},
     "5 % of its cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
@@ -390,7 +392,7 @@ def test_a_clean_set_has_no_warnings(tmp_path):
     assert find_warnings(load_set(add_runs(tmp_path, "ddp", 100))) == []
 
 
-def test_a_busy_machine_is_told_by_what_others_took(tmp_path):
+def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
     # Not by the load average after a run of the suite's own ranks, where what others took was recorded: a set of 60
     # runs on a quiet machine was refused for one load of 3.1 after a Slurm job.
     (tmp_path / "environment.json").write_text('{"num_cores": 2}')
@@ -407,6 +409,7 @@ def test_a_busy_machine_is_told_by_what_others_took(tmp_path):
     assert busy(loads, one) == []
     (found,) = busy(loads, two)
     assert "5 % of its cores' time or more in 2 of 10 runs, up to 12 %" in found
+    assert busy([3.0, *[0.2] * 9], [1.0] * 10) == []  # the first load is that of the set-up, which ended before
     (found,) = busy(loads, None)  # an older suite, or Slurm alone: the load is all there is
     assert "busy before 9 later runs" in found
 
@@ -489,7 +492,7 @@ def test_the_step_chart_of_a_column_wraps_its_labels(tmp_path):
     assert last == "(not parallel)" and len(lines) > 1 and max(map(len, lines)) <= 20 and "?" not in text.get_text()
 
 
-def test_a_part_below_zero_is_told_below_the_step_chart(tmp_path):
+def test_a_part_below_zero_is_named_below_the_step_chart(tmp_path):
     # It cannot be drawn, so that the stack is longer than the step that is printed beside it: 92 ms and 84.
     results = load_set(add_runs(tmp_path, "ddp", 100))
     assert "below zero by noise" not in " ".join(report_charts._step_notes(report_charts.step_bars([results])))

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.layout import Layout
-from scripts.proof.comparison import is_blurred, step_by_step, verdict
+from scripts.proof.comparison import equivalence_columns, is_blurred, step_by_step
 from scripts.proof.differences import GROSS_DIFFERENCE, MEDIAN_FACTOR, Finding, Interval, compare
 from scripts.proof.reference import MOMENTUM, SavedState, Training, average_in_order, train_reference
 from scripts.proof.trained_states import initial_state
@@ -75,7 +75,7 @@ def test_an_optimizer_of_other_tensors_is_no_traceback(before):
 
 
 def compared(training: Training, kept: SavedState, state: dict) -> dict:
-    return verdict(training, step_by_step(training, [kept, SavedState(kept.step + 1, state)]), "")
+    return equivalence_columns(training, step_by_step(training, [kept, SavedState(kept.step + 1, state)]), "")
 
 
 def test_another_order_of_the_sums_is_no_mistake(before):
@@ -91,7 +91,7 @@ SMALLEST = "the smallest 1 % of each gradient zero"
 @pytest.mark.parametrize(
     "mistake", [name if name == SMALLEST else pytest.param(name, marks=pytest.mark.slow) for name in MISTAKES]
 )
-def test_a_mistake_is_told_from_rounding(before, mistake):
+def test_a_mistake_is_distinguished_from_rounding(before, mistake):
     found = compared(*before, MISTAKES[mistake](*before))
     assert found["verdict"] == "failed" and found["max_relative_difference"] > found["tolerance"]
     assert found["rounding"] * MEDIAN_FACTOR < GROSS_DIFFERENCE

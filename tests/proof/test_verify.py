@@ -32,7 +32,7 @@ from benchmarks.common.store.results import add_settings, append_rows, read_tabl
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.proof import cases
-from scripts.proof.comparison import step_by_step, tolerate_flips, verdict, wrong_evaluation
+from scripts.proof.comparison import equivalence_columns, step_by_step, tolerate_flips, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
 from scripts.proof.reference import (
     MOMENTUM,
@@ -46,10 +46,10 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import Options, main, prove
 from scripts.runner import run_plan
-from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
 from scripts.setup import pack
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
@@ -276,14 +276,14 @@ def test_three_ranks_agree_within_measured_rounding(strategy, checkout, tiny_dat
 @pytest.mark.parametrize(("mistake", "strategy"), [*itertools.product(MISTAKES, ("ddp", "horovod_ddp"))])
 def test_a_small_mistake_is_found_beside_rounding(mistake, strategy, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the claim that the proof has teeth on three ranks, and on three ranks whose gradients are fp16."""
-    told = three_ranks(strategy)
+    reported = three_ranks(strategy)
     copy = planted_copy(checkout, tmp_path, *MISTAKES[mistake])
-    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", CONFIG=tiny_config, **told)
+    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", CONFIG=tiny_config, **reported)
     row = rows[strategy]
     assert code == 1 and "FAILED: not the reference's update" in output and row["verdict"] == "failed"
     assert row["max_relative_difference"] > row["tolerance"]
     size = {"ranks": 3, "steps": int(row["steps"]), "max_relative_difference": row["max_relative_difference"]}
-    name = mistake + (", fp16" if "fp16" in told["ARGS"] else "")
+    name = mistake + (", fp16" if "fp16" in reported["ARGS"] else "")
     add_rows(MEASURED_FOLDER / "planted.csv", [{"fault": name, "strategy": strategy, **size}])
 
 
@@ -294,8 +294,8 @@ def test_two_ranks_whose_kernels_round_otherwise_are_compared_step_by_step(
 ):
     """Protects the proof of compiled and fused kernels: 20 steps at once hide 3 % in what rounding has grown to."""
     copy = planted_copy(checkout, tmp_path, *MISTAKES[mistake]) if mistake else checkout
-    told = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--fused"}
-    code, _, rows = verify(copy, tiny_data, tmp_path / "a set", **told)
+    reported = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--fused"}
+    code, _, rows = verify(copy, tiny_data, tmp_path / "a set", **reported)
     row = rows["ddp"]
     assert (code, row["verdict"], row["steps"]) == ((1, "failed", 6) if mistake else (0, "ok", 6))
     # what is off by more than sums make is held to what other kernels make
@@ -308,8 +308,8 @@ def test_two_ranks_whose_kernels_round_otherwise_are_compared_step_by_step(
 def test_augmentation_evaluation_and_resuming_are_in_the_proof(mistake, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the claim that a proof is of the whole run: pixels, evaluation, and what comes after a resume."""
     copy = planted_copy(checkout, tmp_path, *ELSEWHERE[mistake])
-    told = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--workers 1"}
-    code, output, _ = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **told)
+    reported = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": "--workers 1"}
+    code, output, _ = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **reported)
     assert code == 1 and SAID[mistake] in output
 
 
@@ -325,8 +325,8 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     if strategy == "horovod_ddp" and not find_spec("horovod"):
         pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
     copy = planted_copy(checkout, tmp_path, name, text, replacement)
-    said = {"CONFIG": tiny_config, "ARGS": ARGS.get(fault, ""), "STRATEGIES": strategy}
-    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **said)
+    printed = {"CONFIG": tiny_config, "ARGS": ARGS.get(fault, ""), "STRATEGIES": strategy}
+    code, output, rows = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **printed)
     assert code == 1 and "FAILED: not the reference's update" in output
     assert rows[strategy]["verdict"] == "failed" and rows[strategy]["bit_identical"] == "no"
     assert rows[strategy]["max_relative_difference"] > (1e-5 if fault == "no compression" else 1e-4)
@@ -347,8 +347,8 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     ],
 )
 def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_data, tmp_path, monkeypatch):
-    told = {"DATA": tiny_data, "NUM_GPUS": 0, "RESULTS": tmp_path / "a set"} | variables
-    set_variables(monkeypatch, **told)
+    reported = {"DATA": tiny_data, "NUM_GPUS": 0, "RESULTS": tmp_path / "a set"} | variables
+    set_variables(monkeypatch, **reported)
     with pytest.raises((UserError, ValueError), match=re.escape(message)):
         main(options)
     assert not (tmp_path / "a set").exists()
@@ -356,8 +356,8 @@ def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_d
 
 def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config, tmp_path, monkeypatch, capsys):
     """Protects a proof on a small GPU from an out-of-memory error in its place: the forecast is asked first."""
-    told = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}
-    set_variables(monkeypatch, RESULTS=tmp_path / "a set", **told)
+    reported = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}
+    set_variables(monkeypatch, RESULTS=tmp_path / "a set", **reported)
     monkeypatch.setattr("scripts.proof.verify.start", lambda *_: pytest.fail("it was started"))
     assert main(Options(steps=4)) == 1
     (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
@@ -513,7 +513,7 @@ def test_a_difference_is_relative_and_never_lost():
     assert largest_difference(same | {"c": torch.ones(1)}, expected) == (float("inf"), "c")
 
 
-def test_the_reference_deals_every_image_in_laps_and_anew_each_epoch():
+def test_the_reference_repeats_the_whole_set_and_shuffles_anew_each_epoch():
     """Protects the reference's independence: its order is a permutation by itself, and another one each epoch."""
     config = Config(global_batch=8, steps=10)
     first, second = ([*global_batches(config, 40, epoch)] for epoch in (0, 1))
@@ -522,7 +522,7 @@ def test_the_reference_deals_every_image_in_laps_and_anew_each_epoch():
     assert sorted(laps[:40]) == sorted(laps[40:]) == [*range(40)] and laps[:40] != laps[40:]
 
 
-def test_the_reference_tells_the_shapes_of_updates_apart(tiny_data):
+def test_the_reference_distinguishes_the_layouts_of_updates(tiny_data):
     """Protects the table of shapes: one shard, two shards and two micro-batches are three different trainings."""
     config = Config(
         data=str(tiny_data),
@@ -556,10 +556,10 @@ def test_what_rounding_can_hide_is_not_proved():
     training = Training(Config(), Layout(), "bf16", "cuda")
     clear, wrong = Finding(1e-6, 2e-6, 1e-6, "fc.bias"), Finding(5e-2, 2e-6, 1e-6, "fc.bias")
     blurred, both = Finding(6e-4, 1e-3, 5e-4, "fc.bias"), Finding(5e-2, 1e-3, 5e-4, "fc.bias")
-    found = [verdict(training, [clear, other], "") for other in (clear, wrong, blurred, both)]
+    found = [equivalence_columns(training, [clear, other], "") for other in (clear, wrong, blurred, both)]
     assert [each["verdict"] for each in found] == ["ok", "failed", "not proved", "failed"]
     assert "rounding makes 5.0e-04, from which 6.0e-04 cannot be told" in found[2]["reason"]
-    assert verdict(training, [clear], "the evaluation is wrong")["verdict"] == "failed"
+    assert equivalence_columns(training, [clear], "the evaluation is wrong")["verdict"] == "failed"
 
 
 @pytest.mark.slow
@@ -580,13 +580,13 @@ def test_other_kernels_rounding_is_measured_where_it_may_differ(tiny_data):
     found = {}
     for device in ("cpu", "cpu:0"):
         findings = step_by_step(dataclasses.replace(here, device=device), [start, SavedState(1, run)])
-        found[device] = verdict(here, findings, "")["verdict"]
+        found[device] = equivalence_columns(here, findings, "")["verdict"]
     assert found == {"cpu": "failed", "cpu:0": "ok"}
     compiled = dataclasses.replace(here, layout=Layout(exact=False))  # on a CPU, too
-    assert verdict(here, step_by_step(compiled, [start, SavedState(1, run)]), "")["verdict"] == "ok"
+    assert equivalence_columns(here, step_by_step(compiled, [start, SavedState(1, run)]), "")["verdict"] == "ok"
     scaled = {name: tensor * 1.03 if name.startswith(MOMENTUM) else tensor for name, tensor in run.items()}
     findings = step_by_step(dataclasses.replace(here, device="cpu:0"), [start, SavedState(1, scaled)])
-    assert verdict(here, findings, "")["verdict"] == "failed"
+    assert equivalence_columns(here, findings, "")["verdict"] == "failed"
 
 
 def test_a_run_agrees_with_one_of_the_outcomes_that_rounding_makes():
@@ -609,7 +609,7 @@ def test_a_run_agrees_with_one_of_the_outcomes_that_rounding_makes():
 
     def verdict_of(run: dict[str, torch.Tensor], *flipped: bool) -> str:
         findings = compare_with_nearest(Interval(SavedState(0, {}), 1), run, [exact, *map(state, flipped)])
-        return verdict(Training(Config(), Layout(), "fp32", "cuda"), findings, "")["verdict"]
+        return equivalence_columns(Training(Config(), Layout(), "fp32", "cuda"), findings, "")["verdict"]
 
     assert verdict_of(state(False), False) == verdict_of(state(True), True, False) == "ok"
     assert verdict_of(state(True), True, True) == verdict_of(state(False), True, True, False) == "ok"
@@ -629,7 +629,7 @@ def test_a_value_that_flips_in_one_step_is_no_mistake_and_what_is_in_every_step_
         each = [[Finding(size, 1e-5, 1e-6, f"step {number}")] for number, size in enumerate(differences)]
         each[-1][0] = dataclasses.replace(each[-1][0], rounding=last, tolerance=max(1e-5, 1.5 * last))
         findings = [finding for of_step in tolerate_flips(each) for finding in of_step]
-        return verdict(Training(Config(), Layout(), "fp32", "cuda"), findings, "")
+        return equivalence_columns(Training(Config(), Layout(), "fp32", "cuda"), findings, "")
 
     assert steps(5e-6, 5e-6, 5e-6, 1.4e-2)["verdict"] == "ok"
     assert "but step 3 is off by 1.4e-02" in steps(5e-6, 5e-6, 5e-6, 1.4e-2)["reason"]

@@ -49,10 +49,10 @@ def own(published, tmp_path):
     return shutil.copytree(published, tmp_path / "published")
 
 
-def make(published: Path, price: str = "", wanted: int = 0) -> str:
+def make(published: Path, price: str = "", expected: int = 0) -> str:
     """The page of the sets in a folder, beside it."""
     output = published.parent / "gallery.html"
-    assert gallery.main(gallery.Options(published, output, price)) == wanted
+    assert gallery.main(gallery.Options(published, output, price)) == expected
     return output.read_text(encoding="utf-8")
 
 
@@ -77,9 +77,9 @@ def test_figures_are_the_report_s_and_prices_are_worked_out_from_them(published,
     assert len(rows) == 6
     row = next(each for each in rows if each["strategy"] == "single" and each["precision"] == "bf16")
     results = load_set(published / NAMES[2])
-    rate = results.timed("single")[0].throughput
-    said = next(each for each in table_rows(results) if each["strategy"] == "single")
-    assert (row["images/s"], row["x single"]) == (said["images/s"], said["x single"])
+    rate = results.timed_groups_of("single")[0].throughput
+    message = next(each for each in table_rows(results) if each["strategy"] == "single")
+    assert (row["images/s"], row["x single"]) == (message["images/s"], message["x single"])
     number = {name: float(text.partition("[")[0].replace(",", "")) for name, text in row.items() if name in FIGURES}
     assert number["1,000 images / unit of money"] == pytest.approx(rate.value, rel=5e-3)
     assert number["epoch, s"] == pytest.approx(1_281_167 / rate.value, rel=2e-3)
@@ -201,9 +201,9 @@ def test_the_filters_and_the_page_s_width_in_a_browser(published, page, tmp_path
     path = published.parent / f"frame {width}.html"  # beside the page, so that links lead where its own lead
     path.write_text(f'<iframe style="width: {width}px; height: 900px; border: 0" srcdoc="{inner}"></iframe>')
     title = re.search(r"<title>(.*?)</title>", browse(path, tmp_path), re.DOTALL)[1].replace("&amp;", "&")
-    inner_width, scroll_width, form_shown, num_rows, *said, after_reset, hrefs = json.loads(title)
+    inner_width, scroll_width, form_shown, num_rows, *message, after_reset, hrefs = json.loads(title)
     assert inner_width == width and scroll_width <= width and form_shown and num_rows == 6
-    assert said == [4, 2, "4 of 6 rows", 2, 2, "2 of 6 rows", 1, 1, "1 of 6 rows", 0, 0, "0 of 6 rows"], "rows, sets"
+    assert message == [4, 2, "4 of 6 rows", 2, 2, "2 of 6 rows", 1, 1, "1 of 6 rows", 0, 0, "0 of 6 rows"], "rows, sets"
     assert after_reset == 6
     files = [Path(unquote(href.removeprefix("file://").partition("#")[0])) for href in hrefs if "again" not in href]
     assert len(files) == 12 and all(path.is_file() for path in files)
@@ -216,8 +216,8 @@ def test_a_click_opens_the_set_and_shows_the_command(published, page, tmp_path):
     set_page, again = published.parent / "set.html", published.parent / "again.html"
     set_page.write_text(page.replace("</body>", click.format(number=0)))
     assert "<title>report of " in browse(set_page, tmp_path)
-    said = "document.title = document.querySelector(':target').textContent"
-    said = f"<script>addEventListener('hashchange', () => {{ {said} }})</script>"
-    again.write_text(page.replace("</body>", said + click.format(number=2)))
+    message = "document.title = document.querySelector(':target').textContent"
+    message = f"<script>addEventListener('hashchange', () => {{ {message} }})</script>"
+    again.write_text(page.replace("</body>", message + click.format(number=2)))
     title = re.search(r"<title>(.*?)</title>", browse(again, tmp_path), re.DOTALL)[1]
     assert re.match(r"\./bench reproduce .* --strategies (single|ddp)$", title), title

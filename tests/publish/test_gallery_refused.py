@@ -91,14 +91,14 @@ def old_and_unreadable(folder):
         (old_and_unreadable, "cannot read the results in"),
     ],
 )
-def test_a_set_that_cannot_be_believed_is_left_out_and_said(own, capsys, harm, words):
+def test_a_set_that_cannot_be_believed_is_left_out_and_named(own, capsys, harm, words):
     """Protects the page from figures that nobody published, and from one set that takes all others with it. Mutants:
     checksums not compared; dirty sets shown; a manifest needed of no set; files beside the manifest's taken."""
     harm(own / NAMES[0])
-    html = make(own, wanted=1)
+    html = make(own, expected=1)
     assert len(cells(html)) == 2 and words in re.search(r"Left out.*?</div>", html, re.DOTALL)[0].replace("&#39;", "'")
-    assert f"warning: {NAMES[0]} is left out: " in (said := capsys.readouterr().err)
-    assert words.replace("&lt;", "<") in said
+    assert f"warning: {NAMES[0]} is left out: " in (output := capsys.readouterr().err)
+    assert words.replace("&lt;", "<") in output
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     folder = tmp_path / "pasted"
     folder.mkdir()
     for line in lines:
-        said = paste(line, folder)
-    assert {*EVIL.split()} <= {*said["bench"].values()}
+        text = paste(line, folder)
+    assert {*EVIL.split()} <= {*text["bench"].values()}
     for _, line in launch_lines(results):
         paste(line, folder)
     (hostile / "logs/x/run.log").unlink()
@@ -86,8 +86,8 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     plain = Tags((SMALL.parent / "report.html").read_text()).found
     texts = dict.fromkeys(("device_name", "torch", "reason", "backend", "arch", "governor", "options"), MARKUP)
     edit(hostile / "runs.csv", **texts, config=MARKUP)
-    told = {"platform": MARKUP, "python": MARKUP, "packages": {MARKUP: MARKUP}, "collect_env": MARKUP}
-    (hostile / "environment.json").write_text(json.dumps(told | {"variables": {"ARGS": MARKUP, "CONFIG": "```"}}))
+    reported = {"platform": MARKUP, "python": MARKUP, "packages": {MARKUP: MARKUP}, "collect_env": MARKUP}
+    (hostile / "environment.json").write_text(json.dumps(reported | {"variables": {"ARGS": MARKUP, "CONFIG": "```"}}))
     results = load_set(hostile)
     made = page.make_report(results).texts
     assert Tags(made["report.html"]).found <= plain | {"details", "summary", "pre", "dt", "dd", "dl"}
@@ -108,5 +108,5 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     )
     assert all(json.loads(line.removeprefix(":::MLLOG ")) for line in log.splitlines())
     (tmp_path / "published" / "x").mkdir(parents=True)
-    told = gallery.describe_set(results, {}, tmp_path)
-    assert "<script>alert" not in gallery.render_gallery([told], {"x": [MARKUP]}, MARKUP)
+    reported = gallery.describe_set(results, {}, tmp_path)
+    assert "<script>alert" not in gallery.render_gallery([reported], {"x": [MARKUP]}, MARKUP)

@@ -19,15 +19,17 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.charts import plot
 from scripts.pages import measure_missing, page
-from scripts.pages.markdown import code_span, escape_markdown, read_cells
+from scripts.pages.markdown import code_span, escape_markdown
+from scripts.proof.allowed_settings import why_not_allowed
 from scripts.publish import publish, readme
+from scripts.publish.markdown_tables import read_cells
 from scripts.runner import preflight
-from scripts.runner.allowed_settings import why_not_allowed
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import read_whole_rows, refuse_links
+from scripts.sets.safe_names import refuse_links
 from scripts.studies.ablation import chart as ablation_chart
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.loaders import chart as loaders_chart
+from scripts.studies.measured_csv import read_whole_rows
 from scripts.studies.peers.chart import read_peers
 from scripts.studies.predict.machine_models import read_gradients
 from scripts.studies.scaling import chart as scaling_chart

@@ -112,7 +112,7 @@ def test_no_path_of_this_machine_is_in_the_log(real):
     assert {event["metadata"]["file"] for event in events(text)} == {"scripts/publish/mlperf_log.py"}
 
 
-def test_what_cannot_be_logged_is_said(real, tmp_path, capsys):
+def test_what_cannot_be_logged_is_reported(real, tmp_path, capsys):
     # An unknown run, a set without an evaluated run.
     results, row, _ = real
     with pytest.raises(UserError, match=row["run_id"]):

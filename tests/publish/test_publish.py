@@ -67,7 +67,7 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("settings", lambda frame: frame[:0], ["settings were not recorded"]),
     ],
 )
-def test_what_speaks_against_a_set_is_said_with_what_to_do(own, table, changed, words):
+def test_what_speaks_against_a_set_is_reported_with_what_to_do(own, table, changed, words):
     """Protects whoever reads a published figure: each of these sets looks well, and must not be published."""
     change(own, table, changed)
     lines = "\n".join(find_problems(load_set(own)))
@@ -109,8 +109,8 @@ def test_paths_of_the_machine_are_left_out():
     text = (
         f'{{"data":"{SECRET}","x":"/home/ann/bench/configs/a.yaml"}} /usr/lib/libc.so /scratch/u/x.log images/s </td>'
     )
-    wanted = '{"data":"photos","x":"configs/a.yaml"} /usr/lib/libc.so x.log images/s </td>'
-    assert without_paths(text, allowlist) == wanted
+    expected = '{"data":"photos","x":"configs/a.yaml"} /usr/lib/libc.so x.log images/s </td>'
+    assert without_paths(text, allowlist) == expected
 
 
 @pytest.mark.parametrize(("home", "text"), [("/", "images/s"), ("/home/ann", "~ images/s")])
@@ -122,8 +122,8 @@ def test_the_home_of_a_container_hides_no_slash(home, text, good, monkeypatch):
 
 def test_a_quoted_path_with_spaces_is_left_out():
     text = """cannot read '/mnt/my disk/ann/x y.JPEG', see "/usr/lib/a b/c" and don't / can't"""
-    wanted = """cannot read 'x y.JPEG', see "/usr/lib/a b/c" and don't / can't"""
-    assert without_paths(text, {}) == wanted
+    expected = """cannot read 'x y.JPEG', see "/usr/lib/a b/c" and don't / can't"""
+    assert without_paths(text, {}) == expected
 
 
 TOLD = {  # of a cluster, which its user would not publish
@@ -235,9 +235,9 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
     done = publish()
     assert done.returncode == 0, done.stderr
     new = checkout / "results/published/cpu2_new"
-    speed = load_set(good).timed("ddp")[0].throughput.value
-    wanted = f"ddp <!--images_per_s.ddp-->{speed:,.0f}<!--/-->\n\n[a]: results/published/cpu2_new/runs.csv\n"
-    assert readme.read_text() == wanted
+    speed = load_set(good).timed_groups_of("ddp")[0].throughput.value
+    expected = f"ddp <!--images_per_s.ddp-->{speed:,.0f}<!--/-->\n\n[a]: results/published/cpu2_new/runs.csv\n"
+    assert readme.read_text() == expected
     assert shown_sets(new.parent) == {"cpu": "cpu2_new"}
     names = {path.name for path in new.iterdir()}
     assert names >= {"runs.csv", "report.md", "report.html", "report.tex", "charts", "published.json", manifest.NAME}

@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import itertools
 import re
+import shlex
 import shutil
 
 import numpy
@@ -15,11 +16,12 @@ from fault_runs import NUM_ROWS, Matrix
 from support import ROOT, recorded
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import COLUMNS, ROWS, TABLES
+from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
-from scripts.charts.detail_charts import step_chart
+from scripts.charts.step_chart import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
-from scripts.commands.run_command import options_class
+from scripts.commands.run_command import options_class, parse
 from scripts.publish.readme import (
     MEASURED,
     PUBLISHED,
@@ -31,8 +33,9 @@ from scripts.publish.readme import (
     shown_sets,
     sweep_figures,
 )
-from scripts.runner.measured_figures import add_rows
+from scripts.publish.readme_columns import column_figures
 from scripts.sets.result_set import load_set
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers import overhead
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
@@ -129,8 +132,8 @@ def test_the_readme_says_what_its_chart_says():
     assert int(value) in drawn and int(half) > 0
 
 
-@pytest.mark.parametrize(("noise", "said"), [(0.2, "n=5, no difference seen"), (0.002, "n=5, differences seen")])
-def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, said):
+@pytest.mark.parametrize(("noise", "message"), [(0.2, "n=5, no difference seen"), (0.002, "n=5, differences seen")])
+def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, message):
     """Protects the reader from taking the largest of four noisy figures for the best value."""
     rng = numpy.random.default_rng(1)
     for value, speed in ((1, 100), (25, 110)):
@@ -142,7 +145,7 @@ def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, s
     points = sweep_points(results, "ddp", "bucket_cap_mb")
     write_sweep_csv(results, "ddp", "bucket_cap_mb", points)
     speeds = ", ".join(f"{value}→{group.throughput.value:.0f}" for value, group in points.items())
-    assert sweep_figures(tmp_path) == {"sweep.ddp.bucket_cap_mb": f"{speeds}; {said}"}
+    assert sweep_figures(tmp_path) == {"sweep.ddp.bucket_cap_mb": f"{speeds}; {message}"}
 
 
 def test_the_fault_matrix_becomes_a_table(tmp_path):
@@ -246,8 +249,29 @@ def test_every_file_and_command_is_there(path):
             assert flag.replace("-", "_") in {*FIELDS, *OPTIONS}, flag
 
 
-def test_every_column_is_explained():
+@each_readme
+def test_every_command_line_parses(path):
+    """Protects who copies a line of ./bench: every option takes the value that stands there. Mutant: `--budget 20m` as
+    `--budget-s 20`, or a third set for compare."""
+    for line in code_of(path):
+        for text in re.findall(r"(?:^|\s)\./bench ([^#;|]+)", line):
+            words = shlex.split(re.sub(r"<[\w|]+>", "x", text))
+            command, rest = find_command(words)
+            is_whole = len(words) > len(command.words.split()) if command else False
+            if command is not None and is_whole and "..." not in words:
+                parse(command, rest[: rest.index("--")] if "--" in rest else rest)
+
+
+def test_every_column_is_explained_once_and_in_step():
+    """Protects the one place of a column's meaning: the page has what the schema says of runs.csv, and all other names.
+    Mutants: a column without a meaning; another word in the page; a table without a row in ROWS."""
     text = TEXTS[ROOT / "results" / "README.md"]
+    assert COLUMNS.keys() == ROWS.keys()
+    for table, columns in COLUMNS.items():
+        assert all(column.meaning and not column.meaning.endswith(".") for column in columns), table
+        assert table == "runs" or f"`{table}.csv`" in column_figures()["columns.others"]
+    for name, figure in column_figures().items():
+        assert text.count(f"<!--{name}-->{figure}<!--/-->") == 1
     named = {*re.findall(r"`([^`\n]+)`", text)}
-    for table, columns in TABLES.items():
-        assert f"{table}.csv" in named and named >= {*columns}, {*columns} - named
+    for columns in TABLES.values():
+        assert named >= {*columns}, {*columns} - named

@@ -57,16 +57,16 @@ class Published(Clone):
         assert "Traceback" not in done.stderr
         return done
 
-    def change(self, **told) -> None:
+    def change(self, **reported) -> None:
         """Other values in the manifest: at the top, or run__NAME of its first run, asked__NAME and met__NAME of that
         one's halves, which settings.csv then has too, said__NAME of what was asked, which it has not."""
         found = json.loads((self.set / NAME).read_text())
         first = found["runs"][0]
         places = {"": found, "run": first, "asked": first["asked"], "met": first["met"], "said": first["asked"]}
-        for key, value in told.items():
+        for key, value in reported.items():
             half, _, name = key.rpartition("__")
             places[half][name] = value
-        if any(key.startswith(("asked__", "met__")) for key in told):
+        if any(key.startswith(("asked__", "met__")) for key in reported):
             path = self.set / "settings.csv"
             rows = pandas.read_csv(path, dtype=str, keep_default_na=False)
             asked, met = json.dumps(first["asked"]), json.dumps(first["met"])
@@ -81,8 +81,8 @@ def untrained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     (folder / "stub folder").mkdir()
     recorder = Recorder(folder / "stub folder")
-    told = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor", "REPEATS": 1}
-    made = Published(folder, **recorder.variables | told)
+    reported = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor", "REPEATS": 1}
+    made = Published(folder, **recorder.variables | reported)
     made.recorder = recorder
     return made
 
@@ -116,10 +116,10 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
 
 
 @pytest.mark.parametrize(
-    ("told", "variables", "words"),
+    ("reported", "variables", "words"),
     [
-        ({}, {"SET": ""}, "SET is not set; for example: ./bench reproduce results/published/x"),
-        ({}, {"SET": "nowhere"}, "SET=nowhere is no folder"),
+        ({}, {"SET": ""}, "no published set is named; for example: ./bench reproduce results/published/x"),
+        ({}, {"SET": "nowhere"}, "nowhere is no folder"),
         ({}, {"CONFIG": "x.yaml"}, "CONFIG is the set's own"),
         ({}, {"RESULTS": "results/made"}, "RESULTS=results/made is a published set"),
         ({}, {"STRATEGIES": "ddp"}, "has no ddp; it has single"),
@@ -167,9 +167,9 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
         ({"files": {}}, {}, "runs.csv is not in manifest.json: it was not published"),
     ],
 )
-def test_what_cannot_be_run_again_is_said_first(kept, monkeypatch, tiny_data, told, variables, words):
+def test_what_cannot_be_run_again_is_reported_first(kept, monkeypatch, tiny_data, reported, variables, words):
     """Protects hours: nothing is started, no folder is made, and the sentence says what to do."""
-    kept.change(**told)
+    kept.change(**reported)
     variables = {name: tiny_data if value == OTHER else value for name, value in variables.items()}
     env = environment(**{"THREADS_PER_RANK": None, "SET": "results/made", "PLAN": "yes"} | variables)
     for name in os.environ.keys() - env.keys() - {"PYTEST_CURRENT_TEST"}:
@@ -197,8 +197,8 @@ def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
 
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
-    told = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}
-    done = kept.program("scripts.publish.reproduce", SET="results/made", RESULTS="results/second", **told)
+    reported = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}
+    done = kept.program("scripts.publish.reproduce", SET="results/made", RESULTS="results/second", **reported)
     assert done.returncode == 0 and not (kept.folder / "results/second/runs.csv").exists(), done.stderr
 
 
@@ -206,17 +206,17 @@ def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
     """Protects from a set's choice of image, partition and images: a run gets the user's, and its settings say so.
     Mutants: CONTAINER from `asked`; `data` from `asked`; the user's CONTAINER not recorded."""
     (run,) = json.loads((kept.set / NAME).read_text())["runs"]
-    told = {"container": "docker://evil", "partition": "evil", "cpus_per_task": "3", "data": "/evil"}
+    reported = {"container": "docker://evil", "partition": "evil", "cpus_per_task": "3", "data": "/evil"}
     for name in ("CONTAINER", "PARTITION", "DATA"):
         monkeypatch.setenv(name, "")
-    made = reproduce._run(run["asked"] | told, 1, "mine")
+    made = reproduce._run(run["asked"] | reported, 1, "mine")
     assert (
         not {"container", "partition"} & made.requested.keys() and made.requested["data"] == made.config.data == "mine"
     )
     assert "evil" not in str(made.variables) and made.variables["CPUS_PER_TASK"] == "3"
-    assert reproduce._data(run["asked"] | told, kept.set) == os.path.abspath("data/imagenet-mini")
+    assert reproduce._data(run["asked"] | reported, kept.set) == os.path.abspath("data/imagenet-mini")
     monkeypatch.setenv("CONTAINER", "mine.sif")
-    made = reproduce._run(run["asked"] | told, 1, "mine")
+    made = reproduce._run(run["asked"] | reported, 1, "mine")
     assert made.requested["container"] == made.variables["CONTAINER"] == "mine.sif"
 
 
@@ -241,13 +241,13 @@ def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
     else:
         path.symlink_to(tmp_path if "folder" in harm else "/etc/passwd")
     try:
-        told = json.loads((kept.set / NAME).read_text())
-        assert any("evil is a link or no regular file" in line for line in find_faults(kept.set, told))
+        reported = json.loads((kept.set / NAME).read_text())
+        assert any("evil is a link or no regular file" in line for line in find_faults(kept.set, reported))
     finally:
         path.unlink()
 
 
-def test_a_set_without_a_manifest_is_told_of(kept, monkeypatch):
+def test_a_set_without_a_manifest_is_reported(kept, monkeypatch):
     (kept.set / NAME).rename(kept.set / "aside")
     try:
         done = kept.program("scripts.publish.reproduce", SET="results/made")

@@ -146,7 +146,7 @@ def test_the_counter_is_nvmls_in_millijoules(monkeypatch):
     assert [telemetry._gpu_energy(gpu)[1] for gpu in ("new", "old")] == [2.5, None]
 
 
-def test_a_gpu_without_a_counter_tells_its_power(monkeypatch):
+def test_a_gpu_without_a_counter_reads_its_power(monkeypatch):
     """Protects GPUs before Volta: what NVML reads stands for the time around it, as ever."""
     monkeypatch.setattr(telemetry, "_gpu_energy", lambda gpu: (BEGAN, None))
     monkeypatch.setattr(telemetry, "_gpu_row", lambda gpu: {"power_w": 70.0})

@@ -149,7 +149,7 @@ def test_no_text_of_the_environment_is_run_by_make(tmp_path):
     assert done.returncode == 2 and "YES has a $ in it" in done.stderr and not (tmp_path / "ran").exists()
 
 
-def test_an_old_commit_that_listens_is_said():
+def test_an_old_commit_that_listens_is_reported():
     """Protects who reproduces an old set on a shared network: its code starts torchrun with stores on every address.
     Mutant: the two commits of merge-base changed about."""
     if not worktrees.git("cat-file", "-e", f"{worktrees.LOOPBACK_SINCE}^^{{commit}}", quiet=True):

@@ -183,13 +183,46 @@ def test_quit_leaves_a_row(tmp_path):
     assert processes_of(tmp_path) == []
 
 
+def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
+    """Protects the terminal: Ctrl-C reaches every process of the suite, and Python programs that are still importing
+    printed tracebacks. Mutant: SignalForwarder.run without the mask."""
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    with forward_signals() as children, open(tmp_path / "output", "w") as output:
+        assert children.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert (tmp_path / "output").read_text() == ""
+
+
+def test_a_supervisor_heeds_the_ctrl_c_that_came_before_its_handlers(tmp_path):
+    """Protects the mend of the test above from losing the signal. Mutant: run_command without SIG_UNBLOCK."""
+    folder = folder_of(tmp_path)
+
+    def receive() -> None:
+        hear_sigint()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    done = subprocess.run(
+        supervisor_command(folder, WAITS),
+        cwd=ROOT,
+        env=environment(),
+        preexec_fn=receive,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    row = row_of(tmp_path)
+    assert (done.returncode, row["status"], row["reason"]) == (130, "interrupted", "SIGINT to the launcher")
+    assert "Traceback" not in done.stderr and processes_of(tmp_path) == []
+
+
 def test_what_tests_start_hears_every_ending_signal():
     """Protects tests and the kill fuzz where a shell started them in the background: a SIGQUIT in a suite's first
     seconds was ignored, and the fuzz called that a fault. Mutant: hear_sigint without SIGQUIT."""
-    tells = f"import signal; print([signal.getsignal(each) for each in {[*map(int, ENDING_SIGNALS)]}])"
+    reports = f"import signal; print([signal.getsignal(each) for each in {[*map(int, ENDING_SIGNALS)]}])"
     before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ENDING_SIGNALS}
     try:
-        done = subprocess.run([sys.executable, "-c", tells], capture_output=True, text=True, preexec_fn=hear_sigint)
+        done = subprocess.run([sys.executable, "-c", reports], capture_output=True, text=True, preexec_fn=hear_sigint)
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -76,7 +76,7 @@ def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder
     assert flags == ["--config", env["CONFIG"]] and words[0] == str(recorder.python)
     assert supervisor[supervisor.index("--results") + 1].endswith("/a set")
     assert supervisor[supervisor.index("--run-id") + 1] == Path(env["CONFIG"]).parent.name
-    assert supervisor[supervisor.index("--label") + 1] == "3/15" and supervisor[supervisor.index("--repeat") + 1] == "1"
+    assert supervisor[supervisor.index("--label") + 1] == "3/15" and supervisor[supervisor.index("--round") + 1] == "1"
     config = load_config(flags)
     assert (config.lr, config.augment, config.arch, config.limit_s) == (0.2, False, "resnet18", 90)
     assert config.data == str(tiny_data)
@@ -113,7 +113,7 @@ def test_ranks_default_to_the_gpus_and_else_to_two(command):
     assert command("ddp", THREADS_PER_RANK=7)[1]["OMP_NUM_THREADS"] == "7"
 
 
-def test_dataparallel_sees_as_many_gpus_as_it_was_told(command):
+def test_dataparallel_sees_the_requested_number_of_gpus(command):
     """Protects the comparison on a part of a machine: it drives every GPU that it sees."""
     name = "CUDA_VISIBLE_DEVICES"
     assert command("dataparallel", NUM_GPUS=8, NPROC=2, **{name: None})[1][name] == "0,1"
@@ -168,7 +168,7 @@ def test_horovodrun_over_several_machines(command):
     assert words[words.index("-np") :][:4] == ["-np", "7", "-H", "a:4,b:3"] and "GLOO_SOCKET_IFNAME" not in env
 
 
-def test_slurm_asks_for_the_tasks_it_was_told(command):
+def test_slurm_asks_for_the_requested_tasks(command):
     """Protects NODES, TASKS_PER_NODE, PARTITION and TIME on their way to Slurm."""
     words, env, _ = command("slurm", NODES=3, TASKS_PER_NODE=2, PARTITION="short", TIME=10)
     asked, run = words[: words.index("srun")], words[words.index("srun") :]
@@ -192,7 +192,7 @@ def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
 # --- all of them --------------------------------------------------------------------------------------------------
 
 
-class Suite:
+class RecordedRuns:
     """launchers/all.sh of a copy of the suite, on the recorder: supervisors are real, what they run is not."""
 
     def __init__(self, recorder, checkout: Path, results: Path, data: Path):
@@ -221,7 +221,7 @@ class Suite:
 
 @pytest.fixture
 def suite(recorder, checkout, tmp_path, tiny_data):
-    return Suite(recorder, checkout, tmp_path / "a set", tiny_data)
+    return RecordedRuns(recorder, checkout, tmp_path / "a set", tiny_data)
 
 
 def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(suite):
@@ -277,7 +277,7 @@ def test_another_node_leaves_the_row_to_the_first(suite):
 
 
 @pytest.mark.real_interpreter  # the process that the message names
-def test_a_second_suite_on_one_result_set_is_refused_and_told_who_holds_it(suite, tmp_path):
+def test_a_second_suite_on_one_result_set_is_refused_with_the_holders_name(suite, tmp_path):
     """Protects two people on one machine; when the first has ended, the set is free again."""
     hold = tmp_path / "hold"
     hold.touch()
@@ -333,6 +333,45 @@ def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
     assert done.stdout.count("two strategies have a run; the first charts: ") == 1
 
 
+def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
+    """Protects the reader of a log from two lines called `single`. Mutant: RUN_NAME does not reach the supervisor."""
+    done = suite.run(REPEATS=1, STRATEGIES="single ddp_amp")
+    names = [
+        line.partition(" #1 ")[0].split(maxsplit=1)[1].strip() for line in done.stdout.splitlines() if " #1 " in line
+    ]
+    assert sorted(names) == ["ddp_amp", "single", "single, precision bf16"]
+
+
+def test_a_skipped_strategy_is_printed_once(suite):
+    """Protects the lines that matter: each round has its row, the first alone its line. Also where the warm-up was
+    skipped first. Mutants: no SKIP_PRINTED; a warm-up that prints its skip."""
+    done = suite.run(REPEATS=3, STRATEGIES="apex_ddp single")
+    said = [line for line in done.stdout.partition("\n\n")[0].splitlines() if "apex_ddp" in line and "skipped" in line]
+    assert len(said) == 1 and "NVIDIA GPUs" in said[0] and "#1" in said[0]
+    assert [row[1:] for row in suite.rows() if row[1] == "apex_ddp"] == [("apex_ddp", "skipped")] * 3
+    again = suite.run(REPEATS=3, RETRY="skipped", STRATEGIES="apex_ddp single")
+    assert again.stdout.partition("\n\n")[0].count("NVIDIA GPUs") == 1
+
+
+def test_a_suite_says_first_what_it_will_do(suite):
+    """Protects who waits: the runs, how long they take, where the charts will be. Mutants: seconds of another set's
+    settings; a text after the first run."""
+    first = suite.run(REPEATS=2, STRATEGIES="single ddp dataparallel").stdout.splitlines()
+    assert first[:4] == [
+        f"{suite.results}: 6 runs in 2 rounds, after a warm-up that does not count",
+        "  " + first[1].strip(),
+        "how long this takes is not known: no run with these settings was made here before",
+        f"first charts: {suite.results}/charts, as soon as two strategies have a run",
+    ]
+    assert sorted(first[1].strip().split("; ")) == ["dataparallel", "ddp", "single"]
+    again = suite.run(REPEATS=3, STRATEGIES="single ddp ddp_spawn").stdout.splitlines()
+    assert again[0].startswith(f"{suite.results}: 5 runs in 3 rounds") and "1 kind of run that was not" in again[2]
+    assert again[2].startswith("about ") and " s, by the last runs here" in again[2]
+    assert again[3] == f"first charts: {suite.results}/charts, after round 1"
+    nothing = suite.run(REPEATS=3, STRATEGIES="single ddp").stdout.splitlines()
+    assert nothing[0] == f"{suite.results}: every planned run has a row already"
+
+
 @pytest.mark.real_interpreter  # who is whose child
 def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""
@@ -360,7 +399,7 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     assert suite.run(REPEATS=1, STRATEGIES="single", CONFIG=config).returncode == 0
     (call,) = [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]
     assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where" / "single-1")
-    job = [ROOT / "scripts/runner/slurm_job.sh", "echo", "words"]
+    job = [ROOT / "launchers/slurm_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)

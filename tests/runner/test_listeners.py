@@ -141,7 +141,7 @@ STARTED_BY = {
     "runner.source_version": [],
     "setup.install": [],
     "studies.loaders.measure": [],
-    "studies.loaders.verdict_measure": [],
+    "studies.loaders.measure_loader_limit": [],
     "studies.predict.network_namespaces": [],
 }
 STARTERS = {

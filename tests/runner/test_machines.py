@@ -34,7 +34,7 @@ ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
     "benchmarks/common/system/gpus.py": {"is_available", "device_count"},
     "benchmarks/common/dist/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
-    "scripts/runner/measured_figures.py": {"is_available"},  # the name of what it ran on
+    "scripts/studies/measured_csv.py": {"is_available"},  # the name of what it ran on
     "benchmarks/common/dist/device_peak.py": {"is_available"},  # what the peak is measured on
     # loops as other projects' users write them; ./bench study peers asks the predicate for the number of ranks
     **{
@@ -94,10 +94,10 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
             continue
         assert "--skip" not in words, words
         assert (env["NPROC"], env["NUM_GPUS"]) == (str(ranks), str(num_gpus)), run.strategy
-        said = [after(words, flag) for flag in ("--nproc-per-node", "-np", "--ntasks-per-node")]
-        assert set(said) <= {None, str(ranks)}, run.strategy
+        output = [after(words, flag) for flag in ("--nproc-per-node", "-np", "--ntasks-per-node")]
+        assert set(output) <= {None, str(ranks)}, run.strategy
         if run.strategy in ONE_PROCESS:
-            assert said == [None] * 3
+            assert output == [None] * 3
         if run.strategy in ("dataparallel", "model_parallel"):
             assert env["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, range(num_gpus)))
         else:

@@ -21,7 +21,7 @@ from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
-from scripts.runner.memory_check import (
+from scripts.strategies.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
     best_cut,
@@ -31,7 +31,7 @@ from scripts.runner.memory_check import (
     why_not_fitting,
     why_runs_do_not_fit,
 )
-from scripts.runner.memory_forecast import forecast, peak_bytes
+from scripts.strategies.memory_forecast import forecast, peak_bytes
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
@@ -137,8 +137,8 @@ def test_the_published_protocol_on_four_v100():
     """Protects configs/v100x4.yaml: ddp of 3200 images fits 32 GB and not 16, and the sentence names what does."""
     config = load_config(["--config", "configs/v100x4.yaml"])
     assert refused("ddp", config, V100_32GB) == ""
-    said = refused("ddp", config, V100_16GB)
-    assert "needs 18.3 GB on one device, of 16.9 less 1.5" in said and said.endswith("--global-batch 2688")
+    message = refused("ddp", config, V100_16GB)
+    assert "needs 18.3 GB on one device, of 16.9 less 1.5" in message and message.endswith("--global-batch 2688")
     assert refused("pipeline_parallel", config, V100_16GB) == ""
     coarse = dataclasses.replace(config, microbatches=4)
     assert "or --microbatches 16 --pipeline-schedule 1f1b" in refused("pipeline_parallel", coarse, V100_16GB)
@@ -156,9 +156,9 @@ def test_the_small_protocol_fits_16_gb(strategy):
 def test_another_cut_is_named_where_it_fits():
     """Protects model parallel training, which people choose for its memory: a cut by time fills the first GPU first."""
     config = Config(arch="resnet18", global_batch=2048)
-    said = refused("model_parallel", config, V100_32GB)
+    message = refused("model_parallel", config, V100_32GB)
     cut = best_cut(config, Layout(num_stages=2))
-    assert f"or --cut {cut}" in said and "--microbatches" not in said
+    assert f"or --cut {cut}" in message and "--microbatches" not in message
     assert refused("model_parallel", dataclasses.replace(config, cut=cut), V100_32GB) == ""
     peaks = {
         other: max(need.peak for need in forecast(dataclasses.replace(config, cut=other), Layout(num_stages=2)))
@@ -197,8 +197,8 @@ def test_loaders_need_memory():
     assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
     in_one_process = loader_bytes(config, layout_function("dataparallel")(config, 4))
     assert in_one_process == (2 * (32 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
-    said = refused("ddp", config, V100_32GB, free_bytes := 64e6)
-    assert f"{free_bytes / 1e9:.1f} are free" in said and "--workers 0" in said
+    message = refused("ddp", config, V100_32GB, free_bytes := 64e6)
+    assert f"{free_bytes / 1e9:.1f} are free" in message and "--workers 0" in message
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
 
 
@@ -241,7 +241,7 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
 def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, tiny_data, tmp_path):
     """Protects an hour of a V100, and its chart: out of memory is said beforehand, in a row with the remedy."""
     user_variables = {"CONFIG": "configs/v100x4.yaml", "STRATEGIES": "single ddp ddp_amp", "GPU_MEMORY_GB": 16.9}
-    said, rows, scripts = started(
+    message, rows, scripts = started(
         recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS="--workers 0"
     )
     assert {name: row["status"] for name, row in rows.items()} == {
@@ -250,7 +250,7 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
         "ddp_amp": "ok",
     }
     assert "needs 72.7 GB" in rows["single"]["reason"] and rows["single"]["reason"].endswith("--global-batch 674")
-    assert rows["ddp"]["reason"] in said and scripts == ["ddp_amp"]
+    assert rows["ddp"]["reason"] in message and scripts == ["ddp_amp"]
 
 
 def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
@@ -262,8 +262,8 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
         "STRATEGIES": "single",
     }
     flags = "--workers 0 --arch resnet18"
-    said, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS=flags)
-    assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in said and scripts == []
+    message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS=flags)
+    assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in message and scripts == []
     passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.supervisor"}
     by_hand = user_variables | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
     env = environment(**recorder.variables | passed_on, **by_hand)
@@ -274,7 +274,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
-    monkeypatch.setitem(sys.modules, "scripts.runner.memory_forecast", None)  # an import of it would fail
+    monkeypatch.setitem(sys.modules, "scripts.strategies.memory_forecast", None)  # an import of it would fail
     cases = [MemoryCase("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
     assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them

@@ -14,7 +14,8 @@ from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
 
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
-from scripts.runner import preflight, run_plan
+from scripts.runner import run_plan
+from scripts.strategies import strategy_list
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun
@@ -46,11 +47,11 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
 def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     """Protects the comparison: no strategy runs on fewer nodes than the plan, its settings and its forecast have."""
     text = (ROOT / "launchers" / f"{name}.sh").read_text().splitlines()
-    said = [word for word in ("on_one_node", "set_torchrun_command") if word in text]
-    assert said == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
+    output = [word for word in ("on_one_node", "set_torchrun_command") if word in text]
+    assert output == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
     for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
         monkeypatch.setenv(variable, value)
-    assert preflight.ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
+    assert strategy_list.total_ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
 def test_torchrun_is_started_on_every_node(launched):

@@ -20,8 +20,8 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan, source_version
-from scripts.runner.preflight import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.setup import pack
+from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.studies.ab import worktrees
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.sweep import plan as sweep_plan
@@ -116,7 +116,7 @@ def names_of(runs) -> list[tuple]:
 
 
 @pytest.mark.parametrize(
-    ("variables", "wanted"),
+    ("variables", "expected"),
     [
         (
             {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"},
@@ -127,10 +127,10 @@ def names_of(runs) -> list[tuple]:
         ({"STRATEGY": "single", "KEY": "lr", "VALUES": "1 2"}, 2 * [("single", "fp32")]),
     ],
 )
-def test_a_sweep_times_its_baseline_in_each_round(make_variables, variables, wanted):
+def test_a_sweep_times_its_baseline_in_each_round(make_variables, variables, expected):
     """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
     runs = sweep_plan.plan_runs(make_variables(REPEATS=1, **variables))
-    assert [each[:2] for each in names_of(runs)] == sorted(wanted)
+    assert [each[:2] for each in names_of(runs)] == sorted(expected)
 
 
 @pytest.mark.parametrize(("key", "values"), [("bucket_cap_mb", "5 1 5.0 05"), ("augment", "yes no true 1")])
@@ -221,15 +221,15 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(make_variables, tmp_pa
         append_rows(results, "runs", rows)
     num_rows = len(read_table(results, "runs"))
     assert run_plan.remaining_runs(runs, results) == runs
-    said = capsys.readouterr().err
-    assert f"has no requested settings of {num_rows} of its {num_rows} runs, such as single-1" in said
+    output = capsys.readouterr().err
+    assert f"has no requested settings of {num_rows} of its {num_rows} runs, such as single-1" in output
     assert len(read_table(results, "runs")) == num_rows
 
 
 # --- which strategies, and over what ------------------------------------------------------------------------------
 
 
-def test_bench_all_runs_the_core_and_all_of_them_where_that_is_said(make_variables):
+def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_variables):
     """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
     assert parse_strategies("ddp single ddp") == ["ddp", "single"]  # named twice, it runs once
     by_default = {run.strategy for run in run_plan.plan_strategies(make_variables(STRATEGIES="", REPEATS=1))}
@@ -323,7 +323,7 @@ BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663
         ({"RESULTS": "a\nPYTHON=b"}, r"RESULTS is 'a\\nPYTHON=b', which has a line end"),
     ],
 )
-def test_what_cannot_be_meant_is_said_at_once(make_variables, variables, words):
+def test_a_contradictory_request_is_refused_at_once(make_variables, variables, words):
     """Protects the reader from tracebacks, from a plan of a thousand million runs, and from a line taken for another
     variable."""
     with pytest.raises(UserError, match=words):
@@ -355,7 +355,7 @@ def test_a_number_that_is_none_is_named(monkeypatch, name, value):
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "output"),
     [
         ({"NNODES": "abc"}, "NNODES is 'abc', but must be a number of nodes, 1 or more"),
         ({"NNODES": "2", "NODE_RANK": "x", "RDZV_ENDPOINT": "node0:29400"}, "NODE_RANK is 'x'"),
@@ -365,13 +365,13 @@ def test_a_number_that_is_none_is_named(monkeypatch, name, value):
         ({"NNODES": "2", "NODE_RANK": "0", "RDZV_ENDPOINT": "node0:\u0663"}, "RDZV_ENDPOINT is"),
     ],
 )
-def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, said):
+def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, output):
     """Protects from a traceback, and from a torchrun that waits for a node that nobody has."""
     for name in ("NNODES", "NODE_RANK", "RDZV_ENDPOINT"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(output)):
         preflight.check_rendezvous()
 
 
@@ -460,7 +460,7 @@ def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(
 # --- the source ---------------------------------------------------------------------------------------------------
 
 
-def test_local_changes_are_told_apart(tmp_path, monkeypatch):
+def test_local_changes_are_distinguished(tmp_path, monkeypatch):
     """Protects a reader from two different programs under one commit: changed files count, and new ones, also where
     the user has git ask another program for differences, which prints none."""
 

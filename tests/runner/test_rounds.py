@@ -6,6 +6,7 @@
 import collections
 import dataclasses
 import itertools
+import json
 import re
 import subprocess
 
@@ -15,6 +16,7 @@ from support import environment, finish
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.store.results import WARM_UP, read_table
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
 from scripts.runner.round_order import run_order, timed_part
@@ -50,6 +52,16 @@ def test_the_order_is_the_rounds_own_and_is_recorded(make_variables, tmp_path):
     assert len({*map(tuple, orders)}) == 4 and [run.position for run in runs] == [1, 2, 3, 4] * 4
     assert run_plan.plan_strategies(make_variables(**names | {"REPEATS": 2})) == runs[:8]
     assert run_plan.create_run_folder(runs[5], tmp_path)[1]["POSITION"] == "2"
+
+
+def test_runs_have_the_names_of_their_bars(make_variables, tmp_path):
+    """Protects who looks from a line of the log to the chart: one name for one run. Mutant: names without the cores."""
+    results = tmp_path / "a set"
+    runs = run_plan.plan_strategies(make_variables(STRATEGIES="", REPEATS=1, NPROC=2))
+    finish(runs, results, images_per_s=1.0)
+    (results / "environment.json").write_text(json.dumps({"num_cores": machine.num_cores()}))
+    assert {run.name for run in runs} == {group.label for group in load_set(results).groups}
+    assert {"single", "single, precision bf16", "ddp"} <= {run.name for run in runs}
 
 
 # --- the warm-up --------------------------------------------------------------------------------------------------
@@ -118,7 +130,7 @@ def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_p
     assert rows.position.isna().tolist() == [True, False, False] and rows.position[1] == 1
     assert (read_table(results, "epochs").run_id == rows.run_id[0]).sum() == 2  # of the two epochs one has all windows
     (group,) = load_set(results).groups
-    assert len(group.samples) == 2
+    assert len(group.run_windows) == 2
     again = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0 and len(read_table(results, "runs")) == 3  # nothing is left, so nothing is warmed
 
@@ -184,11 +196,13 @@ def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_variables
     """Protects the meaning of UNTIL: no earlier than the rule allows, no later, and the same when resumed."""
     chosen = make_variables(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
     ran = play(chosen, tmp_path / "a set", 0.04)
-    said = capsys.readouterr().out.splitlines()
+    output = capsys.readouterr().out.splitlines()
     assert ran == [*range(len(ran))] and 6 < len(ran) < 25
-    assert said[0] == "UNTIL=5% is not reached: no half-width is known after 2 rounds"
-    assert said[3].startswith("UNTIL=5% is not reached: ") and "5 rounds, and would be after about" in said[3]
-    reached = re.fullmatch(r"UNTIL=5% is reached: the family-wise half-width is ([\d.]+)% after (\d+) rounds", said[-1])
+    assert output[0] == "UNTIL=5% is not reached: no half-width is known after 2 rounds"
+    assert output[3].startswith("UNTIL=5% is not reached: ") and "5 rounds, and would be after about" in output[3]
+    reached = re.fullmatch(
+        r"UNTIL=5% is reached: the family-wise half-width is ([\d.]+)% after (\d+) rounds", output[-1]
+    )
     assert 2 < float(reached[1]) <= 5 and int(reached[2]) == len(ran) - 1
     rows = (tmp_path / "a set" / "runs.csv").read_text().splitlines(keepends=True)
     assert play(chosen, tmp_path / "a set", 0.04) == []  # all is done, and nothing is warmed
@@ -256,7 +270,7 @@ def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(make_variables, tm
             [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed
         )
     (group,) = load_set(results).groups
-    assert (len(group.samples), top1_accuracy(group).num_seeds) == (4, 3)
+    assert (len(group.run_windows), top1_accuracy(group).num_seeds) == (4, 3)
     for seed in (5, 6):
         one = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
         assert run_plan.remaining_runs(one, results) == one

@@ -54,10 +54,27 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert done.returncode == 0, done.stderr
     shape = {"--nodes": "2", "--ntasks-per-node": "4", "--cpus-per-task": "2", "--partition": "short", "--time": "30"}
     assert {flag: after(words, flag) for flag in shape} == shape
-    assert "--requeue" in words and words[-1] == "scripts/runner/slurm_suite.sh"
+    assert "--requeue" in words and words[-1] == "launchers/slurm_suite.sh"
     expected = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
     assert {name: env[name] for name in expected} == expected
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
+
+
+def test_what_a_cluster_demands_reaches_sbatch(submitted):
+    """Protects users of clusters with accounts: each variable is sbatch's option, and none is there by itself. Without
+    NODES the job has one node. Mutants: any of the lines left out."""
+    demanded = {"ACCOUNT": "lab7", "QOS": "long", "MEMORY": "64G", "EXCLUSIVE": "yes", "GPU_TYPE": "a100"}
+    done, words, env = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, **demanded)
+    assert done.returncode == 0, done.stderr
+    assert {"--account=lab7", "--qos=long", "--mem=64G", "--exclusive"} <= {*words}
+    assert after(words, "--gres") == "gpu:a100:2" and after(words, "--nodes") == "1" and env["NODES"] == "1"
+
+
+def test_what_is_not_demanded_is_not_said(submitted):
+    done, words, _ = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, EXCLUSIVE="no")
+    assert done.returncode == 0, done.stderr
+    assert after(words, "--gres") == "gpu:2"
+    assert not [word for word in words if word.startswith(("--account", "--qos", "--mem", "--exclusive"))]
 
 
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
@@ -69,7 +86,7 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     [
         ({"SLURM_JOB_ID": "3"}, "this is in Slurm job 3"),
         ({"SINFO": "down"}, "no Slurm cluster answers sinfo; run it on a cluster"),
@@ -80,10 +97,10 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
         ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
     ],
 )
-def test_a_mistake_is_said_before_anything_waits_in_the_queue(submitted, tmp_path, variables, said):
+def test_a_mistake_is_reported_before_anything_waits_in_the_queue(submitted, tmp_path, variables, message):
     """Protects hours in the queue: exit code 2, a sentence, no traceback, no job, and no set."""
     done, words, _ = submitted(NODES=2, **variables)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr and words == []
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr and words == []
     assert not (tmp_path / "a set").exists()
 
 
@@ -107,7 +124,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
         (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
     nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]"}
     env = environment(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", RESULTS=tmp_path, **nodes)
-    script = ROOT / "scripts/runner/slurm_suite.sh"
+    script = ROOT / "launchers/slurm_suite.sh"
     job = subprocess.Popen([script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until((tmp_path / "began").exists, "the loop runs", 20)
     job.send_signal(signal.SIGUSR1)
@@ -245,7 +262,7 @@ def test_a_job_whose_number_is_not_known_yet_is_cancelled_all_the_same(tmp_path,
     scontrol = f"test -e '{tmp_path}/cancelled' && echo ' JobState=CANCELLED ExitCode=0:15' || echo ' JobState=PENDING'"
     put(tmp_path / "bin", sbatch=sbatch, scontrol=scontrol, scancel=f"echo \"$@\" >'{tmp_path}/cancelled'")
     env = environment(RUN_DIR=tmp_path, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
-    words = [ROOT / "scripts/runner/slurm_submit.sh", "--", "true"]
+    words = [ROOT / "launchers/slurm_submit.sh", "--", "true"]
     process = subprocess.Popen(words, env=env, start_new_session=True, preexec_fn=hear_sigint)
     until((tmp_path / "submitted").exists, "sbatch is at work")
     os.killpg(process.pid, signal.SIGTERM) if to_all else process.terminate()

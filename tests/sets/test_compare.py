@@ -175,14 +175,14 @@ def test_a_set_of_an_older_schema_is_compared_by_its_columns(compare, base, tmp_
     assert done.returncode == 0 and "2 / 5" in line(done, "ddp ") and "older schema" in done.stderr
 
 
-def test_other_differences_are_told(compare, base, tmp_path):
+def test_other_differences_are_reported(compare, base, tmp_path):
     other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, torch="2.16.0", commit="abc")
-    told = compare(base, other)
-    assert told.returncode == 0
-    assert "differ in torch (unknown against 2.16.0), commit (unknown against abc)" in told.stderr
+    reported = compare(base, other)
+    assert reported.returncode == 0
+    assert "differ in torch (unknown against 2.16.0), commit (unknown against abc)" in reported.stderr
 
 
-def test_one_repeat_is_no_verdict(compare, base, tmp_path):
+def test_one_round_is_no_verdict(compare, base, tmp_path):
     one = write_set(tmp_path / "one", {"ddp": 10}, num_repeats=1)
     done = compare(base, one, "--fail-over", "5%", *SAME_DAY)
     assert done.returncode == 1 and " no verdict: one run " in line(done, "ddp ") and "REPEATS=5" in done.stdout

@@ -17,7 +17,7 @@ from scripts.pages.verdict import headline
 from scripts.publish.gallery import why_not_shown
 from scripts.publish.publishable import find_problems
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import compare, power
+from scripts.sets import compare, rounds_needed
 from scripts.sets.result_set import load_set
 
 REAL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"  # 15 ok runs and a warm-up, of single and ddp
@@ -84,7 +84,7 @@ def test_a_set_that_contradicts_itself_loads_and_decides_nothing(own, capsys, ta
     assert any(re.search(words, each) for each in results.contradictions), results.contradictions
     assert re.search(f"warning: .*{words}", capsys.readouterr().err)
     assert results.groups and results.remarks[-1] in results.contradictions, "it is drawn, and the report warns"
-    for decide in (power.report_lines, lambda results: compare.main(compare.Options(results.path))):
+    for decide in (rounds_needed.report_lines, lambda results: compare.main(compare.Options(results.path))):
         with pytest.raises(UserError, match=r"no verdict, since the set contradicts itself: .*csv, line"):
             decide(results)
     with pytest.raises(UserError, match="contradicts itself"):
@@ -98,7 +98,7 @@ def more_windows(frame):
     return pandas.concat([frame, more]).sort_values(["run_id", "window"], kind="stable")
 
 
-def test_more_windows_than_were_asked_are_told_of(own):
+def test_more_windows_than_requested_are_reported(own):
     """Mutant: their number not looked at."""
     change(own, "windows", more_windows)
     assert any(": 10 windows, but 5 were requested" in each for each in load_set(own).contradictions)
@@ -157,11 +157,11 @@ def test_how_a_file_is_written_changes_nothing_in_silence(own, capsys, harm, wor
     harm(own / "runs.csv")
     try:
         runs = read_table(own, "runs")
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         assert len(runs) == 16 and (runs.schema == 2).all(), "no row and no column is lost"
     except UserError as error:
-        said = str(error)
-    assert words in said and bool(said) == bool(words)
+        output = str(error)
+    assert words in output and bool(output) == bool(words)
 
 
 @pytest.mark.parametrize("name", ["runs.csv", "environment.json"])

@@ -5,11 +5,11 @@ import pytest
 from result_sets import write_set
 
 from benchmarks.common.store.results import append_rows
-from scripts.charts.figures import describe
 from scripts.gpu_check import verdicts
 from scripts.pages import paper
 from scripts.publish.readme import run_figures
 from scripts.sets.result_set import load_set
+from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import device_count
 from scripts.studies.scaling import analysis, chart
 
@@ -35,7 +35,7 @@ def test_two_ranks_of_two_gpus_are_four_devices(two_gpus_a_rank):
     assert hybrid[1] == "`hybrid_parallel`" and hybrid[header.index("devices")] == "4" and "ranks" not in header
     of_paper = {group.strategy: paper._row(results, group) for group in results.groups}
     assert of_paper["hybrid_parallel"]["devices"] == "4" and "ranks" not in of_paper["single"]
-    assert describe([results]).endswith("NVIDIA H100 80GB HBM3, 1 to 4 GPUs")
+    assert describe_sets([results]).endswith("NVIDIA H100 80GB HBM3, 1 to 4 GPUs")
     ended = verdicts.Ended(0, two_gpus_a_rank / "log", two_gpus_a_rank, "hybrid_parallel-1-000000", on_gpu=True)
     assert verdicts.run_ok(ended).words == "4 GPUs, NVIDIA H100 80GB HBM3"
 

@@ -40,8 +40,8 @@ def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
 
 def test_what_may_differ_is_named(tmp_path):
     proof = LENGTH | {"threads_per_rank": 2}
-    said = "yes: bit-identical; but for threads, length"
-    assert cell(tmp_path / "a", proof=proof, met={"threads_per_rank": 2}) == said
+    text = "yes: bit-identical; but for threads, length"
+    assert cell(tmp_path / "a", proof=proof, met={"threads_per_rank": 2}) == text
     assert cell(tmp_path / "b", proof={}) == "yes: bit-identical"
     within = {"bit_identical": False, "max_relative_difference": 1.2e-7, "tolerance": 1e-6}
     assert cell(tmp_path / "c", proof={}, **within) == "yes: within 1.2e-07 (tolerance 1.0e-06)"
@@ -70,9 +70,9 @@ def test_whatever_else_was_asked_must_be_the_same(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["precision", "device_name", "torch", "cut", "num_microbatches"])
-def test_whatever_was_met_must_be_the_same(tmp_path, name):
-    said = cell(tmp_path, proof=LENGTH, met={name: 77})
-    assert said in (f"no proof of these settings: {name}", f"no proof of these settings: {name} resolved")
+def test_every_resolved_setting_must_be_the_same(tmp_path, name):
+    text = cell(tmp_path, proof=LENGTH, met={name: 77})
+    assert text in (f"no proof of these settings: {name}", f"no proof of these settings: {name} resolved")
 
 
 def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
@@ -96,7 +96,7 @@ def test_without_a_proof_it_says_what_to_do(tmp_path):
     assert cell(tmp_path) == "no proof yet: make verify"
 
 
-def test_a_failed_or_skipped_proof_is_told_of_what_was_asked(tmp_path):
+def test_a_failed_or_skipped_proof_is_matched_by_the_requested_settings(tmp_path):
     failed = {"verdict": "failed", "bit_identical": False, "max_relative_difference": 0.5, "reason": "fc.weight"}
     assert cell(tmp_path / "a", proof=LENGTH, **failed).startswith("NO: relative difference 5.0e-01")
     hidden = {"verdict": "not proved", "reason": "rounding makes 5.0e-04, from which 4.0e-04 cannot be told"}

@@ -50,14 +50,14 @@ def labels(folder):
 
 def another(name):
     """A value of a configuration field that is not its default."""
-    wanted, default = FIELD_TYPES[name], getattr(Config(), name)
-    if wanted is bool:
+    expected, default = FIELD_TYPES[name], getattr(Config(), name)
+    if expected is bool:
         return not default
     if type(default) in (int, float):
         return default + 1
     if name == "cut":  # a number, or one of two words
         return 3
-    choices = getattr(wanted, "__args__", (f"{default}x",))
+    choices = getattr(expected, "__args__", (f"{default}x",))
     return next(choice for choice in choices if choice != default)
 
 
@@ -83,13 +83,13 @@ def test_where_and_on_what_count_too(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [*MET, "num_shards", "a library's version"])
-def test_what_a_run_met_counts_but_for_its_source(tmp_path, name):
+def test_resolved_settings_separate_runs_but_for_the_source(tmp_path, name):
     add(tmp_path, asked())
     add(tmp_path, asked(), MET | {name: "other"})
     assert len(labels(tmp_path)) == (1 if name in SOURCE_FIELDS else 2)
 
 
-def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
+def test_derived_fields_are_named_where_nothing_else_separates_groups(tmp_path):
     """Protects short labels: ranks say it, world_size and shards follow; alone they are named, and so are twins."""
     for ranks in (1, 2):
         add(
@@ -104,7 +104,7 @@ def test_what_follows_is_named_where_nothing_else_tells_groups_apart(tmp_path):
     assert set(labels(tmp_path / "c")) == {"ddp, precision resolved bf16", "ddp, precision resolved fp32"}
 
 
-def test_a_run_that_met_nothing_is_with_those_that_were_asked_the_same(tmp_path):
+def test_a_run_without_resolved_settings_joins_the_group_of_its_request(tmp_path):
     """Protects "2 ok, 1 failed": a killed run has no second half; a skipped strategy is a group of its own."""
     add(tmp_path, asked(lr=0.2), None, status="timeout")
     add(tmp_path, asked())
@@ -159,7 +159,7 @@ def test_of_several_baselines_it_is_the_one_that_was_asked_the_same(tmp_path, ra
         add(tmp_path, asked("single", **own), alone)
     add(tmp_path, asked(ranks=ranks, nodes=nodes), alone | {"world_size": ranks, "num_shards": ranks})
     results = load_set(tmp_path)
-    (group,) = results.timed("ddp")
+    (group,) = results.timed_groups_of("ddp")
     base = results.baseline_of(group).identity.requested
     assert (base["ranks"], base["nodes"], base["threads_per_rank"]) == (2, 1, 1)
 
@@ -180,8 +180,8 @@ def test_a_lost_hash_is_taken_from_the_runs_folder(tmp_path, capsys):
     lines = (tmp_path / "settings.csv").read_text().splitlines(keepends=True)
     (tmp_path / "settings.csv").write_text("".join(lines[:-1]))
     assert labels(tmp_path) == {"ddp, norm batch": 2, "ddp, norm group": 1}
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "settings.csv lacks the hash" in said and "taken from logs" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and "settings.csv lacks the hash" in output and "taken from logs" in output
 
 
 @pytest.mark.parametrize("left", ["nothing", "a newer schema", "half a file"])
@@ -193,20 +193,20 @@ def test_a_row_without_settings_is_kept_by_its_columns(tmp_path, capsys, left):
     text[2:] = [line.replace(line.split(",")[2], "", 1) for line in text[2:]]
     (tmp_path / "runs.csv").write_text("".join(text))
     if left == "a newer schema":
-        write_json(tmp_path, run_id, schema=99, asked={}, wanted={})
-        write_json(tmp_path, ok_id, schema=99, asked={}, wanted={})
+        write_json(tmp_path, run_id, schema=99, asked={}, expected={})
+        write_json(tmp_path, ok_id, schema=99, asked={}, expected={})
     elif left == "half a file":
         for name in (run_id, ok_id):
             (tmp_path / "logs" / name).mkdir(parents=True)
             (tmp_path / "logs" / name / "settings.json").write_text('{"schema": 1, "ask')
     assert labels(tmp_path) == {"ddp": 2, "ddp, settings not recorded": 1}
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "(2 runs, such as run-2)" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and "(2 runs, such as run-2)" in output
     words = {"nothing": "there is no logs", "a newer schema": "of schema 99", "half a file": "cannot be read"}
-    assert words[left] in said
+    assert words[left] in output
 
 
-def test_one_hash_for_two_settings_is_said_and_nothing_pooled(tmp_path, capsys):
+def test_one_hash_for_two_settings_is_reported_and_nothing_pooled(tmp_path, capsys):
     for norm in ("batch", "group"):
         run_id = add(tmp_path / "a", asked(norm=norm))
         write_json(tmp_path / "a", run_id, schema=1, asked=asked(norm=norm), met=MET)
@@ -250,8 +250,8 @@ def test_a_set_of_the_old_schema_loads_by_its_columns_and_says_so(capsys):
     }
     assert groups["single"].throughput.value == pytest.approx(176.6, rel=0.1)
     assert groups["ddp"].settings["config"] == "configs/smoke.yaml" and groups["ddp"].settings["world_size"] == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "older schema" in said and "9 runs" in said
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and "older schema" in output and "9 runs" in output
 
 
 def test_an_old_set_that_is_continued_keeps_old_and_new_runs_apart(tmp_path):
@@ -300,7 +300,7 @@ def test_a_second_study_in_a_set_leaves_the_first_its_baseline(tmp_path):
         for strategy in ("single", "ddp"):
             add(tmp_path, asked(strategy, ranks))
     results = load_set(tmp_path)
-    assert [results.baseline_of(group).settings["ranks"] for group in results.timed("ddp")] == [2, 4]
+    assert [results.baseline_of(group).settings["ranks"] for group in results.timed_groups_of("ddp")] == [2, 4]
 
 
 def bases(folder):

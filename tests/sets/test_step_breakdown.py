@@ -8,7 +8,7 @@ import pytest
 from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
-from scripts.charts.detail_charts import step_bars
+from scripts.charts.step_chart import step_bars
 from scripts.pages.report_content import table_rows
 from scripts.sets.result_set import load_set
 from scripts.sets.step_breakdown import (
@@ -52,11 +52,11 @@ def accounted(folder, met, of_rank) -> None:
                 {name: phases.get(name.removesuffix("_ms"), 0.0) * (1 + 0.01 * jitter.normal()) for name in zero}
                 for _ in range(4)
             ]
-            told = [{"exposed_comm_ms": 30 + jitter.normal()}] if "exposed_comm" in phases else [{}]
+            reported = [{"exposed_comm_ms": 30 + jitter.normal()}] if "exposed_comm" in phases else [{}]
             append_rows(
                 folder,
                 "steps",
-                [{"run_id": run_id, "rank": rank, "step": 1, "step_ms": 1.0} | s | told[0] for s in steps],
+                [{"run_id": run_id, "rank": rank, "step": 1, "step_ms": 1.0} | s | reported[0] for s in steps],
             )
 
 

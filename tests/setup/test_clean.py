@@ -156,7 +156,7 @@ def test_every_command_that_measures_refuses_a_published_set():
         ["scripts.runner.bench", "all"],
         ["scripts.studies.ab.ab"],
         ["scripts.runner.run_plan", "single"],
-        ["scripts.studies.loaders.verdict_measure", "--results", results],
+        ["scripts.studies.loaders.measure_loader_limit", "--results", results],
         ["scripts.studies.predict.gradient_times", "--results", results],
         ["scripts.pages.page", "--measure", "--results", results],
     ]
@@ -165,6 +165,6 @@ def test_every_command_that_measures_refuses_a_published_set():
         for words in commands
     ]
     for words, process in zip(commands, started, strict=True):
-        said = process.communicate(timeout=300)[1]
-        assert process.returncode == 2 and "is published, and nothing is measured into it" in said, (words, said)
+        output = process.communicate(timeout=300)[1]
+        assert process.returncode == 2 and "is published, and nothing is measured into it" in output, (words, output)
     assert sorted((path, path.stat().st_mtime_ns) for path in results.rglob("*")) == before

@@ -172,7 +172,7 @@ def flip_a_byte(path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "file", "verify", "said"),
+    ("damage", "file", "verify", "message"),
     [
         (remove, "val/cat/cat_0001.JPEG", False, "val/cat/cat_0001.JPEG: No such file"),
         (truncate, "train/cat/cat_0000.JPEG", False, "train/cat/cat_0000.JPEG has another size"),
@@ -180,11 +180,11 @@ def flip_a_byte(path):
         (truncate, "manifest.json", False, "its manifest.json is broken"),
     ],
 )
-def test_a_damaged_folder_is_said_and_made_again(mini, capsys, damage, file, verify, said):
+def test_a_damaged_folder_is_reported_and_made_again(mini, capsys, damage, file, verify, message):
     before = contents(mini)
     damage(mini / file)
     assert make_dataset.main(options(mini, verify=verify)) == 0
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert contents(mini) == before
     assert os.listdir(mini.parent) == [mini.name]
 

@@ -89,23 +89,23 @@ def test_each_machine_gets_a_torch_that_it_can_run(machine, tmp_path, name):
     """Protects the two commands on the machine that the suite is named for."""
     script, words, why = MACHINES[name]
     machine(script)
-    said, commands = installed(tmp_path)
-    assert re.search(why, said), said
+    output, commands = installed(tmp_path)
+    assert re.search(why, output), output
     assert commands[-1].startswith("-m uv pip install") and commands[-1].endswith(words)
 
 
 def test_without_nvidia_smi_the_newest_is_installed(machine, tmp_path):
     machine(None)
-    said, commands = installed(tmp_path)
-    assert "there is no nvidia-smi" in said and commands[-1].endswith(NEWEST)
+    output, commands = installed(tmp_path)
+    assert "there is no nvidia-smi" in output and commands[-1].endswith(NEWEST)
 
 
 @pytest.mark.parametrize("hidden", ["", "-1", " ,-1,0"])
 def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(machine, tmp_path, hidden):
     """Protects the CPU's user on a machine whose GPU is too old for any torch: it need not fit, and a line says so."""
     machine("echo 'Tesla P100-PCIE-16GB, 6.0, 470.82.01'")
-    said, commands = installed(tmp_path, CUDA_VISIBLE_DEVICES=hidden)
-    assert f"the newest, as CUDA_VISIBLE_DEVICES={hidden} asks for no GPU" in said and commands[-1].endswith(NEWEST)
+    output, commands = installed(tmp_path, CUDA_VISIBLE_DEVICES=hidden)
+    assert f"the newest, as CUDA_VISIBLE_DEVICES={hidden} asks for no GPU" in output and commands[-1].endswith(NEWEST)
     _, commands = installed(tmp_path / "one", CUDA_VISIBLE_DEVICES="0")
     assert commands == []
 
@@ -119,9 +119,9 @@ def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(machine, tmp_path, hidde
 )
 def test_where_none_fits_nothing_is_installed(machine, tmp_path, script, why):
     machine(script)
-    said, commands = installed(tmp_path)
-    assert re.search(why, said) and "Traceback" not in said and "TORCH=" in said and commands == []
-    assert said.rstrip().endswith("or CUDA_VISIBLE_DEVICES= for the CPU")
+    output, commands = installed(tmp_path)
+    assert re.search(why, output) and "Traceback" not in output and "TORCH=" in output and commands == []
+    assert output.rstrip().endswith("or CUDA_VISIBLE_DEVICES= for the CPU")
 
 
 def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
@@ -165,9 +165,9 @@ def test_uv_gets_pips_own_settings(machine, tmp_path):
     """Protects sites with a mirror: pip.conf and PIP_* hold whatever installs; what uv has no word for goes to pip."""
     from scripts.setup.install import uv_settings
 
-    def python(said):
+    def python(output):
         path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{said}\nEOF\n")
+        path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{output}\nEOF\n")
         path.chmod(0o755)
         return path
 
@@ -195,8 +195,8 @@ def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
         requirement = Requirement(line)
         locked.setdefault(requirement.name.replace("_", "-").lower(), []).append(str(requirement.specifier)[2:])
     assert len(blocks) == len(re.findall(r"^[a-z]", text, re.MULTILINE))
-    wanted = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
-    for requirement in map(Requirement, [*wanted, build.versions]):
+    expected = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    for requirement in map(Requirement, [*expected, build.versions]):
         versions = locked[requirement.name.lower()]
         assert all(requirement.specifier.contains(version) for version in versions), requirement
     (cudnn,) = [name for name in locked if name.startswith("nvidia-cudnn-cu")]
@@ -209,13 +209,13 @@ LIST = "import importlib.metadata as m; print(*[f'{d.name} {d.version}' for d in
 def differences(lock: str, came: dict[str, str]) -> dict[str, tuple[str, str]]:
     """(what the lock wants for this platform, what came) of each package that differs; came: version by name."""
     locked = map(Requirement, re.findall(r"^([a-z].*?) \\\n", (ROOT / lock).read_text(), re.MULTILINE))
-    wanted = {canonicalize_name(r.name): r.specifier for r in locked if not r.marker or r.marker.evaluate()}
+    expected = {canonicalize_name(r.name): r.specifier for r in locked if not r.marker or r.marker.evaluate()}
     came = {canonicalize_name(name): version for name, version in came.items()}
     own = {"pip", "horovod", "apex"}  # the environment's, and what is built from source
     return {
-        name: (str(wanted.get(name, "")), came.get(name, ""))
-        for name in (wanted.keys() | came.keys()) - own
-        if name not in wanted or name not in came or not wanted[name].contains(came[name])
+        name: (str(expected.get(name, "")), came.get(name, ""))
+        for name in (expected.keys() | came.keys()) - own
+        if name not in expected or name not in came or not expected[name].contains(came[name])
     }
 
 

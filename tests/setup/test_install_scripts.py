@@ -55,14 +55,14 @@ def test_build_tools_come_from_the_lock_with_their_hashes(tmp_path):
     recording = f'cp "${{@: -1}}" "{tmp_path}/tools.txt" && echo "$*" >"{tmp_path}/pip"'
     recording = f'if [[ $2 == pip ]]; then {recording}; else exec "{tmp_path}/bare/bin/python" "$@"; fi'
     put(tmp_path / "bin", python=recording)
-    wanted = ["cmake", *re.findall(r"needs=\((.+)\)", (SETUP / "install_horovod.sh").read_text())[0].split()]
-    wanted += re.findall(r"install_tools (.+) &&", (SETUP / "install_apex.sh").read_text())[0].split()
-    done = shell(INSTALL, *wanted, PYTHON=tmp_path / "bin/python")
+    expected = ["cmake", *re.findall(r"needs=\((.+)\)", (SETUP / "install_horovod.sh").read_text())[0].split()]
+    expected += re.findall(r"install_tools (.+) &&", (SETUP / "install_apex.sh").read_text())[0].split()
+    done = shell(INSTALL, *expected, PYTHON=tmp_path / "bin/python")
     assert done.returncode == 0, done.stderr
-    told = (tmp_path / "pip").read_text()
-    assert "--require-hashes" in told and "--no-deps" in told
+    reported = (tmp_path / "pip").read_text()
+    assert "--require-hashes" in reported and "--no-deps" in reported
     tools = (tmp_path / "tools.txt").read_text()
-    for name in wanted:
+    for name in expected:
         line, *rest = tools.partition(f"{name}==")[2].splitlines()
         assert line.endswith(" \\") and rest[0].startswith("    --hash=sha256:"), name
     done = shell(INSTALL, "packaging", "wheel")  # which are here

@@ -332,7 +332,7 @@ def test_a_pack_that_is_no_file_is_refused_at_once(own_data):
     assert "it ends within its header" in problem(own_data)
 
 
-def test_a_packed_file_that_is_cut_short_while_workers_read_it_is_said(own_data):
+def test_a_packed_file_that_is_truncated_while_workers_read_it_is_reported(own_data):
     """Protects the search for a bus error's cause: torch says that shared memory may be short, which it is not.
     Mutant: no sentence of its own for bus errors."""
     path = make(own_data)
@@ -403,7 +403,7 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
     packed_loaders(own_data)  # the packed files alone are enough
 
 
-def test_train_and_val_of_two_folders_are_refused_where_no_folder_tells(own_data, tmp_path):
+def test_train_and_val_of_two_folders_are_refused_where_nothing_names_the_folder(own_data, tmp_path):
     """Protects accuracy from images of another set, such as a val/ that holds what was trained on."""
     path, other = make(own_data), tmp_path / "other images"
     for part, num_images in (("train", 8), ("val", 4)):
@@ -567,7 +567,7 @@ def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
     assert len(begun) == NUM_TRAIN and max(held) <= 3 + 3 + 3
 
 
-def test_a_disk_without_room_is_said_before_anything_is_written(own_data, monkeypatch):
+def test_a_disk_without_space_is_reported_before_anything_is_written(own_data, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 10))
     with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; free space, give another folder by PACKED"):
         make(own_data)

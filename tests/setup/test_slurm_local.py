@@ -182,7 +182,7 @@ def test_a_host_whose_name_is_no_loopback_address_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_status_tells_up_from_down(cluster, tmp_path):
+def test_status_distinguishes_up_from_down(cluster, tmp_path):
     up = slurm_local("status", cluster)
     assert up.returncode == 0 and "node1" in up.stdout and "node2" in up.stdout
     down = slurm_local("status", tmp_path)
@@ -286,7 +286,7 @@ def test_the_log_of_a_job_lies_in_its_folder_whatever_the_folders_name(cluster, 
     put(tmp_path, job="echo here")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     environment |= {"RUN_DIR": str(folder), "SLURM_CONF": str(cluster / "slurm.conf")}
-    words = [SCRIPT.parents[1] / "runner/slurm_submit.sh", "--nodes=1", "--", tmp_path / "job"]
+    words = [SCRIPT.parents[2] / "launchers/slurm_submit.sh", "--nodes=1", "--", tmp_path / "job"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert (folder / "run.log").read_text() == "here\n"

@@ -31,7 +31,7 @@ def test_the_spread_of_days_by_hand():
     assert day_spread([a_set(0.0)] * 3).sd == 0  # what runs explain is no day's
     with pytest.raises(ValueError, match="3 sets"):
         day_spread([a_set(0.0)] * 2)
-    with pytest.raises(ValueError, match="repeat"):
+    with pytest.raises(ValueError, match="several rounds"):
         day_spread([a_set(0.0), a_set(0.0), a_set(0.0, names=["slurm"])])
 
 

@@ -9,6 +9,7 @@ Here launchers and attempts of two checkouts are real, and what they run trains 
 import contextlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clones import SHORT, Clone
-from support import ROOT
+from support import ROOT, environment
 
 from benchmarks.common.config.config import FIELDS, read_yaml
 from benchmarks.common.store.results import WARM_UP, read_table
@@ -82,7 +83,7 @@ def test_a_side_that_is_none_is_named(read, text, words):
         read(text)
 
 
-def test_what_a_commit_lacks_is_said_before_it_is_measured(kept_clone, read):
+def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read):
     """Protects minutes: a strategy, an option that is set, or the variables that start a launcher of any checkout."""
     folder = kept_clone.folder
     for path, old, new, variables, words in (
@@ -115,7 +116,7 @@ def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
     assert variant.fields == FIELDS.keys()
 
 
-def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
+def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
     defaults leave 0.9 to the commit, whose own is 0.5."""
     path = kept_clone.folder / "benchmarks/common/config/config.py"
@@ -127,8 +128,12 @@ def test_a_commit_is_told_every_value_that_it_knows(kept_clone, read, tmp_path):
     folder = RunFolder(tmp_path / "logs" / "single-1-1")
     folder.path.mkdir(parents=True)
     variants.write_config(variant, folder, variant.config)
-    told = read_yaml(str(folder.config))
-    assert told["momentum"] == 0.9 and told.keys() == FIELDS.keys() - {"config"} and Path(told["data"]).is_absolute()
+    reported = read_yaml(str(folder.config))
+    assert (
+        reported["momentum"] == 0.9
+        and reported.keys() == FIELDS.keys() - {"config"}
+        and Path(reported["data"]).is_absolute()
+    )
 
 
 def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read, tmp_path):
@@ -143,12 +148,12 @@ def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read
     path.write_text(old)
     commit = kept_clone.commit("a cut is a number")
     kept_clone.git("revert", "--no-edit", "HEAD")
-    for flags, told in (("", None), ("--cut 3", 3)):
+    for flags, reported in (("", None), ("--cut 3", 3)):
         variant = read(commit, ARGS=flags)
-        folder = RunFolder(tmp_path / "logs" / f"single-1-{told}")
+        folder = RunFolder(tmp_path / "logs" / f"single-1-{reported}")
         folder.path.mkdir(parents=True)
         variants.write_config(variant, folder, variant.config)
-        assert read_yaml(str(folder.config)).get("cut") == told
+        assert read_yaml(str(folder.config)).get("cut") == reported
     with pytest.raises(UserError, match=f"{commit[:12]} has no option cut estimate, which is set"):
         read(commit, ARGS="--cut estimate")
 
@@ -184,11 +189,11 @@ def test_rounds_in_blocks_leave_rows_and_a_last_line_that_says_which(untrained):
     (untrained.folder / "new.py").write_text("")
     done = untrained.run(A="HEAD", B="tree:", RESULTS="results/x", FAIL_OVER="5%", REPEATS=6)
     assert done.returncode == 3 and done.stderr == "not decided: whether B is slower by more than 5 %\n"
-    said = done.stdout.splitlines()
-    assert [line for line in said if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 7)]
-    assert said[-1].startswith("no verdict: every run has the same throughput")
-    assert any(line.startswith("sd from run to run: 0.0 %; a run after B") for line in said) and any(
-        "; 6 rounds, " in line for line in said
+    output = done.stdout.splitlines()
+    assert [line for line in output if line.startswith("round ")] == [f"round {n}: B/A 1.000" for n in range(1, 7)]
+    assert output[-1].startswith("no verdict: every run has the same throughput")
+    assert any(line.startswith("sd from run to run: 0.0 %; a run after B") for line in output) and any(
+        "; 6 rounds, " in line for line in output
     )
     results = untrained.folder / "results" / "x"
     rows = {name: read_table(results / name, "runs") for name in "AB"}
@@ -265,6 +270,43 @@ def of_folder(folder: Path) -> list[str]:
     return found
 
 
+# --- exit codes, as a shell sees them ---------------------------------------------------------------------------------
+
+RATES = """
+import hashlib, math
+name = os.environ.get("RUN_DIR", "")
+noise = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+rate = 100 * math.exp(0.01 * noise) * (0.8 if "/slow/B/" in name else 1.0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.real_interpreter
+@pytest.mark.parametrize(
+    ("results", "words", "code"),
+    [
+        ("equal", ["--fail-over", "5%"], 0),
+        ("slow", ["--fail-over", "5%"], 1),
+        ("wrong", ["--fail-over", "5"], 2),
+        ("short", ["--fail-over", "5%", "--repeats", "2"], 3),
+    ],
+)
+def test_bench_ab_has_four_exit_codes(clone, recorder, results, words, code):
+    """Protects CI: not slower, slower, wrong use, undecided, through ./bench. B's runs of `slow` are a fifth slower.
+    Mutants: undecided as 2; a failed gate as 0."""
+    program = recorder.python.with_name("recorder.py")
+    text = program.read_text().replace('{"images_per_s": 1.0}', '{"images_per_s": rate}')
+    program.write_text(text.replace("\nwords = ", f"{RATES}\nwords = ", 1))
+    env = clone.variables | recorder.variables | {"PYTHON": sys.executable, "PASSED_ON": "scripts.runner.supervisor"}
+    env |= {"SETUP": "no", "MET": '{"torch": "none"}'}
+    shutil.copy(ROOT / "bench", clone.folder)
+    words = [f"python:{recorder.python}", f"python:{recorder.python}", *words, "--results", f"results/{results}"]
+    command = [clone.folder / "bench", "ab", *words, "--strategy", "single", "--config", env["CONFIG"]]
+    env = environment(**env)
+    done = subprocess.run([*map(str, command)], cwd=clone.folder, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == code, done.stdout[-2000:] + done.stderr[-2000:]
+
+
 # --- for real -----------------------------------------------------------------------------------------------------
 
 
@@ -292,7 +334,7 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
 
     def session(*rates):
-        return ab.Session(0, time.monotonic(), {"A": [100.0] * 6, "B": [*rates]}, list("ABABAB"))
+        return ab.PairedRounds(0, time.monotonic(), {"A": [100.0] * 6, "B": [*rates]}, list("ABABAB"))
 
     slow = session(90.0, 92.0, 90.0, 92.0, 90.0, 92.0)
     step = ab.look_at_rounds(slow.log_ratios, 6)
@@ -302,11 +344,11 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 6, 0.05), close, tmp_path, 0.05) == 3
     constant = session(*[90.0] * 6)
     assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 6), constant, tmp_path, 0.05) == 3
-    said = capsys.readouterr()
-    assert "biased" not in said.out and "one look after 6 rounds, had that been set beforehand, finds" in said.out
-    assert "B is slower; B/A 0.910 [" in said.out and "no verdict: every run has the same throughput" in said.out
-    assert "correlation of each round's ratio with the one before: -0.83" in said.out
-    assert said.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
+    output = capsys.readouterr()
+    assert "biased" not in output.out and "one look after 6 rounds, had that been set beforehand, finds" in output.out
+    assert "B is slower; B/A 0.910 [" in output.out and "no verdict: every run has the same throughput" in output.out
+    assert "correlation of each round's ratio with the one before: -0.83" in output.out
+    assert output.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
     ab.report_verdict(
         ab.look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None
     )

@@ -76,8 +76,8 @@ def test_what_cannot_make_a_difference_here_is_no_run(planned):
 
 def test_the_baseline_is_without_what_the_user_turned_on(planned):
     """Protects ratios of 1: with an option in the baseline as well, it would be worth nothing."""
-    plain, told = (planned(ARGS=flags) for flags in ("", "--memory-format channels_last --fused --workers 3"))
-    assert [run.requested for run in told] == [run.requested for run in plain]
+    plain, reported = (planned(ARGS=flags) for flags in ("", "--memory-format channels_last --fused --workers 3"))
+    assert [run.requested for run in reported] == [run.requested for run in plain]
 
 
 @pytest.mark.parametrize("gpus, flags, loader", [("1", "", "synthetic"), ("1", "--loader folder", "folder")])
@@ -91,7 +91,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
 
 
 def test_without_a_strategy_there_is_a_sentence(make_variables):
-    with pytest.raises(UserError, match=r"STRATEGY is not set; for example: \./bench study ablation"):
+    with pytest.raises(UserError, match=r"no strategy is given; for example: \./bench study ablation"):
         ablation_plan.plan_runs(make_variables())
 
 
@@ -128,8 +128,8 @@ def test_ratios_are_the_familys(measured):
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
     """Protects what people see: a line an option, also of those that were not run, with n and intervals."""
     assert report.main(report.Options(measured, "ddp")) == 0
-    said = capsys.readouterr().out
-    assert "bf16" in said and "no compiler" in said
+    text = capsys.readouterr().out
+    assert "bf16" in text and "no compiler" in text
     with open(measured / "ablate.csv", newline="") as file:
         rows = {row["option"]: row for row in csv.DictReader(file)}
     assert rows["bf16"]["num_runs"] == "10" and float(rows["bf16"]["ratio_low"]) > 1.4

@@ -77,10 +77,10 @@ def test_two_real_ranks_on_request():
 def test_a_rank_that_ends_is_named():
     with (
         WorkerPool("scripts.studies.allreduce.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as workers,
-        pytest.raises(UserError) as said,
+        pytest.raises(UserError) as output,
     ):
         workers.receive("row")
-    assert "rank 0 ended with exit code 1" in str(said.value) and "carrier pigeon" in str(said.value)
+    assert "rank 0 ended with exit code 1" in str(output.value) and "carrier pigeon" in str(output.value)
 
 
 @pytest.mark.slow

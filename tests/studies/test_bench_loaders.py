@@ -52,9 +52,9 @@ def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_dat
     monkeypatch.setattr(loader_variants.shutil, "disk_usage", lambda _: SimpleNamespace(free=free_bytes[0]))
     config = Config(data=str(tiny_data), image_size=32)
     for words in ("packed 256", "webdataset", "litdata"):
-        with pytest.raises(UserError, match="GB are free; give DATA a folder of some thousand images") as told:
+        with pytest.raises(UserError, match="GB are free; give DATA a folder of some thousand images") as reported:
             loader_variants.prepare_variants(config, tmp_path, [words])
-        assert "PACKED" not in str(told.value) and not [*tmp_path.iterdir()]
+        assert "PACKED" not in str(reported.value) and not [*tmp_path.iterdir()]
     assert loader_variants.prepare_variants(config, tmp_path, ["torchvision"])  # which is copied nowhere
     del free_bytes[0]
     loader_variants.check_disk_space(config.data, tmp_path)

@@ -42,8 +42,8 @@ def band() -> tuple[float, float]:
 def test_a_forecast_stays_one_until_it_is_measured(tmp_path):
     """Protects honesty: a set from a CPU measures none of these."""
     results = set_of(tmp_path / "cpu", 100, device="cpu", device_name="Test CPU")
-    said, rows = forecast_table(results)
-    assert "nothing here is measured" in said and {row[-1] for row in rows} == {"forecast only", "estimate only"}
+    text, rows = forecast_table(results)
+    assert "nothing here is measured" in text and {row[-1] for row in rows} == {"forecast only", "estimate only"}
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_measured_row_confirms_or_refutes(tmp_path, words):
     speed = {"below the forecast": 0.9 * low, "as forecast": (low + high) / 2, "above the forecast": 1.1 * high}[words]
     results = set_of(tmp_path / "gpu", speed)
     assert measured(results).endswith(words) and "(single)" in measured(results)
-    said, rows = forecast_table(results)
-    assert f"2 of {len(rows)} rows are measured" in said  # of the roof's forecast, and of the estimate by reading
+    text, rows = forecast_table(results)
+    assert f"2 of {len(rows)} rows are measured" in text  # of the roof's forecast, and of the estimate by reading
 
 
 def test_several_gpus_count_as_one_each(tmp_path):

@@ -51,13 +51,13 @@ def test_buckets_are_those_that_ddp_makes(profile, tmp_path, bucket_cap_mb):
         model = DistributedDataParallel(build_model(SMALL, 12, CPU), bucket_cap_mb=bucket_cap_mb or None)
         for _ in range(3):
             model(torch.randn(2, 3, 32, 32)).sum().backward()
-        told = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+        reported = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     finally:
         dist.destroy_process_group()
     assert [size for size, _ in ddp_buckets(profile.gradients, bucket_cap_mb)] == [
-        int(size) for size in told.split(",")
+        int(size) for size in reported.split(",")
     ]
-    assert len(told.split(",")) == (3 if bucket_cap_mb == 0 else 7)
+    assert len(reported.split(",")) == (3 if bucket_cap_mb == 0 else 7)
 
 
 def test_a_file_of_gradients_is_read_back(tmp_path, profile):

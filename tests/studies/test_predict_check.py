@@ -27,12 +27,12 @@ def file_at(folder):
     return folder / "a file"
 
 
-@pytest.mark.parametrize("told", ["", "0"])
-def test_gpus_are_refused(monkeypatch, tmp_path, told):
+@pytest.mark.parametrize("reported", ["", "0"])
+def test_gpus_are_refused(monkeypatch, tmp_path, reported):
     """Protects from processes 'by themselves' that share a GPU, and from gloo's links beside NCCL's steps: ranks take
     the GPUs that they see, whatever NUM_GPUS says."""
     see_gpus(monkeypatch, 2)
-    monkeypatch.setenv("NUM_GPUS", told)
+    monkeypatch.setenv("NUM_GPUS", reported)
     with pytest.raises(UserError, match=r"CPUs and gloo only; CUDA_VISIBLE_DEVICES= \./bench study predict-check"):
         main(Options(out=file_at(tmp_path)))
 
@@ -59,7 +59,7 @@ def session(tmp_path_factory, tiny_data, tiny_config):
 @pytest.mark.slow
 def test_every_kind_of_window_is_in_every_round(session):
     """Protects the fairness of the session: each kind once per round."""
-    said, out = session
+    output, out = session
     names = ("alone", "exchange", "measured", "gradients")
     alone, exchange, measured, gradients = (pandas.read_csv(out / f"{name}.csv") for name in names)
     assert {*gradients[gradients.name == "fc.bias"].num_bytes} == {4 * len(PATTERNS)}  # ranks have DATA's classes
@@ -68,4 +68,4 @@ def test_every_kind_of_window_is_in_every_round(session):
         assert [*kinds[ALONE]] == [2, 2, 2] and [*kinds[SIDE_BY_SIDE]] == [4, 4, 4]
     assert {*measured.strategy} == {"ddp", "ddp_compressed"} and [*measured.groupby("round").size()] == [4, 4, 4]
     assert not exchange.wrong.any() and {*exchange.path} == {"gloo", "gloo, bf16"}
-    assert "median error" in said and "published by others" in said
+    assert "median error" in output and "published by others" in output

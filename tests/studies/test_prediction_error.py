@@ -18,7 +18,7 @@ from scripts.studies.predict.prediction_error import (
     compare_with_measured,
     measured_slowdown,
     predict_cases,
-    verdict,
+    summarize_errors,
 )
 
 MB = 10**6
@@ -119,8 +119,8 @@ def test_an_error_is_counted_from_the_nearer_end(predicted, error):
 )
 def test_the_verdict_goes_by_the_median_and_the_largest(errors, good):
     bounds = {"measured_ms": [100.0, 89.0, 121.0], "predicted_low": 90.0, "predicted_high": 120.0}
-    found, said = verdict(pandas.DataFrame({"error": errors, "off": errors} | bounds))
-    assert found is good and "interval holds the measured mean in 1 of 3" in said
+    found, text = summarize_errors(pandas.DataFrame({"error": errors, "off": errors} | bounds))
+    assert found is good and "interval holds the measured mean in 1 of 3" in text
 
 
 def test_an_interval_of_few_rounds_holds_what_it_should():

@@ -82,8 +82,8 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
     options = profile_step.Options(steps=1, output=tmp_path / "profile.csv")
     assert profile_step.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
-    said = capsys.readouterr().out
-    assert "a step takes" in said and "no roof is known for this device" in said
+    text = capsys.readouterr().out
+    assert "a step takes" in text and "no roof is known for this device" in text
     with open(tmp_path / "profile.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["kind"] == "convolution" and sum(float(row["share_pct"]) for row in rows) == pytest.approx(100)

@@ -67,9 +67,9 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
         else:
             assert float(row["efficiency_low"]) <= float(row["efficiency"]) <= float(row["efficiency_high"]) <= 1.001
     assert (results / "charts/predict.png").stat().st_size > 10_000
-    said = capsys.readouterr().out.strip().splitlines()
-    assert "80 % of one device's speed" in said[-1] and "ddp" in said[-1]
-    assert said[said.index("written:") - 2] == STRONG_CAVEAT and "too good" in STRONG_CAVEAT
+    text = capsys.readouterr().out.strip().splitlines()
+    assert "80 % of one device's speed" in text[-1] and "ddp" in text[-1]
+    assert text[text.index("written:") - 2] == STRONG_CAVEAT and "too good" in STRONG_CAVEAT
     drawn = (results / "charts/predict.svg").read_text()
     assert "computing shrinks in proportion" in drawn and "own error is not in the bands" in drawn
 
@@ -85,13 +85,13 @@ def test_the_network_between_nodes_may_be_given(results, tmp_path):
     assert "10 Gb/s between nodes" in assumed.name and "10 Gb/s are assumed" in " ".join(assumed.sources)
 
 
-@pytest.mark.parametrize(("options", "said"), [
+@pytest.mark.parametrize(("options", "text"), [
     ({"between_gbit": -1.0}, "--between-gbit is -1"),
     ({"between_gbit": float("nan")}, "--between-gbit is nan"),
     ({"between_gbit": 25.0, "machine": "h100x8"}, "h100x8 has a network of its own"),
 ])  # fmt: skip
-def test_a_network_that_means_nothing_is_refused(options, said):
-    with pytest.raises(UserError, match=said):
+def test_a_network_that_means_nothing_is_refused(options, text):
+    with pytest.raises(UserError, match=text):
         main(Options(**options))
 
 
@@ -106,8 +106,8 @@ def test_a_cpu_that_waits_for_gpus_takes_nothing_of_them(results, tmp_path, libr
     """Protects GPUs from the `busy` of links.csv, which with them is the CPU's waiting: it is assumed, and said."""
     link = link_file(tmp_path / "links.csv", library=library)
     machine = machine_model(Options(results=results, neighbours=tmp_path, link=link))
-    (said,) = [source for source in machine.sources if source.startswith("busy")]
-    assert machine.contention.value == pytest.approx(busy) and ("assumed" in said) is (library == "nccl")
+    (text,) = [source for source in machine.sources if source.startswith("busy")]
+    assert machine.contention.value == pytest.approx(busy) and ("assumed" in text) is (library == "nccl")
 
 
 def test_presets_say_what_is_not_their_own():
@@ -220,12 +220,12 @@ def test_the_sentence_says_how_many_and_the_cure():
     most = max_efficient_devices(rows, "ddp", "weak")
     below = [row for row in rows if row["strategy"] == "ddp" and row["mode"] == "weak" and row["efficiency"] < 0.8]
     assert below and most == min(row["devices"] for row in below) // 2
-    found, said = (
+    found, text = (
         remedies(machine, StrategyOptions(), [2, 4, 8, 16, 32]),
         summary_sentence(machine, rows, StrategyOptions()),
     )
     assert [number for _, number in found] == sorted((number for _, number in found), reverse=True)
-    assert (f"up to {most:,} devices" in said or "one device only" in said) and ("cure" in said)
+    assert (f"up to {most:,} devices" in text or "one device only" in text) and ("cure" in text)
 
 
 def test_published_figures_have_an_error_each():

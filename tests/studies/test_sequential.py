@@ -84,7 +84,7 @@ def test_the_question_may_be_a_limit():
 
 
 @pytest.mark.parametrize("first", ["A", "B"])
-def test_what_a_variant_leaves_behind_is_told_and_not_in_the_ratio(first):
+def test_carry_over_is_reported_and_not_in_the_ratio(first):
     """ABBA all along: A and B follow B equally often. Mutant: a random order of each round leaves 2 % in the ratio."""
     b_first = numpy.array([[(first == "B") ^ (number % 2 == 1) for number in range(20)]])
     a, b = (rows[0] for rows in pair_carry_over(numpy.random.default_rng(2), b_first.repeat(1, axis=0)))

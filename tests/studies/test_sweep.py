@@ -198,7 +198,7 @@ def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_
     expected = rows[rows.options.str.contains("group")].images_per_s.item()
     assert float(points["group"]["images_per_s"]) == pytest.approx(expected, rel=1e-6)
     text = text_of(results / "charts" / "sweep_single_norm.svg")
-    assert "failed" in text and "n = 1" in text and "one repeat" in text
+    assert "failed" in text and "n = 1" in text and "one round" in text
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
         ("ddp", "25"),
         ("single", "5"),
     ]
-    expected = strategy_throughput(points["5"].samples)
+    expected = strategy_throughput(points["5"].run_windows)
     got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
     assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
     text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
@@ -317,11 +317,11 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
     assert "without single" in bare.texts[-1].get_text()
     add_runs(around, "single", 60, asked={key: values[0]}, world_size=1)
     figure = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
-    axes, told = figure.axes[0], figure.texts[-1].get_text()
+    axes, reported = figure.axes[0], figure.texts[-1].get_text()
     joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
     if key == "compression":
-        assert "dashed: single of the set around this one" in told and "2 ranks" in figure.get_suptitle()
+        assert "dashed: single of the set around this one" in reported and "2 ranks" in figure.get_suptitle()
 
 
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
@@ -428,6 +428,6 @@ def test_a_baseline_that_has_the_option_too_stands_at_each_value(tmp_path):
     results = load_set(tmp_path)
     figure = plot_sweep.sweep_chart(results, "ddp", "workers", sweep_points(results, "ddp", "workers"))
     marks = [line for line in figure.axes[0].lines if line.get_marker() == "_" and len(line.get_xdata()) == 1]
-    bases = [group.throughput.value for group in results.timed("single")]
+    bases = [group.throughput.value for group in results.timed_groups_of("single")]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in marks] == [*zip((0, 1), bases, strict=True)]
     assert "long dash: single with the same value" in figure.texts[-1].get_text().replace("\n", " ")

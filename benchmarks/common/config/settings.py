@@ -48,11 +48,11 @@ def requested_settings(config: Config, strategy: str, ranks: int, nodes: int, th
     return launch | {"fingerprint": data} | dataclasses.asdict(config)
 
 
-def seed_of_round(half: Half, number: int) -> int | str | None:
-    """The seed of round `number`. The seeds of a list are taken in turn. None: no seed is recorded, and all rounds had
+def seed_of_round(half: Half, round_number: int) -> int | str | None:
+    """The seed of a round. The seeds of a list are taken in turn. None: no seed is recorded, and all rounds had
     the same."""
     seeds = half.get("seeds")
-    return seeds[(number - 1) % len(seeds)] if isinstance(seeds, list) and seeds else half.get("seed")
+    return seeds[(round_number - 1) % len(seeds)] if isinstance(seeds, list) and seeds else half.get("seed")
 
 
 def compared_fields(half: Half) -> Half:

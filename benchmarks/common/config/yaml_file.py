@@ -52,7 +52,7 @@ class StrictLoader(yaml.SafeLoader):
 def read_values(path: str, types: Mapping[str, Any]) -> dict[str, Any]:
     """The values of the file, by name.
 
-    types: the type of each name that the file may have. A union is of a type and some words.
+    types: the type of each name that the file may have. A union is of a type and some choices.
     Raises UserError for a file that cannot be read, an unknown name (with the nearest one) and a value of another type.
     """
     try:
@@ -73,11 +73,11 @@ def _checked(path: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
         hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
         raise UserError(f"{path}: unknown key {name!r}; {hint}")
     expected = types[name]
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     if typing.get_origin(expected) is typing.Union:
         expected, literal = typing.get_args(expected)
-        words = typing.get_args(literal)
-        if value in words:
+        choices = typing.get_args(literal)
+        if value in choices:
             return value
     if typing.get_origin(expected) is Literal:
         choices = typing.get_args(expected)
@@ -90,7 +90,7 @@ def _checked(path: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
         with contextlib.suppress(OverflowError):
             return float(value)
     if type(value) is not expected:
-        kinds = ", or ".join([f"of type {expected.__name__}", *words])
+        kinds = ", or ".join([f"of type {expected.__name__}", *choices])
         raise UserError(f"{path}: {name} is {_shown(value)}, but must be {kinds}")
     return value
 

@@ -16,6 +16,7 @@ from benchmarks.common.data.decode import Decoded, Decoder, describe_error
 from benchmarks.common.data.listing import ImageListing, list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
+from benchmarks.common.system.typed_options import typed_option
 
 MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
 
@@ -52,7 +53,9 @@ class FolderSource:
         try:
             self.listing: ImageListing = list_images(folder)
         except OSError as error:
-            raise UserError(f"cannot read {folder}: {error}; DATA must hold train/ and val/") from None
+            raise UserError(
+                f"cannot read {folder}: {error}; {typed_option('DATA')} must hold train/ and val/"
+            ) from None
         if not len(self.listing):
             raise UserError(f"{folder} holds no class folder with images; expected {folder}/<class>/*.JPEG")
         self.classes, self.target, self.name = self.listing.classes, self.listing.target, self.listing.path

@@ -1,4 +1,5 @@
-"""The tables of a result set: their columns, the one function that writes them, and the one that reads them.
+"""The tables of a result set: the one function that writes them, and the one that reads them. columns.py has their
+columns.
 
 A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. Units are in the column names; a
 missing value is an empty cell, never 0. Needs no torch; only `read_table` needs pandas.
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.config.settings import Half, settings_hash
+from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular_file, replace_atomically
 
@@ -24,53 +26,6 @@ if typing.TYPE_CHECKING:
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
-TABLES = {
-    # one row an attempt, whatever its status
-    "runs": (
-        "schema", "run_id", "settings", "strategy", "status", "reason", "exit_code", "repeat", "position",
-        "started_at", "wall_s",
-        "config", "arch", "image_size", "global_batch", "batch_per_device", "precision", "memory_format", "loader",
-        "decoder", "device", "device_name", "world_size", "nodes", "backend", "threads_per_rank", "oversubscribed",
-        "parallel",
-        "torch", "commit", "dirty",
-        "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "step_ms_p50", "step_ms_p95",
-        "exposed_comm_ms", "comm_ms", "overlap_pct", "epoch_s", "train_loss", "val_loss", "acc1", "acc5", "val_samples",
-        "compile_s", "cudagraph_skips", "peak_memory_mb", "energy_j_per_image", "flops_per_image",
-        "skipped_files", "num_by_pillow", "load_average", "governor", "steal_pct", "other_cpu_pct",
-        "other_gpu_processes", "options", "log_path",
-    ),
-    # the settings behind the column `settings` of runs: a row a hash; both halves are JSON, met may be empty
-    "settings": ("settings", "asked_hash", "asked", "met"),
-    # the samples behind a run's throughput
-    "windows": ("run_id", "window", "images", "seconds", "images_per_s"),
-    "epochs": ("run_id", "epoch", "phase", "seconds", "images", "loss", "acc1", "acc5"),
-    # every step of the timed windows has step_ms; the phases come from the accounted steps after them
-    "steps": (
-        "run_id", "rank", "step", "step_ms", "data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms",
-        "other_ms", "exposed_comm_ms", "wait_ms",
-    ),
-    # where the wall clock of a run went; the parts of a run sum to its wall_s
-    "wall": ("run_id", "part", "seconds"),
-    "telemetry": (
-        "run_id", "t_s", "device", "util_pct", "memory_used_mb", "power_w", "temperature_c", "network_mb_per_s",
-        "throttle", "clock_mhz", "other_processes",
-    ),
-    # windows that the loader study timed of one rank: the loader alone, training alone, both together
-    "loader": (
-        "run_id", "what", "images_per_s", "images_per_s_per_core", "num_windows", "images", "seconds", "arch",
-        "image_size", "global_batch", "workers", "verdict", "window",
-    ),
-    # results of `make verify` for the runs in the set's verify/; asked and met: the settings of the proof, as above
-    "equivalence": (
-        "run_id", "strategy", "started_at", "steps", "world_size", "max_relative_difference", "bit_identical",
-        "tolerance", "verdict", "reason", "asked", "met", "rounding",
-    ),
-}  # fmt: skip
-TEXT_COLUMNS = frozenset(
-    "run_id settings asked_hash asked met strategy status reason started_at config arch precision memory_format loader "
-    "decoder device device_name backend oversubscribed parallel torch commit dirty governor options log_path phase "
-    "part throttle bit_identical verdict what".split()
-)
 MAX_TABLE_BYTES = 2**32  # of a table that is read
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")

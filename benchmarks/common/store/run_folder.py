@@ -57,11 +57,11 @@ class RunFolder:
         return cls(path) if path else None
 
     @classmethod
-    def create(cls, results: Path, strategy: str, repeat: int) -> "RunFolder":
+    def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
         """A new folder in a result set, by an absolute path; its name is the run_id, which no other run has."""
         now = datetime.datetime.now().strftime("%H%M%S")
         for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
-            path = (results / "logs" / f"{strategy}-{repeat}-{now}{suffix}").resolve()
+            path = (results / "logs" / f"{strategy}-{round_number}-{now}{suffix}").resolve()
             with contextlib.suppress(FileExistsError):
                 path.mkdir(parents=True)
                 return cls(path)

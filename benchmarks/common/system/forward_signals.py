@@ -1,4 +1,11 @@
-"""Run processes one after the other, and forward ending signals to the one in progress."""
+"""What an ending signal does to a program.
+
+    end_on_signals()                    # ends it in one line; called before the imports, which take seconds
+    with forward_signals() as children:
+        children.run(["launchers/ddp.sh"])      # the signal goes to this process
+
+Standard library alone.
+"""
 
 import contextlib
 import ctypes
@@ -11,6 +18,7 @@ from typing import Any
 
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PR_SET_PDEATHSIG = 1
+STDERR = 2
 _LIBC = ctypes.CDLL(None)  # loaded here, since a forked child should load nothing
 
 
@@ -35,6 +43,44 @@ def die_with_parent() -> Callable[[], None]:
     return ask_the_kernel
 
 
+def end_on_signals() -> None:
+    """From now on an ending signal ends this process with one line on stderr and exit code 128 + signal.
+
+    SystemExit is raised, so that temporary folders are removed and child processes end. During an import the process
+    exits at once, since an exception may become another one there. A second signal is ignored, since a terminal and
+    make may both send one. A third ends the process at once. Forked children have Python's own handlers.
+    """
+    owner, received = os.getpid(), 0
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        nonlocal received
+        if os.getpid() != owner:
+            for each in ENDING_SIGNALS:
+                signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+            signal.raise_signal(signum)
+            return
+        received += 1
+        if received == 1:
+            with contextlib.suppress(OSError):  # a terminal that has gone
+                os.write(STDERR, f"stopped by {signal.Signals(signum).name}\n".encode())
+        if received > 2 or _is_importing(frame):
+            os._exit(128 + signum)
+        if received == 1:
+            raise SystemExit(128 + signum)
+
+    for signum in ending_signals():
+        signal.signal(signum, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class SignalForwarder:
     """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process is a SIGTERM to its child.
 
@@ -47,6 +93,7 @@ class SignalForwarder:
         """The first signal that was received; 0: none."""
         self._num_received = 0
         self._child: subprocess.Popen[Any] | None = None
+        self._has_session = False
 
     def run(self, command: Sequence[object], *, after_signal: bool = False, **popen: Any) -> int:
         """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
@@ -54,15 +101,24 @@ class SignalForwarder:
         after_signal: start it although a signal was received before. Else it is not started then, and the signal's
         number, less than 0, is returned.
 
+        popen: keywords of subprocess.Popen. With start_new_session, a signal goes to the child's whole group.
+
         The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
         """
         num_received = self._num_received  # first: what comes from here on ends the child
         if self.signum and not after_signal:
             return -self.signum
         words = [str(word) for word in command]
-        self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
+        self._has_session = bool(popen.get("start_new_session"))
+        # The child has SIGINT blocked until it sets handlers. Else Ctrl-C would print the traceback of a Python program
+        # that is still starting. SIGTERM ends the child meanwhile.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self._child = subprocess.Popen(words, preexec_fn=die_with_parent(), close_fds=False, **popen)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self._num_received != num_received:  # before the child had a name
-            self._child.terminate()
+            self._terminate()
         code = self._child.wait()
         self._child = None
         return code
@@ -71,6 +127,14 @@ class SignalForwarder:
         self.signum = self.signum or signum
         self._num_received += 1
         if self._child:
+            self._terminate()
+
+    def _terminate(self) -> None:
+        assert self._child is not None
+        if self._has_session and self._child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGTERM)
+        else:
             self._child.terminate()
 
 
@@ -80,6 +144,7 @@ def forward_signals() -> Iterator[SignalForwarder]:
     forwarder, before = SignalForwarder(), {}
     for signum in ending_signals():
         before[signum] = signal.signal(signum, forwarder._forward)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
     try:
         yield forwarder
     finally:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.common.system.accelerators import other_devices, refuse_other_accelerator, wants_cpu
 from benchmarks.common.system.commands import make_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
@@ -61,8 +62,10 @@ class NvidiaSmiResult:
 
 
 def query_gpus() -> NvidiaSmiResult:
-    """The GPUs and the driver of this machine, unless CUDA_VISIBLE_DEVICES hides all. Never raises, and waits at most
-    NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi."""
+    """The GPUs and the driver of this machine, unless DEVICE=cpu or CUDA_VISIBLE_DEVICES hides all. Waits at most
+    NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi. Raises UserError for a wrong DEVICE."""
+    if wants_cpu():
+        return NvidiaSmiResult(problem="DEVICE=cpu asks for no GPU")
     visible = _visible_devices()
     if visible is not None and not any(visible):
         return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
@@ -148,15 +151,22 @@ def _sm_name(capability: tuple[int, ...]) -> str:
 
 
 def usable_gpus() -> int:
-    """How many GPUs torch can run kernels on here; 0 where there is none, or CUDA_VISIBLE_DEVICES hides all.
+    """How many GPUs torch can run kernels on here; 0 where there is none, or DEVICE or CUDA_VISIBLE_DEVICES hides all.
 
-    Raises UserError where CUDA_VISIBLE_DEVICES does not hide the GPUs, but torch cannot use them: the driver is too old
-    for this torch, this torch has no kernels for them, or no CUDA, or CUDA_VISIBLE_DEVICES names a GPU that is missing.
+    Raises UserError where torch has an accelerator that is not NVIDIA's, and where there are GPUs that are not hidden,
+    but torch cannot use them: the driver is too old for this torch, this torch has no kernels for them, or no CUDA, or
+    CUDA_VISIBLE_DEVICES names a GPU that is missing.
     """
     visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _visible_devices()
-    hidden = named is not None and not any(named)
+    hidden = wants_cpu() or (named is not None and not any(named))
     nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
-    if hidden or not (nodes or shutil.which("nvidia-smi")):
+    if hidden:
+        return 0
+    if not (nodes or shutil.which("nvidia-smi")):
+        if other_devices(DEVICES):
+            import torch
+
+            refuse_other_accelerator(torch)
         return 0
     # As NVML and nvidia-smi number GPUs. CUDA's own order is by speed: telemetry would be of others than those in use.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")

@@ -9,6 +9,7 @@ import re
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.typed_options import typed_option
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
 MAX_DIGITS = 9  # more than any machine has of anything
@@ -23,7 +24,7 @@ def number_from_env(name: str, what: str, least: int = 1) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS or int(text) < least:
-        raise UserError(f"{name} is {text[:40]!r}, but must be {what}, {least} or more")
+        raise UserError(f"{typed_option(name)} is {text[:40]!r}, but must be {what}, {least} or more")
     return int(text)
 
 
@@ -74,8 +75,8 @@ def _visible_gpus() -> list:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Cores that this process may use; all, where the system does not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def num_ranks() -> int:

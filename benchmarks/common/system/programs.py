@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.typed_options import typed_option
 
 Errors = tuple[type[Exception], ...]
 
@@ -32,7 +33,10 @@ def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), 
     except OSError as error:
         if not writes:
             raise
-        print(f"error: {error.filename or writes}: {error.strerror}; choose another RESULTS=", file=sys.stderr)
+        print(
+            f"error: {error.filename or writes}: {error.strerror}; choose another {typed_option('RESULTS', '')}",
+            file=sys.stderr,
+        )
     return 2
 
 

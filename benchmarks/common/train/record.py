@@ -12,7 +12,8 @@ import torchvision
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.devices import RankContext, device_name
-from benchmarks.common.store.results import TABLES, append_rows
+from benchmarks.common.store.columns import TABLES, columns_from
+from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.train.clock import Window
 from benchmarks.common.train.exit_codes import boot_id
@@ -99,8 +100,11 @@ class Record:
 
         measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
         settings, stored as "met". It goes into the row, too, where runs.csv has a column for it; None empties that
-        column and is no setting.
+        column and is no setting. Raises ValueError for a column that has the other source in columns.py.
         """
+        settings = {name for name, value in resolved.items() if value is not None}
+        if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
+            raise ValueError(f"columns.py has another source for {', '.join(sorted(misplaced))}")
         context = self.context
         resolved = {
             "device": context.device.type,

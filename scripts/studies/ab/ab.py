@@ -34,6 +34,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
@@ -41,6 +42,7 @@ from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
 from scripts.stats.intervals import RatioEstimate
+from scripts.strategies import strategy_list
 from scripts.studies.ab import variants
 from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, carry_over, look_at_rounds
 from scripts.studies.ab.variants import Variant
@@ -49,7 +51,7 @@ VariantPair = tuple[Variant, Variant]
 
 
 @dataclasses.dataclass
-class Session:
+class PairedRounds:
     """What has been measured so far of A and B."""
 
     seed: int
@@ -84,31 +86,32 @@ class RunFailed(Exception):
 def main(found: dict[str, Any] | None = None) -> int:
     """Compare A and B, which are in the environment with all other variables. found: gets the result, for --json."""
     variables = read_variables()
-    limit = parse_percent(os.environ["FAIL_OVER"], "FAIL_OVER") if os.environ.get("FAIL_OVER") else None
+    limit = parse_percent(os.environ["FAIL_OVER"], typed_option("FAIL_OVER")) if os.environ.get("FAIL_OVER") else None
     most = variables.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
     if not variables.strategy:
-        raise UserError("STRATEGY is not set; for example: ./bench ab HEAD~1 tree: --strategy ddp")
+        raise UserError("no strategy is given; for example: ./bench ab HEAD~1 tree: --strategy ddp")
     if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
         raise UserError(
             "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
-    strategy = preflight.parse_strategy(variables.strategy)
+    strategy = strategy_list.parse_strategy(variables.strategy)
     a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
-    runs = {variant.name: timed_run(variant, strategy, variables) for variant in (a, b)}
+    runs = {variant.name: run_of_variant(variant, strategy, variables) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
     if os.environ.get("PLAN") == "yes":
         return 0
     if variables.results and (variables.results / "ab.json").exists():
-        raise UserError(f"{variables.results} holds a comparison already, of another session; choose another RESULTS=")
+        another = f"choose another {typed_option('RESULTS', '')}"
+        raise UserError(f"{variables.results} holds a comparison already, of another session; {another}")
     results = preflight.open_result_set(variables.results, "ab-")
     with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
             schedule.record_lost_runs(results / name)
-        session = Session(time.time_ns() % 2**32, time.monotonic())
+        paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
         run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, children)
         try:
-            step = run_rounds(run_variant, session, most, limit or 0.0, variables.budget_s)
+            step = run_rounds(run_variant, paired, most, limit or 0.0, variables.budget_s)
         except RunFailed as failed:
             print(f"failed: {failed}", file=sys.stderr)
             return 1
@@ -119,10 +122,10 @@ def main(found: dict[str, Any] | None = None) -> int:
             load_set(results / name).refuse_contradictions()
     if found is not None and (results / "ab.json").exists():
         found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
-    return report_verdict(step, session, results, limit)
+    return report_verdict(step, paired, results, limit)
 
 
-def timed_run(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
+def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
     whole = run_plan.make_run(variables, run_plan.RunSpec(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
@@ -163,10 +166,10 @@ class VariantRunner:
     checkouts: dict[str, Path]
     children: SignalForwarder
 
-    def __call__(self, name: str, number: int, position: int, label: str) -> float | None:
+    def __call__(self, name: str, round_number: int, position: int, label: str) -> float | None:
         """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
-        run = dataclasses.replace(self.runs[name], round=number, position=position)
+        run = dataclasses.replace(self.runs[name], round=round_number, position=position)
         run_folder, env = run_plan.create_run_folder(run, folder, label)
         variants.write_config(variant, run_folder, run.config)
         env["PYTHON"] = variant.python
@@ -174,9 +177,9 @@ class VariantRunner:
         code = schedule.start_launcher(run, run_folder, env, self.children, self.checkouts[name])
         if self.children.signum:
             return None
-        return self._rate(name, run_folder, number, code)
+        return self._rate(name, run_folder, round_number, code)
 
-    def _rate(self, name: str, run_folder: RunFolder, number: int, code: int) -> float | None:
+    def _rate(self, name: str, run_folder: RunFolder, round_number: int, code: int) -> float | None:
         rows = read_table(run_folder.results, "runs")
         row: Any = next((row for row in rows.itertuples() if row.run_id == run_folder.run_id), None)
         if row is None or code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
@@ -185,9 +188,9 @@ class VariantRunner:
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
         met = run_folder.settings().get("met", {})
         if f"{met.get('commit')} {met.get('local_changes')}".strip() != self.variants[name].source:
-            why = "its files were changed while they were measured (or git sees those in RESULTS)"
+            why = "its files were changed while they were measured (or git sees those in the result set)"
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
-        if not number:
+        if not round_number:
             return None
         if not row.images_per_s > 0:
             raise RunFailed(f"{name}, {self.variants[name].text}: timed nothing; its log: {run_folder.log}")
@@ -195,34 +198,36 @@ class VariantRunner:
 
 
 def run_rounds(
-    run_variant: VariantRunner, session: Session, most: int, limit: float, budget_s: float | None
+    run_variant: VariantRunner, paired: PairedRounds, most: int, limit: float, budget_s: float | None
 ) -> SequentialResult:
     """Rounds until the answer is clear, or there are no more, or time is over, or a signal comes."""
-    start = random.Random(session.seed).choice("AB")
+    start = random.Random(paired.seed).choice("AB")
     pair = start + "AB".replace(start, "")
     for name in reversed(pair):  # so that the first run follows one of its own, as the first of each block does
         if not run_variant.children.signum:
             run_variant(name, 0, 0, f"{name} {WARM_UP}")
     step, longest_s = look_at_rounds([], most, limit), 0.0
     while step.more and not run_variant.children.signum:
-        number, began = len(session.first) + 1, time.monotonic()
-        if budget_s is not None and began - session.began + longest_s > budget_s:
-            print(f"BUDGET={budget_s:g}s: another round, of about {longest_s:.0f} s, does not fit")
+        round_number, began = len(paired.first) + 1, time.monotonic()
+        if budget_s is not None and began - paired.began + longest_s > budget_s:
+            print(
+                f"{typed_option('BUDGET', f'{budget_s:g}s')}: another round, of about {longest_s:.0f} s, does not fit"
+            )
             break
-        order = pair if number % 2 else pair[::-1]
+        order = pair if round_number % 2 else pair[::-1]
         rates = {}
         for place, name in enumerate(order, 1):
             if not run_variant.children.signum:
-                rates[name] = run_variant(name, number, place, f"{name} {number}/{most}")
+                rates[name] = run_variant(name, round_number, place, f"{name} {round_number}/{most}")
         if run_variant.children.signum:
             break
         for name, rate in rates.items():
             if rate is not None:
-                session.rates[name].append(rate)
-        session.first.append(order[0])
-        step, longest_s = look_at_rounds(session.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
-        write_result(run_variant, session, step)
-        print(f"round {number}: {format_ratio(step)}", flush=True)
+                paired.rates[name].append(rate)
+        paired.first.append(order[0])
+        step, longest_s = look_at_rounds(paired.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
+        write_result(run_variant, paired, step)
+        print(f"round {round_number}: {format_ratio(step)}", flush=True)
     return step
 
 
@@ -232,34 +237,34 @@ def format_ratio(step: SequentialResult) -> str:
     return f"B/A {found.value:.3f} {format_interval(found.low, found.high, '{:.3f}'.format)}".strip()
 
 
-def write_result(run_variant: VariantRunner, session: Session, step: SequentialResult) -> None:
+def write_result(run_variant: VariantRunner, paired: PairedRounds, step: SequentialResult) -> None:
     """ab.json: what is compared, and what was found so far; no round is lost."""
     compared = {
         name: {"is": variant.text, "source": variant.source, "python": variant.python}
         for name, variant in run_variant.variants.items()
     }
     found = dataclasses.asdict(step.estimate) | {"paired": True, "lag_1_correlation": step.correlation}
-    found |= {"carry_over": session.carry_over.value, "sd_of_runs": session.sd}
-    found |= {"seconds": time.monotonic() - session.began}
-    rounds = {"order_seed": session.seed, "first": session.first, "images_per_s": session.rates}
+    found |= {"carry_over": paired.carry_over.value, "sd_of_runs": paired.sd}
+    found |= {"seconds": time.monotonic() - paired.began}
+    rounds = {"order_seed": paired.seed, "first": paired.first, "images_per_s": paired.rates}
     strategy = run_variant.runs["A"].strategy
     write_json(run_variant.results / "ab.json", {"strategy": strategy, **compared, "rounds": rounds, "b_over_a": found})
 
 
-def report_verdict(step: SequentialResult, session: Session, results: Path, limit: float | None) -> int:
+def report_verdict(step: SequentialResult, paired: PairedRounds, results: Path, limit: float | None) -> int:
     """Print what was found; returns the exit code, which the last line explains."""
-    found, num_rounds = step.estimate, len(session.first)
-    seconds = time.monotonic() - session.began
+    found, num_rounds = step.estimate, len(paired.first)
+    seconds = time.monotonic() - paired.began
     rates = ""
     if num_rounds:
-        a, b = (math.exp(sum(map(math.log, session.rates[name])) / num_rounds) for name in "AB")
+        a, b = (math.exp(sum(map(math.log, paired.rates[name])) / num_rounds) for name in "AB")
         rates = f"A {format_number(a)} images/s, B {format_number(b)}; "
     print(f"\n{rates}{plural(num_rounds, 'round')}, {seconds:.0f} s; {results}")
-    if session.sd is not None:
-        left = session.carry_over
+    if paired.sd is not None:
+        left = paired.carry_over
         interval = format_interval(left.low, left.high, "{:.3f}".format)
         print(
-            f"sd from run to run: {100 * session.sd:.1f} %; a run after B over one after A: {left.value:.3f} {interval}"
+            f"sd from run to run: {100 * paired.sd:.1f} %; a run after B over one after A: {left.value:.3f} {interval}"
         )
     if step.correlation is not None:
         print(f"correlation of each round's ratio with the one before: {step.correlation:.2f}")
@@ -268,9 +273,9 @@ def report_verdict(step: SequentialResult, session: Session, results: Path, limi
         print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
     if step.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
-    said = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
-    said += f": {found.why}" if found.why else ""
-    print(f"{said}; {format_ratio(step)}" if num_rounds else "no verdict: no round was done", flush=True)
+    sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
+    sentence += f": {found.why}" if found.why else ""
+    print(f"{sentence}; {format_ratio(step)}" if num_rounds else "no verdict: no round was done", flush=True)
     if limit is None:
         return 0
     percent = f"{100 * limit:g} %"

@@ -54,7 +54,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 
 def is_on_one_node(commit: str, strategy: str) -> bool:
-    """Whether the commit's launcher says so: see preflight.ranks_and_nodes, which reads this checkout's."""
+    """Whether the commit's launcher says so: see strategy_list.total_ranks_and_nodes, which reads this checkout's."""
     return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
 
 
@@ -118,7 +118,7 @@ def _remove_left_over() -> None:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def git(*words: str, quiet: bool = False) -> str:
+def git(*arguments: str, quiet: bool = False) -> str:
     """What git prints in this checkout; '' where it fails. quiet: 'yes' where it does not."""
-    said = source_version.git(*words)
-    return "" if said is None else "yes" if quiet else said.decode(errors="surrogateescape")
+    output = source_version.git(*arguments)
+    return "" if output is None else "yes" if quiet else output.decode(errors="surrogateescape")

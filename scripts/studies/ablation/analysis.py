@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from scripts.sets.result_set import Group, ResultSet
+from benchmarks.common.system.typed_options import typed_option
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
@@ -65,7 +66,7 @@ class OptionResult:
     """The runs of the baseline, of one option, or of all together; or why there are none."""
 
     name: str
-    group: Group | None
+    group: RunGroup | None
     ratio: RatioEstimate | None
     """Throughput over the baseline's; None for the baseline itself."""
     why_not: str = ""
@@ -85,21 +86,21 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     The intervals of the ratios are simultaneous. Raises UserError where the baseline was not timed, or the
     set has one option's runs in several settings.
     """
-    groups: dict[str, Group] = {}
+    groups: dict[str, RunGroup] = {}
     for group in results.groups:
         name = option_name(group.settings) if group.strategy == strategy else ""
-        if name and (group.samples or name not in groups):
-            if name in groups and groups[name].samples:
+        if name and (group.run_windows or name not in groups):
+            if name in groups and groups[name].run_windows:
                 raise UserError(
                     f"{results.path} has {name} in several settings: {groups[name].label}, and {group.label}; "
-                    "measure into a set of its own: RESULTS=results/new"
+                    f"measure into a set of its own: {typed_option('RESULTS', 'results/new')}"
                 )
             groups[name] = group
     baseline = groups.get(BASELINE)
-    if baseline is None or not baseline.samples:
+    if baseline is None or not baseline.run_windows:
         ablate = bench_command("study ablation", strategy=strategy)
         raise UserError(f"{results.path} has no timed baseline of {strategy}; {ablate} makes one")
-    timed = {name: group.sample for name, group in groups.items() if group.samples}
+    timed = {name: group.sample for name, group in groups.items() if group.run_windows}
     ratios = ratios_to_baseline(BASELINE, timed)
     names = [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
     return [_result(name, groups.get(name), ratios.get(name)) for name in names]
@@ -107,12 +108,12 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
 
 def studied_strategies(results: ResultSet) -> list[str]:
     """The strategies with a timed baseline."""
-    timed = (group for group in results.groups if group.samples and option_name(group.settings) == BASELINE)
+    timed = (group for group in results.timed_groups if option_name(group.settings) == BASELINE)
     return [*dict.fromkeys(group.strategy for group in timed)]
 
 
-def _result(name: str, group: Group | None, ratio: RatioEstimate | None) -> OptionResult:
-    if group is not None and group.samples:
+def _result(name: str, group: RunGroup | None, ratio: RatioEstimate | None) -> OptionResult:
+    if group is not None and group.run_windows:
         return OptionResult(name, group, ratio)
     reasons = [] if group is None else [text for text in dict.fromkeys(group.rows.reason) if text]
     why_not = "; ".join(reasons) or "not run: here it comes to what the baseline has"

@@ -16,14 +16,15 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
-from scripts.charts.chart_command import report_nothing, save_study_chart
-from scripts.charts.figures import describe_rows, footnote
-from scripts.sets.result_set import Group, ResultSet, load_set
+from scripts.charts.figures import footnote
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_text import describe_rows
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.stats.intervals import FEW_ROUNDS
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
+from scripts.studies.study_chart import report_nothing, save_study_chart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ def table(results: Sequence[OptionResult]) -> str:
 
 
 def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResult]) -> Figure:
-    """Bars of throughput over the baseline's mean, from 0, with every repeat, the simultaneous intervals and n."""
+    """Bars of throughput over the baseline's mean, from 0, with every run, the simultaneous intervals and n."""
     groups = [option.group for option in options if option.group is not None]
     baseline = groups[0].throughput
     assert baseline is not None
@@ -61,7 +62,7 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
     axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")
     notes = [
-        f"black lines: simultaneous 95 % intervals ({method_text(len(bars) - 1)}); dots: repeats over the baseline's."
+        f"black lines: simultaneous 95 % intervals ({method_text(len(bars) - 1)}); dots: runs over the baseline's."
         if any(bar.low is not None for bar in bars)
         else f"no interval: {FEW_ROUNDS}.",
         f"baseline: {format_number(baseline.value)} images/s.",
@@ -71,18 +72,18 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     return figure
 
 
-def _bar(option: OptionResult, group: Group, baseline_images_per_s: float) -> Bar:
-    repeats, ratio = numpy.exp(group.sample.logs) / baseline_images_per_s, option.ratio
+def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) -> Bar:
+    ratios_of_runs, ratio = numpy.exp(group.sample.logs) / baseline_images_per_s, option.ratio
     value = ratio.value if ratio else 1.0
     low, high = (ratio.low, ratio.high) if ratio else (None, None)
-    cells = (str(len(repeats)), f"{value:.2f}", format_interval(low, high, "{:.2f}".format))
-    return Bar(option.name, value, low, high, [*map(float, repeats)], cells, group.parallel, 0)
+    cells = (str(len(ratios_of_runs)), f"{value:.2f}", format_interval(low, high, "{:.2f}".format))
+    return Bar(option.name, value, low, high, [*map(float, ratios_of_runs)], cells, group.parallel, 0)
 
 
 def main(options: Options) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
-    if not any(group.samples and group.strategy == strategy for group in results.groups):
+    if not any(group.run_windows and group.strategy == strategy for group in results.groups):
         return report_nothing(results, f"no ok run of {strategy} in {results.path}")
     measured = option_results(results, strategy)
     print(table(measured))

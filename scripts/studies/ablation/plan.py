@@ -20,6 +20,7 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, RunSpec, make_run, order_rounds
+from scripts.strategies import strategy_list
 from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
 
 
@@ -27,8 +28,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
     variable that is missing or wrong."""
     if not variables.strategy:
-        raise UserError("STRATEGY is not set; for example: ./bench study ablation --strategy ddp")
-    strategy, config = preflight.parse_strategy(variables.strategy), load_config(variables.flags)
+        raise UserError("no strategy is given; for example: ./bench study ablation --strategy ddp")
+    strategy, config = strategy_list.parse_strategy(variables.strategy), load_config(variables.flags)
     if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
     preflight.check_ranks([config], [variables.ranks_here])
@@ -86,4 +87,4 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
 
 def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.ablation.chart", "--strategy", preflight.parse_strategy(variables.strategy)]
+    return ["scripts.studies.ablation.chart", "--strategy", strategy_list.parse_strategy(variables.strategy)]

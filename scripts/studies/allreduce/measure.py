@@ -28,9 +28,9 @@ from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
@@ -47,6 +47,7 @@ from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
+from scripts.studies.measured_csv import add_rows
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
@@ -57,7 +58,7 @@ def main(options: Options) -> int:
     if options.rounds < 2 or options.largest < SMALLEST_BYTES:
         raise UserError("an interval needs --rounds 2 or more, and a size --largest 1024 or more")
     if num_ranks < 2:
-        raise UserError("an all-reduce needs two ranks; set NPROC=2 or more")
+        raise UserError(f"an all-reduce needs two ranks; set {typed_option('NPROC', 2)} or more")
     paths = choose_paths(options.only)
     rows = []
     num_sizes = len(message_sizes(options.largest))

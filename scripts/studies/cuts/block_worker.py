@@ -1,4 +1,4 @@
-"""A rank that times the model's blocks as often as it is told to, as `cut: auto` does, and says what they took.
+"""A rank that times the model's blocks for each line on stdin, as `cut: auto` does, and prints what they took.
 
     from scripts.studies.cuts.block_worker import main        # scripts.studies.cuts.measure starts it
 

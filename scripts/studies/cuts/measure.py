@@ -23,9 +23,9 @@ from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import CutsOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.worker_pool import WorkerPool
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers.overhead import interval
 
 NUM_RANKS, AUTO = 2, "auto"

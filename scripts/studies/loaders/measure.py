@@ -32,13 +32,13 @@ from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions as Options
-from scripts.runner.measured_figures import origin
 from scripts.runner.preflight import check_data
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart
 from scripts.studies.loaders.cpu_costs import measure_costs
 from scripts.studies.loaders.loader_variants import Batches, LoaderVariant, prepare_variants
+from scripts.studies.measured_csv import origin
 
 WARMUP_IMAGES = 64
 PLAIN = "torchvision, Pillow"

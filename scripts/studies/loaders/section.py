@@ -9,7 +9,7 @@ from benchmarks.common.store.results import read_table
 from scripts.pages.study_sections import Measurement, ReportTable, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_interval, format_number
-from scripts.studies.loaders.verdict import rates, verdict
+from scripts.studies.loaders.loader_limit import describe_limit, rates
 
 
 def tables(results: ResultSet) -> list[ReportTable]:
@@ -25,7 +25,7 @@ def tables(results: ResultSet) -> list[ReportTable]:
         per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
         cells.append([what, speed, per_core_text, f"{own.num_windows.sum():.0f}"])
     header = ("one rank", "images/s", "images/s a core", "n windows")
-    return [ReportTable("Is the loader the limit?", f"{verdict(windows)}.", header, cells)]
+    return [ReportTable("Is the loader the limit?", f"{describe_limit(windows)}.", header, cells)]
 
 
 def missing(results: Path) -> list[Measurement]:
@@ -34,7 +34,7 @@ def missing(results: Path) -> list[Measurement]:
     loaders = {*runs[runs.status == "ok"].loader}
     if loaders == {"synthetic"} or (results / "loader.csv").exists():
         return []
-    command = [sys.executable, "-m", "scripts.studies.loaders.verdict_measure", "--results", str(results)]
+    command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--results", str(results)]
     return [Measurement(command, {})]
 
 

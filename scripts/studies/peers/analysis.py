@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from benchmarks.common.store.results import format_cell
-from scripts.sets.power import precise_enough
+from scripts.sets.rounds_needed import precise_enough
 from scripts.stats.families import Sample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
@@ -51,7 +51,7 @@ def estimate_ratio(peer: str, suite: str, launches: Iterable[Launch]) -> RatioEs
 
 def is_precise(peer: str, suite: str, launches: Iterable[Launch], width: float) -> bool:
     """Whether the interval of the ratio reaches no further than `width` to each side, as a fraction, and did so a round
-    before (scripts/sets/power.py says why)."""
+    before (scripts/sets/rounds_needed.py says why)."""
     samples = paired_samples(peer, suite, launches)
     return bool(len(samples[peer].logs)) and precise_enough(samples, {suite: peer}, width)
 

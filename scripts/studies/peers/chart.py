@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, draw_bars
 from scripts.charts.figures import footnote, make_figure
-from scripts.sets.safe_names import read_rows
 from scripts.stats.formatting import format_interval
+from scripts.studies.measured_csv import read_rows
 from scripts.studies.peers.analysis import Launch, ratio_rows
 
 

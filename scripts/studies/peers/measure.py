@@ -35,6 +35,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.typed_options import typed_option
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import PeersOptions as Options
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -98,7 +99,8 @@ def main(options: Options) -> int:
     limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_result_set(variables.results, "peers-")
     if (results / "peers.csv").exists():
-        raise UserError(f"{results} has peers of another session; choose another RESULTS=, or move peers.csv away")
+        another = f"choose another {typed_option('RESULTS', '')}"
+        raise UserError(f"{results} has peers of another session; {another}, or move peers.csv away")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
     available = [peer for peer in chosen if peer.name not in why_not]
     with repeated_images(config.data, all_images) as folder:
@@ -219,7 +221,8 @@ def wait_for(child: subprocess.Popen[str], limit_s: float | None) -> tuple[str, 
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             limit = limit_s or 0.0
-            raise UserError(f"ended with no result, after {limit:g} s; TIMEOUT={2 * limit:g} gives it more") from None
+            more = typed_option("TIMEOUT", f"{2 * limit:g}")
+            raise UserError(f"ended with no result, after {limit:g} s; {more} gives it more") from None
     return stdout, stderr, child.returncode
 
 

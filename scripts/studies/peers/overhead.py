@@ -32,8 +32,8 @@ from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers.repeated_images import repeated_images
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2

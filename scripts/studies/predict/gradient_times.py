@@ -29,9 +29,9 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.train.clock import Clock
 from scripts.options.study_options import GradientTimesOptions as Options
 from scripts.runner.make_variables import read_variables
-from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import why_not_writable
 from scripts.sets.result_set import BASELINE, load_set
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.predict.machine_models import baseline_of
 from scripts.studies.predict.timeline import Gradient
 

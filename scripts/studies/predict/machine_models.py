@@ -18,7 +18,7 @@ import pandas
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
-from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
 from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.sets.step_breakdown import mean_over_steps, step_parts
 from scripts.studies.allreduce.links import Link, LinkFit
@@ -245,7 +245,7 @@ def this_machine(
     )
 
 
-def _baseline_parts(results: ResultSet, group: Group | None) -> pandas.DataFrame:
+def _baseline_parts(results: ResultSet, group: RunGroup | None) -> pandas.DataFrame:
     """The step breakdown of the baseline's runs, as step_parts. Raises UserError where there is none."""
     steps = results.table("steps")
     parts = step_parts(group, steps) if group is not None and len(steps) else pandas.DataFrame()
@@ -273,10 +273,10 @@ def _measured_step(parts: pandas.DataFrame, images: float, gradients: tuple[Grad
     )
 
 
-def baseline_of(results: ResultSet) -> Group | None:
+def baseline_of(results: ResultSet) -> RunGroup | None:
     """The group of the baseline's runs that most strategies of a set are compared with; None without any."""
     labels = [*results.baselines.values()]
-    return max(results.timed(BASELINE), key=lambda group: labels.count(group.label), default=None)
+    return max(results.timed_groups_of(BASELINE), key=lambda group: labels.count(group.label), default=None)
 
 
 def mean_s(parts: pandas.DataFrame, column: str) -> UncertainValue:

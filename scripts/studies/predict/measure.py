@@ -27,11 +27,11 @@ from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import PredictCheckOptions as Options
-from scripts.runner.measured_figures import add_rows
 from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes
 from scripts.studies.allreduce.worker_pool import WorkerPool
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.predict.network_namespaces import joined_namespaces
 from scripts.studies.predict.prediction_error import (
     ALONE,
@@ -41,8 +41,8 @@ from scripts.studies.predict.prediction_error import (
     SIDE_BY_SIDE,
     compare_with_measured,
     predict_cases,
+    summarize_errors,
     table,
-    verdict,
 )
 from scripts.studies.predict.published_figures import published_table
 
@@ -92,7 +92,7 @@ def main(options: Options) -> int:
     if options.output:
         network = {"network": f"{options.gbit:g} Gb/s" if options.gbit else "loopback"}
         add_rows(options.output, [network | row for row in compared.to_dict("records")])
-    passed, sentences = verdict(compared)
+    passed, sentences = summarize_errors(compared)
     print(table(compared), sentences, f"written: {options.out}", sep="\n\n")
     if not options.gbit:
         print("\n" + published_table())

@@ -41,15 +41,15 @@ def joined_namespaces(gbit: float) -> Iterator[tuple[list[list[str]], str]]:
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
 
 
-def _ip(*words: str) -> None:
-    _run(["ip", *words])
+def _ip(*arguments: str) -> None:
+    _run(["ip", *arguments])
 
 
-def _run(words: list[str]) -> None:
+def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True)
     except FileNotFoundError:
-        raise UserError(f"{words[0]} is not installed; run: apt-get install iproute2") from None
+        raise UserError(f"{command[0]} is not installed; run: apt-get install iproute2") from None
     if done.returncode:
-        why = f"`{' '.join(words)}` failed ({done.stderr.strip()})"
+        why = f"`{' '.join(command)}` failed ({done.stderr.strip()})"
         raise UserError(f"{why}; --gbit needs root and a kernel with veth and tbf")

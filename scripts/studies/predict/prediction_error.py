@@ -225,7 +225,7 @@ def compare_with_measured(predictions: pandas.DataFrame, measured: pandas.DataFr
     return pandas.DataFrame(rows)
 
 
-def verdict(compared: pandas.DataFrame) -> tuple[bool, str]:
+def summarize_errors(compared: pandas.DataFrame) -> tuple[bool, str]:
     """(whether the errors are within bounds, three lines). The lines are on the errors, on the differences from the
     measured means, and on how many of the measured means are inside the predictions' intervals."""
     errors = compared.error.abs()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
-from scripts.sets.result_set import Group, ResultSet
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.roofline.analysis import EXPECTED, GPUS, Expectation
 
@@ -79,7 +79,7 @@ def expectation_cell(expected: Expectation, results: ResultSet) -> str:
     return best_beside(alike, (expected.low, expected.high))
 
 
-def best_beside(alike: Sequence[Group], ends: tuple[float, float] | None) -> str:
+def best_beside(alike: Sequence[RunGroup], ends: tuple[float, float] | None) -> str:
     """The best images/s per GPU of these groups, and how it lies to the ends of a forecast; '' without groups."""
     if not alike:
         return ""
@@ -95,12 +95,12 @@ def best_beside(alike: Sequence[Group], ends: tuple[float, float] | None) -> str
     return f"{words}, {'below the forecast' if below else 'above the forecast' if above else 'as forecast'}"
 
 
-def images_per_s_per_gpu(group: Group) -> float:
+def images_per_s_per_gpu(group: RunGroup) -> float:
     assert group.throughput is not None
     return group.throughput.value / max(1.0, float(group.ok.world_size.iloc[0]))
 
 
-def matches(group: Group, row: dict[str, str]) -> bool:
+def matches(group: RunGroup, row: dict[str, str]) -> bool:
     """Whether the group trained the model of the forecast's row on its GPU, in its precision and with its batch."""
     (device,) = [gpu.device_name for gpu in GPUS if gpu.name == row["gpu"]]
     run = group.ok.iloc[0]

@@ -31,8 +31,8 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import ProfileOptions as Options
-from scripts.runner import preflight
 from scripts.sets.device_use import peak_tflops
+from scripts.strategies import strategy_list
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
 from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
 
@@ -67,7 +67,7 @@ def kind_of(name: str) -> str:
 
 def measure(options: Options, config: Config) -> MeasuredProfile | None:
     """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report."""
-    script = importlib.import_module(f"benchmarks.{preflight.parse_strategy(options.strategy)}")
+    script = importlib.import_module(f"benchmarks.{strategy_list.parse_strategy(options.strategy)}")
     strategy = script.build(config)
     train, step, device = strategy.loaders.train, strategy.step, strategy.context.device
     train.set_epoch(0)

@@ -25,7 +25,7 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import RooflineOptions as Options
-from scripts.runner.measured_figures import add_rows
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16}  # of autocast; tf32 moves fp32's bytes, fp16 those of bf16

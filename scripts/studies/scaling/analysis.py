@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from scripts.sets.identity import key_without_derived
-from scripts.sets.result_set import BASELINE, Group, ResultSet
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate
@@ -36,11 +36,11 @@ class ScalingPoint:
 
     num_devices: int
     global_batch: int
-    group: Group
+    group: RunGroup
     efficiency: float
     """Throughput per device over that of the fewest devices of the mode; 1.0 is ideal."""
     efficiency_low: float | None
-    """The 95 % interval; None for the fewest devices, and with one repeat."""
+    """The 95 % interval; None for the fewest devices, and with one round."""
     efficiency_high: float | None
     over_single: RatioEstimate | None = None
     """Throughput over that of the baseline; None where the baseline was not run."""
@@ -64,8 +64,8 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     The points are runs that are alike in all settings but ranks and batch. Raises UserError where the set has several
     such families of runs.
     """
-    families: dict[str, dict[RunSize, Group]] = {}
-    for group in results.timed(strategy):
+    families: dict[str, dict[RunSize, RunGroup]] = {}
+    for group in results.timed_groups_of(strategy):
         num_devices, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
         if num_devices > 0 and global_batch > 0:
             family = families.setdefault(key_without_derived(group.identity, "ranks", "nodes", "global_batch"), {})
@@ -94,7 +94,7 @@ def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], basel
     (threads,) = set(points[0].group.ok.threads_per_rank)
     baselines = [
         group
-        for group in results.timed(BASELINE)
+        for group in results.timed_groups_of(BASELINE)
         if set(group.ok.global_batch) == {baseline_batch} and set(group.ok.threads_per_rank) == {threads}
     ]
     if len(baselines) != 1 or baselines[0].strategy == points[0].group.strategy:
@@ -105,14 +105,14 @@ def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], basel
     return [dataclasses.replace(point, over_single=over_baseline[point.group.label]) for point in points]
 
 
-def _points(groups: dict[RunSize, Group]) -> list[ScalingPoint]:
+def _points(groups: dict[RunSize, RunGroup]) -> list[ScalingPoint]:
     """The points of a mode, by number of devices. The intervals of their efficiencies are simultaneous."""
     first_size, first = next(iter(groups.items()))
     over_first = ratios_to_baseline(first.label, {group.label: group.sample for group in groups.values()})
     return [_point(size, group, first_size, over_first.get(group.label)) for size, group in groups.items()]
 
 
-def _point(size: RunSize, group: Group, first_size: RunSize, over_first: RatioEstimate | None) -> ScalingPoint:
+def _point(size: RunSize, group: RunGroup, first_size: RunSize, over_first: RatioEstimate | None) -> ScalingPoint:
     if over_first is None:
         return ScalingPoint(size.num_devices, size.global_batch, group, 1.0, None, None)
     scale = first_size.num_devices / size.num_devices

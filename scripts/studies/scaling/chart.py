@@ -16,20 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.system.programs import run_program
-from scripts.charts.chart_command import report_nothing, save_study_chart
-from scripts.charts.figures import (
-    COLORS,
-    annotate_point,
-    describe_failures,
-    describe_rows,
-    draw_point,
-    footnote,
-    make_figure,
-)
+from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
+from scripts.studies.study_chart import annotate_point, draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import throughput_of
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic
@@ -52,13 +45,13 @@ def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[Scali
     figure, panels, _ = make_figure(title, [results], [2.2, 1.7], 0, num_columns=len(modes), about=about)
     for column, (mode, points) in enumerate(modes.items()):
         _draw_mode(panels[column], panels[len(modes) + column], mode, points)
-    notes = ["dashed: ideal; dots: repeats; line: 95 % interval, cut where it leaves the chart."]
+    notes = ["dashed: ideal; dots: runs; line: 95 % interval, cut where it leaves the chart."]
     threads = sorted({format_setting(value) for point in all_points for value in point.group.ok.threads_per_rank})
     notes.append(f"threads a rank: {'/'.join(threads)}, at every number of devices.")
     if any(point.oversubscribed for point in all_points):
         notes.append("hollow: oversubscribed, more ranks than cores; says nothing about how the strategy scales.")
     if any(throughput_of(point.group).low is None for point in all_points):
-        notes.append("no interval: one repeat says nothing about the spread between runs.")
+        notes.append("no interval: one round says nothing about the spread between runs.")
     footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(strategy)])
     return figure
 

@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
-from scripts.pages.study_sections import Measurement, StudyCommand, StudySection, StudySets, points_or_warning
+from scripts.pages.study_sections import Measurement, StudyCommand, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points
 from scripts.studies.scaling.chart import scaling_chart
+from scripts.studies.study_chart import points_or_warning
 
 FOLDERS = ("scaling", "sweeps")
 MAX_RANKS_ON_CPU = 8  # of a study that nobody chose: three points or more, and batches of some images

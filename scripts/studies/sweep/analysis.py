@@ -13,26 +13,27 @@ from typing import TypeVar
 
 from benchmarks.common.store.results import format_cell, lock_tables, write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
 from scripts.sets.identity import key_without_derived
-from scripts.sets.result_set import Group, ResultSet
-from scripts.sets.safe_names import read_rows
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 from scripts.stats.intervals import Estimate
+from scripts.studies.measured_csv import read_rows
 
 SWEEP_COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 
 PointKey = TypeVar("PointKey", bound=Hashable)
 
 
-def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, Group]:
+def sweep_points(results: ResultSet, strategy: str, key: str) -> dict[str, RunGroup]:
     """The timed runs of each value of the configuration field `key`, in the order of the values.
 
     The points are runs that are alike in all settings but `key` and what follows from it. Of several such families of
     runs, the points are the one with most values. Raises UserError where two families have as many.
     """
-    families: dict[str, dict[str, Group]] = {}
-    for group in results.timed(strategy):
+    families: dict[str, dict[str, RunGroup]] = {}
+    for group in results.timed_groups_of(strategy):
         if key in group.settings:
             family = families.setdefault(key_without_derived(group.identity, key), {})
             add_point(results, family, format_setting(group.settings[key]), group)
@@ -49,17 +50,17 @@ def _sort_key(value: str) -> tuple[bool, float]:
     return number is None, number or 0.0
 
 
-def add_point(results: ResultSet, points: dict[PointKey, Group], key: PointKey, group: Group) -> None:
+def add_point(results: ResultSet, points: dict[PointKey, RunGroup], key: PointKey, group: RunGroup) -> None:
     """Add a group to the points of a curve. Raises UserError where another group has the same key."""
     if points.setdefault(key, group) is not group:
         raise several_settings_error(results, points[key], group)
 
 
-def several_settings_error(results: ResultSet, first: Group, second: Group) -> UserError:
+def several_settings_error(results: ResultSet, first: RunGroup, second: RunGroup) -> UserError:
     """The error that two groups differ in other settings, so that one curve cannot have both."""
     return UserError(
         f"{results.path} has such runs in several settings: {first.label}, and {second.label}; measure into a set of "
-        "its own: RESULTS=results/new"
+        f"its own: {typed_option('RESULTS', 'results/new')}"
     )
 
 
@@ -71,13 +72,13 @@ def parse_number(text: str) -> float | None:
         return None
 
 
-def throughput_of(group: Group) -> Estimate:
+def throughput_of(group: RunGroup) -> Estimate:
     """Images/s of a group with timed runs."""
     assert group.throughput is not None
     return group.throughput
 
 
-def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping[str, Group]) -> Path:
+def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping[str, RunGroup]) -> Path:
     """Write the points to sweep.csv of the set. Rows of other sweeps stay."""
     path = results.path / "sweep.csv"
     rows = []
@@ -99,7 +100,7 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping
     return path
 
 
-def table(key: str, points: Mapping[str, Group]) -> str:
+def table(key: str, points: Mapping[str, RunGroup]) -> str:
     """The points as text, with ratios to the first point. The intervals of these ratios are simultaneous."""
     first_value = next(iter(points))
     over_first = ratios_to_baseline(first_value, {value: group.sample for value, group in points.items()})

@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.system.programs import run_program
-from scripts.charts.chart_command import report_nothing, save_study_chart
-from scripts.charts.figures import COLORS, describe_failures, describe_rows, draw_point, footnote, make_figure
-from scripts.sets.result_set import BASELINE, Group, ResultSet, load_set
+from scripts.charts.figures import COLORS, footnote, make_figure
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
+from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
+from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
@@ -45,8 +46,8 @@ class Options:
     """A field of the configuration, such as bucket_cap_mb."""
 
 
-def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, Group]) -> Figure:
-    """Images/s over the value of `key`, with every repeat, the 95 % interval, n, and the baseline."""
+def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, RunGroup]) -> Figure:
+    """Images/s over the value of `key`, with every run, the 95 % interval, n, and the baseline."""
     about = describe_rows(pandas.concat([group.ok for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
     _draw_points(axes, points)
@@ -55,8 +56,8 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     axes.set_xticks(positions, [f"{value}\n(default)" if value == default else value for value in points])
     axes.margins(x=0.12)
     baseline_top, baseline_note = _draw_baseline(axes, results, points)
-    # an interval that is wide for want of repeats must not flatten the points
-    top = max(strategy_throughput([run]).value for group in points.values() for run in group.samples)
+    # an interval that is wide for want of rounds must not flatten the points
+    top = max(strategy_throughput([run]).value for group in points.values() for run in group.run_windows)
     top = max(top, baseline_top)
     highest = max(throughput_of(group).high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
@@ -65,17 +66,17 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, G
     axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
     axes.set_ylabel("images/s")
     notes = [
-        "square: geometric mean of repeats; dots: repeats; line: 95 % interval, cut where it leaves the chart.",
+        "square: geometric mean of runs; dots: runs; line: 95 % interval, cut where it leaves the chart.",
         baseline_note,
     ]
     if any(throughput_of(group).low is None for group in points.values()):
-        notes.append("no interval: one repeat says nothing about the spread between runs.")
+        notes.append("no interval: one round says nothing about the spread between runs.")
     own = [group.label for group in results.groups if group.strategy == strategy]
     footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(own))])
     return figure
 
 
-def _draw_points(axes: Axes, points: dict[str, Group]) -> None:
+def _draw_points(axes: Axes, points: dict[str, RunGroup]) -> None:
     """Each value's throughput. A line joins the points only where the values are numbers."""
     positions, numeric = axis_positions(list(points))
     if numeric:
@@ -87,7 +88,7 @@ def _draw_points(axes: Axes, points: dict[str, Group]) -> None:
         draw_point(axes, position, group, "s")
 
 
-def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
     """Draw the baseline; returns (its highest images/s, 0.0 without one; a note for below the chart).
 
     Where all points have the same baseline, it is a dashed line with its interval as a band; else a mark at each point.
@@ -111,7 +112,7 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, Group]) -> 
     return estimate.value, f"{note}."
 
 
-def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, Group]) -> tuple[float, str]:
+def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
     """A black dash, with its 95 % interval, at each point that has a baseline in its own settings."""
     highest = 0.0
     positions, _ = axis_positions(list(points))
@@ -127,7 +128,7 @@ def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, Group]) ->
     return highest, f"long dash: {BASELINE} with the same value; its shade: 95 % interval."
 
 
-def _common_baseline(results: ResultSet, points: dict[str, Group]) -> Group | None:
+def _common_baseline(results: ResultSet, points: dict[str, RunGroup]) -> RunGroup | None:
     """The baseline that all points have; None where they have several, or none."""
     baselines = {results.baseline_of(group) for group in points.values()}
     return baselines.pop() if len(baselines) == 1 else None

@@ -9,10 +9,12 @@ from benchmarks.common.config.config import find_field, load_config
 from benchmarks.common.config.settings import NOT_COMPARED
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
 from scripts.sets.identity import STRATEGY_OPTIONS
+from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 
 EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"
@@ -23,18 +25,22 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     else with each value. Raises UserError for any value that is none."""
     for name in ("strategy", "key", "values"):
         if not getattr(variables, name):
-            raise UserError(f"{name.upper()} is not set; for example: {EXAMPLE}")
-    strategy, key = preflight.parse_strategy(variables.strategy), find_field(variables.key)
+            raise UserError(f"{typed_option(name.upper())} is not set; for example: {EXAMPLE}")
+    strategy, key = strategy_list.parse_strategy(variables.strategy), find_field(variables.key)
     if key in NOT_COMPARED:
-        raise UserError(f"KEY={key} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option")
+        raise UserError(
+            f"{typed_option('KEY', key)} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option"
+        )
     values = [*dict.fromkeys(variables.values.split())]
     if len(values) > MAX_VALUES:
-        raise UserError(f"VALUES holds {len(values)} values, but must be at most {MAX_VALUES}; sweep some of them")
+        raise UserError(
+            f"{typed_option('VALUES')} holds {len(values)} values, but must be at most {MAX_VALUES}; sweep some of them"
+        )
     own = [value_flags(key, text) for text in values]
     configs = [(load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip()) for flags in own]
     configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
-    threads, baseline = machine.threads_per_rank(variables.ranks_here), preflight.CORE_STRATEGIES[0]
+    threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.CORE_STRATEGIES[0]
     specs = [RunSpec(strategy, config, text, threads) for config, text in configs]
     if strategy != baseline:
         specs += _baselines(variables, specs, key)
@@ -43,7 +49,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 
 def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
-    baseline = preflight.CORE_STRATEGIES[0]
+    baseline = strategy_list.CORE_STRATEGIES[0]
     if key not in STRATEGY_OPTIONS:
         return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
     config = load_config(variables.flags)
@@ -53,5 +59,5 @@ def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list
 
 def chart_command(variables: MakeVariables) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    strategy = preflight.parse_strategy(variables.strategy)
+    strategy = strategy_list.parse_strategy(variables.strategy)
     return ["scripts.studies.sweep.chart", "--strategy", strategy, "--key", find_field(variables.key)]

@@ -4,16 +4,17 @@ import functools
 
 from matplotlib.figure import Figure
 
-from scripts.pages.study_sections import StudyCommand, StudySection, StudySets, points_or_warning
-from scripts.sets.result_set import Group, ResultSet
-from scripts.sets.safe_names import read_whole_rows
+from scripts.pages.study_sections import StudyCommand, StudySection, StudySets
+from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.studies.measured_csv import read_whole_rows
+from scripts.studies.study_chart import points_or_warning
 from scripts.studies.sweep.analysis import sweep_points
 from scripts.studies.sweep.chart import sweep_chart
 
 FOLDERS = ("scaling", "sweeps")
 
 
-def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, Group]]:
+def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, RunGroup]]:
     """The points of every sweep that sweep.csv lists, by strategy and key."""
     rows = read_whole_rows(results.path / "sweep.csv")
     names = dict.fromkeys((row.get("strategy", ""), row.get("key", "")) for row in rows)

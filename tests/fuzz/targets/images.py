@@ -43,7 +43,7 @@ def inputs(found: list[bytes]) -> st.SearchStrategy[bytes]:
 def attempt(content: bytes, folder: Path) -> str:
     (folder / "a" / "x.JPEG").write_bytes(content)
     source = FolderSource(folder)
-    said = []
+    text = []
     for name in AUTO_DECODERS:
         if import_problem(name) is not None:
             continue
@@ -53,9 +53,9 @@ def attempt(content: bytes, folder: Path) -> str:
             try:
                 targets, problems, _ = one.read_into(torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8), [(0, 0, 0)])
             except UserError:
-                said.append("refused")
+                text.append("refused")
                 continue
             assert len(targets) + len(problems) == 1
             assert not problems or "x.JPEG" in problems[0], "the file is not named"
-            said.append("read" if targets else "refused")
-    return " ".join(sorted(set(said)))
+            text.append("read" if targets else "refused")
+    return " ".join(sorted(set(text)))

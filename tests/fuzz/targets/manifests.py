@@ -50,14 +50,14 @@ def _places(value: object, path: tuple = ()) -> list[tuple]:
 
 def _with_values(content: bytes, changes: list[tuple]) -> bytes:
     """With other values, or names, in some places."""
-    told = json.loads(content)
+    reported = json.loads(content)
     for place, value, name in changes:
         value = copy.deepcopy(value)  # or one list could be put into itself
-        places = _places(told)
+        places = _places(reported)
         if not places:
             break
         *path, last = places[place * len(places) >> 16]
-        holder = told
+        holder = reported
         for key in path:
             holder = holder[key]
         if value == "delete":
@@ -66,14 +66,14 @@ def _with_values(content: bytes, changes: list[tuple]) -> bytes:
             holder[value] = holder.pop(last)
         else:
             holder[last] = value
-    return json.dumps(told).encode()
+    return json.dumps(reported).encode()
 
 
 def attempt(content: bytes, folder: Path) -> str:
     (folder / NAME).write_bytes(content)
     try:
-        told = read_manifest(folder)
-        lines = find_faults(folder, told)
+        reported = read_manifest(folder)
+        lines = find_faults(folder, reported)
     except UserError:
         return "refused"
     return "has faults" if lines else "read"

@@ -49,7 +49,7 @@ def inputs(found: list[bytes]) -> st.SearchStrategy[bytes]:
 
 def attempt(content: bytes, folder: Path) -> str:
     os.environ["PACKED"] = str(folder)
-    said = []
+    text = []
     for kind, open_pack_decoder in DECODERS_BY_PACK.items():
         (folder / kind / "train.safetensors").write_bytes(content)
         for note in (folder / kind).glob("*.checked"):
@@ -61,7 +61,7 @@ def attempt(content: bytes, folder: Path) -> str:
             for index in range(min(len(images), MOST_READ)):
                 images.read_into(out, [(0, index, index)])
             ImageDataset(val, open_pack_decoder, SIZE, 0, train.classes)
-            said.append("read")
+            text.append("read")
         except UserError:
-            said.append("refused")
-    return " ".join(sorted(set(said)))
+            text.append("refused")
+    return " ".join(sorted(set(text)))

@@ -22,5 +22,5 @@ def write_small_set(folder: Path) -> None:
 
 def small_manifest() -> dict:
     """The published one's, with the runs of STRATEGIES."""
-    told = json.loads((PUBLISHED / NAME / "manifest.json").read_text())
-    return told | {"runs": [run for run in told["runs"] if run["strategy"] in STRATEGIES]}
+    reported = json.loads((PUBLISHED / NAME / "manifest.json").read_text())
+    return reported | {"runs": [run for run in reported["runs"] if run["strategy"] in STRATEGIES]}

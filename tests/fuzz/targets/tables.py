@@ -57,15 +57,15 @@ def attempt(content: bytes, folder: Path) -> str:
     (changed / file).write_bytes(text)
     try:
         results = load_set(changed)
-        said = f"{len(results.groups)} groups"
+        output = f"{len(results.groups)} groups"
         assert results.environment is not None and results.loads_before is not None
-        assert all(group.throughput for group in results.groups if group.samples)
+        assert all(group.throughput for group in results.timed_groups)
         assert results.over_baseline is not None and results.ranked is not None
         for table in TABLES:
             results.table(table)
     except UserError:
-        said = "refused"
-    return f"{said}, {_append(changed)}" if file == "runs.csv" else said
+        output = "refused"
+    return f"{output}, {_append(changed)}" if file == "runs.csv" else output
 
 
 def _append(folder: Path) -> str:

@@ -1,11 +1,12 @@
 """Is the loader the limit? Times the loader alone, training alone, and both together, by turns, in several launches.
 
-    python -m scripts.studies.loaders.verdict_measure --config configs/smoke.yaml --results results/latest
+    python -m scripts.studies.loaders.measure_loader_limit --config configs/smoke.yaml --results results/latest
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
 rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already.
-With --results the windows go to the set's loader.csv, in place of those that were there; verdict.py beside this
-has the verdict. Images a second a core: over the CPU seconds that this process and its loader workers spent.
+With --results the windows go to the set's loader.csv, in place of those that were there; loader_limit.py says
+whether the loader is the limit. Images a second a core: over the CPU seconds that this process and its loader
+workers spent.
 """
 
 import concurrent.futures
@@ -29,8 +30,9 @@ from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import LoaderVerdictOptions as Options
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
+from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.stats.formatting import format_interval, format_setting
-from scripts.studies.loaders.verdict import ALONE, BOTH, TRAINING, rates, verdict
+from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, describe_limit, rates
 
 if TYPE_CHECKING:
     import psutil
@@ -53,14 +55,14 @@ def main(config: Config, results: Path | None) -> None:
         with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
             rows += process.submit(measure, config, launch).result()
     table = pandas.DataFrame(rows)
-    rows = [row | {"verdict": verdict(table)} for row in rows]
+    rows = [row | {"verdict": describe_limit(table)} for row in rows]
     for what, rate in rates(table).items():
         of_a_core = table[table.what == what].images_per_s_per_core.mean()
         print(
             f"{what:<15} {rate.value:9.1f} images/s {format_interval(rate.low, rate.high, '{:.1f}'.format)}  "
             f"{of_a_core:9.1f} images/s a core  (n = {rate.num_windows} windows)"
         )
-    print(verdict(table))
+    print(describe_limit(table))
     if results:
         append_rows(results, "loader", rows, replace=True)
 
@@ -73,7 +75,7 @@ def check_alike(config: Config, results: Path) -> None:
         if found and getattr(config, name) not in found:
             raise UserError(
                 f"{results} has {name} {', '.join(map(format_setting, found))}, "
-                f"and this would time {getattr(config, name)}; give the CONFIG, DATA and ARGS that made the set"
+                f"and this would time {getattr(config, name)}; give the configuration and the flags of the set"
             )
 
 
@@ -159,6 +161,8 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     """Measure with the configuration of these flags, else with Make's variables. Raises UserError for no result set."""
     if results and not results.is_dir():
         raise UserError(f"{results} is no result set; run make bench-all first, or leave --results out")
+    if results and (why := why_not_here(hardware_of_set(results), hardware_here())):
+        raise UserError(f"{results}: {why}; measure there, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
     main(resolve_global_batch(load_config([*flags] or read_variables().flags), num_devices=1), results)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Submits a batch script, follows the job to its end through every requeue, and exits as it did.
-#   RUN_DIR=/shared/folder scripts/runner/slurm_submit.sh SBATCH_OPTION ... -- scripts/runner/slurm_job.sh srun ...
+#   RUN_DIR=/shared/folder launchers/slurm_submit.sh SBATCH_OPTION ... -- launchers/slurm_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH
@@ -23,11 +23,11 @@ trap 'scancel "$job"' INT TERM
 trap 'scancel --signal=USR2 "$job"' USR2 # the tasks of a job that hangs write their stacks, on whatever node
 
 field() { # NAME: a field of what the controller says of the job
-  sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$said"
+  sed -nE "s/.* $1=([^ ]*).*/\1/p" <<<"$shown"
 }
 silent=0 waits=
 while :; do
-  if said=$(scontrol show job "$job" -o); then
+  if shown=$(scontrol show job "$job" -o); then
     silent=0
   elif [ $((silent += 1)) -gt 60 ]; then
     scancel "$job" || true

@@ -1,6 +1,6 @@
 """Is the loader the limit? From launches that time the loader alone, training alone, and both together by turns.
 
-    from scripts.studies.loaders.verdict import rates, verdict
+    from scripts.studies.loaders.loader_limit import describe_limit, rates
 
 Windows of one launch follow one another and share its luck, so that a launch is one number: its mean log throughput.
 Ratios are of one launch; their intervals are Student's on logarithms, over launches. Needs no torch.
@@ -35,7 +35,7 @@ def rates(rows: pandas.DataFrame) -> dict[str, Rate]:
     }
 
 
-def verdict(rows: pandas.DataFrame) -> str:
+def describe_limit(rows: pandas.DataFrame) -> str:
     """One sentence on all three. rows: of loader.csv, a row per window; a launch without all three is left out.
 
     The verdict depends on how much throughput training loses by loading. How fast the loader is by itself says why.

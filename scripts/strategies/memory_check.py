@@ -26,7 +26,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.run_options import MemoryOptions as Options
-from scripts.runner import preflight
+from scripts.strategies import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
@@ -73,7 +73,7 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     Where the run itself will refuse its settings, only the global batch is resolved.
     """
     with contextlib.suppress(UserError):
-        mixed = preflight.strategy_facts(strategy).mixed_precision
+        mixed = strategy_list.strategy_facts(strategy).mixed_precision
         precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST_CAPABILITY, mixed)
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
         config = resolve_global_batch(config, layout.num_devices)
@@ -114,7 +114,7 @@ def why_not_fitting(
 
     The run itself reports wrong settings.
     """
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     try:
         layout = layout_of(config, num_devices)
@@ -140,12 +140,12 @@ def why_not_fitting(
 def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
     """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
     batch = largest_batch(config, layout_of, num_devices, limit_bytes)
-    words = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
+    remedies = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
     layout = layout_of(config, num_devices)
     if layout.devices_per_shard == 2:
         cut = best_cut(config, layout)
         if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
-            words.append(f"--cut {cut}")
+            remedies.append(f"--cut {cut}")
     for micro in range(max(layout.num_microbatches + 1, layout.devices_per_shard), config.global_batch + 1):
         if config.global_batch % micro:
             continue
@@ -154,14 +154,14 @@ def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int,
         if divided == layout:  # a strategy without micro-batches
             break
         if fits(finer, divided, limit_bytes):
-            words.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
+            remedies.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
             break
-    return "; or ".join(words)
+    return "; or ".join(remedies)
 
 
 def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
     """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     with contextlib.suppress(UserError):
         return peak_bytes(config, layout) <= limit_bytes
@@ -170,7 +170,7 @@ def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
 
 def best_cut(config: Config, layout: Layout) -> int:
     """The cut into two stages of which the larger needs least: a later one has more on the first device."""
-    from scripts.runner.memory_forecast import forecast, num_blocks
+    from scripts.strategies.memory_forecast import forecast, num_blocks
 
     def of(cut: int) -> list[int]:
         return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), layout)]
@@ -182,7 +182,7 @@ def best_cut(config: Config, layout: Layout) -> int:
 
 def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
     """The largest global batch, divisible as the layout needs it, whose step fits in limit_bytes; 0: none does."""
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     layout = layout_of(config, num_devices)
     unit = layout.num_shards * layout.num_microbatches
@@ -200,10 +200,10 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
 
 
 def main(options: Options, config: Config) -> int:
-    from scripts.runner.memory_forecast import peak_bytes
+    from scripts.strategies.memory_forecast import peak_bytes
 
     misfits = 0
-    for name in preflight.parse_strategies(options.strategies):
+    for name in strategy_list.parse_strategies(options.strategies):
         own = resolve_config(name, config, options.num_devices)
         layout = layout_function(name)(own, options.num_devices)
         why_not = why_not_fitting(own, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)

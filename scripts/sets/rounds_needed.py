@@ -1,6 +1,6 @@
 """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?
 
-    python -m scripts.sets.power --results results/x
+    python -m scripts.sets.rounds_needed --results results/x
 
 Found means: with 80 % power, by the simultaneous intervals of all strategies over their baseline. The spread of few
 rounds is itself uncertain: the numbers are a guide. Also the rule of UNTIL=5%. Needs no torch.
@@ -40,7 +40,7 @@ def smallest_difference(sd: float, num_compared: int, rounds: int) -> float:
     return math.expm1(sd * needed_sds(num_compared, rounds))
 
 
-def rounds_needed(difference: float, sd: float, num_compared: int) -> int | None:
+def fewest_rounds(difference: float, sd: float, num_compared: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond ROUNDS_LIMIT."""
     largest = math.log1p(difference) / sd if sd else math.inf
     return next((n for n in range(MIN_ROUNDS, ROUNDS_LIMIT + 1) if needed_sds(num_compared, n) <= largest), None)
@@ -97,12 +97,12 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
     for a set without two strategies, without a spread, or that contradicts itself. found: gets the numbers."""
     results.refuse_contradictions()
-    timed = [group for group in results.groups if group.samples]
+    timed = results.timed_groups
     samples = {group.label: group.sample for group in results.compared or timed}
     pairs = [*results.baselines.items()] or [*itertools.combinations(samples, 2)]
     spreads = ratio_spreads(samples, pairs)
     if not spreads:
-        remedy = f"make bench-all REPEATS={MIN_ROUNDS}"
+        remedy = f"./bench run --repeats {MIN_ROUNDS}"
         raise UserError(f"{results.path} needs two strategies, and two rounds of both: {remedy}")
     sd = math.sqrt(numpy.mean(numpy.square([*spreads.values()])))
     noisiest, high = max(spreads.items(), key=lambda each: each[1])
@@ -118,11 +118,11 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     if have >= MIN_ROUNDS:
         lines.append(f"its {have} rounds find a difference of {_percent(smallest_difference(sd, len(pairs), have))}")
     for difference in DIFFERENCES:
-        needed = [rounds_needed(difference, each, len(pairs)) for each in (sd, high)]
+        needed = [fewest_rounds(difference, each, len(pairs)) for each in (sd, high)]
         rounds.append({"difference": difference, "rounds": needed[0], "rounds_of_noisiest": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
         takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
-        lines.append(f"to find {100 * difference:3.0f} %: REPEATS={texts[0]} (of the noisiest {texts[1]}){takes}")
+        lines.append(f"to find {100 * difference:3.0f} %: {texts[0]} rounds (of the noisiest {texts[1]}){takes}")
     if found is not None:
         found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_ratios": sd}
         found |= {"noisiest": [*noisiest], "sd_of_noisiest": high, "num_rounds": have, "round_s": round_s}

@@ -1,12 +1,14 @@
 """Figures that belong to no result set, in small CSV files; each row says of which commit, when and where it is.
 
-    from scripts.runner.measured_figures import MEASURED_FOLDER, add_rows
+    from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 What was measured last lies in results/measured/, which git ignores. What a README is to show is copied from there to
 results/published/measured/; `./bench readme` reads it.
 """
 
+import csv
 import datetime
+import io
 import os
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
+from scripts.sets.safe_names import read_text
 
 MEASURED_FOLDER = ROOT / "results" / "measured"
 
@@ -43,3 +46,23 @@ def origin() -> dict[str, str]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     machine = f"{device_name(device)}, {len(os.sched_getaffinity(0))} cores"
     return {"commit": commit, "date": datetime.date.today().isoformat(), "machine": machine}
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a small CSV file. Raises UserError as read_text does, and for what is no CSV file."""
+    try:
+        return [*csv.DictReader(io.StringIO(read_text(path).replace("\0", ""), newline=""))]
+    except csv.Error as error:
+        raise UserError(f"{path} is no CSV file ({error}); move it away") from None
+
+
+def read_whole_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a small CSV file that are whole, since a kill may cut the last one; [] without the file.
+
+    Raises UserError as read_text does.
+    """
+    if not path.exists():
+        return []
+    text = read_text(path).replace("\0", "")
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    return [row for row in reader if None not in row and None not in row.values()]

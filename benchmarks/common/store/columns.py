@@ -1,0 +1,275 @@
+"""The columns of a result set's tables: name, type, meaning, and who knows the value. A new one is added here.
+
+    from benchmarks.common.store.columns import COLUMNS, TABLES, columns_from
+
+The CSV files have the columns in this order. Units are in the names. A meaning stands here alone:
+`./bench readme` writes the tables of results/README.md from it.
+"""
+
+import dataclasses
+from typing import Literal
+
+Source = Literal["suite", "requested", "resolved", "measured"]
+"""Who knows a value of runs.csv. The suite: the launcher and the supervisor. requested: the requested settings.
+resolved: the resolved settings, so that runs which differ in it are not pooled. measured: the run, at its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    name: str
+    """With its unit; a number without one is a count, a place or a plain ratio."""
+    kind: Literal["text", "number"]
+    """Of the cells, as `read_table` returns them. A number is float64, and NaN where the cell is empty."""
+    meaning: str
+    """For people, without a full stop."""
+    source: Source = "measured"
+
+
+RUNS = (
+    Column("schema", "number", "the version of these columns", "suite"),
+    Column("run_id", "text", "the run's name, and that of its folder in `logs/`", "suite"),
+    Column("settings", "text", "the short hash of its settings, a key of `settings.csv`", "suite"),
+    Column("strategy", "text", "the script in `benchmarks/` that ran", "suite"),
+    Column(
+        "status",
+        "text",
+        "`ok`, `failed`, `timeout`, `interrupted`, `skipped`, `invalid` (a loss that is no number), or "
+        "`warm-up` (round 0, which counts nowhere)",
+        "suite",
+    ),
+    Column("reason", "text", "why it is not ok: the first cause, or the remedy", "suite"),
+    Column("exit_code", "number", "of the launch command", "suite"),
+    Column("repeat", "number", "the number of its round, from 1 on", "suite"),
+    Column(
+        "position",
+        "number",
+        "its place in the order of the round; empty for runs started by hand",
+        "suite",
+    ),
+    Column("started_at", "text", "the time of the start, in UTC (ISO 8601)", "suite"),
+    Column("wall_s", "number", "seconds from the start of the launch command to its end", "suite"),
+    Column("config", "text", "the YAML file of its configuration", "requested"),
+    Column("arch", "text", "the model", "requested"),
+    Column("image_size", "number", "pixels along each side of a training image", "requested"),
+    Column("global_batch", "number", "images of a step over all devices", "requested"),
+    Column("batch_per_device", "number", "images of a step on each device, where these were requested", "requested"),
+    Column("precision", "text", "the arithmetic of convolutions and products, with `auto` resolved", "requested"),
+    Column("memory_format", "text", "the layout of images and weights", "requested"),
+    Column("loader", "text", "where images come from", "requested"),
+    Column(
+        "decoder",
+        "text",
+        "the library that read its JPEGs; its version is `decoder_version` in `settings.csv`",
+        "resolved",
+    ),
+    Column("device", "text", "`cpu` or `cuda`", "resolved"),
+    Column("device_name", "text", "the model of the processor, or of the GPU", "resolved"),
+    Column(
+        "world_size",
+        "number",
+        "devices: ranks times the devices of each; on a CPU a rank stands for a device",
+        "resolved",
+    ),
+    Column("nodes", "number", "machines that it ran on", "resolved"),
+    Column("backend", "text", "what carries collectives, such as `gloo` or `nccl`", "resolved"),
+    Column("threads_per_rank", "number", "threads that torch computes with in each rank", "resolved"),
+    Column("oversubscribed", "text", "yes: more ranks than cores", "suite"),
+    Column(
+        "parallel",
+        "text",
+        "no: it had only one device, as DataParallel on a CPU has; charts hatch it",
+    ),
+    Column("torch", "text", "torch's version", "resolved"),
+    Column("commit", "text", "the commit of the code", "suite"),
+    Column("dirty", "text", "yes: files differed from the commit", "suite"),
+    Column("images_per_s", "number", "images over seconds, of all timed windows"),
+    Column("images_per_s_ci_low", "number", "the lower end of its 95 % interval over this run's own windows"),
+    Column("images_per_s_ci_high", "number", "the upper end of the same"),
+    Column("step_ms_p50", "number", "the median of the steps in the windows"),
+    Column("step_ms_p95", "number", "the 95th percentile of the same"),
+    Column("exposed_comm_ms", "number", "mean of the accounted steps: how much longer communication makes a step"),
+    Column("comm_ms", "number", "mean of the accounted steps: one exchange of the gradients by itself"),
+    Column("overlap_pct", "number", "mean of the accounted steps: the part of the exchange that computation hides"),
+    Column(
+        "epoch_s",
+        "number",
+        "the last training pass, with the wait for the loader to start; empty where another process began it",
+    ),
+    Column("train_loss", "number", "of the last epoch"),
+    Column("val_loss", "number", "of the last epoch"),
+    Column("acc1", "number", "top-1 accuracy of the last epoch, in percent"),
+    Column("acc5", "number", "top-5 accuracy of the last epoch, in percent"),
+    Column("val_samples", "number", "images of the last evaluation; every image counts once"),
+    Column(
+        "compile_s",
+        "number",
+        "seconds of compiling, before the first step; empty where nothing is compiled",
+        "resolved",
+    ),
+    Column(
+        "cudagraph_skips",
+        "number",
+        "with `--cuda-graphs`: compiled graphs that are not replayed as CUDA graphs (torch's count)",
+        "resolved",
+    ),
+    Column(
+        "peak_memory_mb",
+        "number",
+        "10^6 bytes of the rank that used most: on its GPUs from the first window on; on CPUs its resident memory",
+    ),
+    Column(
+        "energy_j_per_image",
+        "number",
+        "what the run's own devices drew in the windows; empty where one tells no power",
+    ),
+    Column("flops_per_image", "number", "of training on one image; a multiply-add counts as 2"),
+    Column("skipped_files", "number", "images replaced under `--skip-bad-files`"),
+    Column(
+        "num_by_pillow",
+        "number",
+        "images that the run's decoder left to Pillow, each time one was read",
+    ),
+    Column("load_average", "number", "of the machine just before the start", "suite"),
+    Column("governor", "text", "the CPU frequency governor just before the start", "suite"),
+    Column(
+        "steal_pct",
+        "number",
+        "the share of the cores' time that the hypervisor gave to other guests; if it is large, use a machine with "
+        "cores of its own",
+        "suite",
+    ),
+    Column(
+        "other_cpu_pct",
+        "number",
+        "the share of the cores' time that other programs used; if it is large, close them. Empty where ranks are no "
+        "children of the suite, as under Slurm",
+        "suite",
+    ),
+    Column(
+        "other_gpu_processes",
+        "number",
+        "the most processes of others on one of its GPUs at a time",
+        "suite",
+    ),
+    Column("options", "text", "`ARGS`: the flags that were typed", "suite"),
+    Column("log_path", "text", "its log, in the set", "suite"),
+)
+RUN_ID = Column("run_id", "text", "the run, a row of `runs.csv`")
+REQUESTED_JSON = Column("asked", "text", "the requested half, as JSON")
+RESOLVED_JSON = Column("met", "text", "the resolved half, as JSON; may be empty")
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "runs": RUNS,
+    # the settings behind the column `settings` of runs
+    "settings": (
+        Column("settings", "text", "the short hash of both halves"),
+        Column("asked_hash", "text", "the short hash of the requested half"),
+        REQUESTED_JSON,
+        RESOLVED_JSON,
+    ),
+    # the samples behind a run's throughput
+    "windows": (
+        RUN_ID,
+        Column("window", "number", "its number, from 0 on"),
+        Column("images", "number", "images of its steps, over all devices"),
+        Column("seconds", "number", "from a synchronise before the first step to one after the last"),
+        Column("images_per_s", "number", "images over seconds"),
+    ),
+    "epochs": (
+        RUN_ID,
+        Column("epoch", "number", "its number, from 0 on"),
+        Column("phase", "text", "`train` or `val`"),
+        Column("seconds", "number", "of the pass; empty where another process began it"),
+        Column("images", "number", "images of the pass, over all devices"),
+        Column("loss", "number", "mean over the images"),
+        Column("acc1", "number", "top-1 accuracy, in percent"),
+        Column("acc5", "number", "top-5 accuracy, in percent"),
+    ),
+    # every step of the timed windows has step_ms; the phases come from the accounted steps after them
+    "steps": (
+        RUN_ID,
+        Column("rank", "number", "whose step it is"),
+        Column("step", "number", "its number in the run, from 0 on"),
+        Column("step_ms", "number", "the whole step"),
+        Column("data_ms", "number", "waiting for the loader"),
+        Column("copy_ms", "number", "copying the batch to the device"),
+        Column("forward_ms", "number", "the forward pass"),
+        Column("backward_ms", "number", "the backward pass, without exposed communication"),
+        Column("optimizer_ms", "number", "the optimizer's update"),
+        Column("other_ms", "number", "the rest of the step"),
+        Column("exposed_comm_ms", "number", "how much longer communication makes forward and backward"),
+        Column("wait_ms", "number", "of a pipeline: waiting for other ranks"),
+    ),
+    # where the wall clock of a run went
+    "wall": (
+        RUN_ID,
+        Column("part", "text", "what the time went into"),
+        Column("seconds", "number", "of that; a run's parts sum to its `wall_s`"),
+    ),
+    "telemetry": (
+        RUN_ID,
+        Column("t_s", "number", "seconds since the start of the run"),
+        Column("device", "text", "`cpu`, or a GPU such as `gpu0`"),
+        Column("util_pct", "number", "utilisation; of the CPU: of all cores"),
+        Column("memory_used_mb", "number", "10^6 bytes in use on the device, by all programs"),
+        Column("power_w", "number", "power"),
+        Column("temperature_c", "number", "temperature"),
+        Column("network_mb_per_s", "number", "10^6 bytes a second, sent and received"),
+        Column("throttle", "text", "why a GPU held its clocks down: `thermal` or `power`"),
+        Column("clock_mhz", "number", "the clock; of the CPU: mean over the cores"),
+        Column("other_processes", "number", "processes of others on the GPU"),
+    ),
+    # windows that the loader study timed of one rank: the loader alone, training alone, both together
+    "loader": (
+        RUN_ID,
+        Column("what", "text", "what was timed: the loader, training, or both together"),
+        Column("images_per_s", "number", "images over seconds"),
+        Column("images_per_s_per_core", "number", "the same over the cores in use"),
+        Column("num_windows", "number", "how many windows of it were timed"),
+        Column("images", "number", "images of the window"),
+        Column("seconds", "number", "seconds of the window"),
+        Column("arch", "text", "the model"),
+        Column("image_size", "number", "pixels along each side of a training image"),
+        Column("global_batch", "number", "images of a batch"),
+        Column("workers", "number", "loader workers"),
+        Column("verdict", "text", "whether the loader is fast enough"),
+        Column("window", "number", "its number, from 0 on"),
+    ),
+    # results of `make verify` for the runs in the set's verify/
+    "equivalence": (
+        RUN_ID,
+        Column("strategy", "text", "what was proved"),
+        Column("started_at", "text", "the time of the start, in UTC (ISO 8601)"),
+        Column("steps", "number", "optimizer steps of the proof"),
+        Column("world_size", "number", "devices, as in `runs.csv`"),
+        Column("max_relative_difference", "number", "the largest relative difference of a tensor"),
+        Column("bit_identical", "text", "yes: every bit of the weights agrees"),
+        Column("tolerance", "number", "the largest difference that counts as equal"),
+        Column("verdict", "text", "`ok`, `failed`, `not proved` or `skipped`"),
+        Column("reason", "text", "why it is not ok"),
+        REQUESTED_JSON,
+        RESOLVED_JSON,
+        Column("rounding", "number", "how far rounding alone moves the weights, measured"),
+    ),
+}
+ROWS = {
+    "runs": "an attempt, whatever became of it",
+    "settings": "the settings of one or more runs",
+    "windows": "a timed window",
+    "epochs": "a pass over train or val",
+    "steps": "a timed step, or an accounted one with its phases",
+    "wall": "a part of a run's wall-clock time",
+    "telemetry": "a sample of one device, twice a second",
+    "loader": "a window of `./bench study loader-limit`",
+    "equivalence": "what `make verify` found of a strategy; the last row counts",
+}
+"""What a row of each table is."""
+TABLES = {table: tuple(column.name for column in columns) for table, columns in COLUMNS.items()}
+"""The names of each table's columns, in the order of the CSV file."""
+TEXT_COLUMNS = frozenset(column.name for columns in COLUMNS.values() for column in columns if column.kind == "text")
+
+
+def columns_from(source: Source) -> tuple[str, ...]:
+    """The names of the columns of runs.csv that have this source, in their order."""
+    return tuple(column.name for column in RUNS if column.source == source)

@@ -1,0 +1,76 @@
+"""How the user typed an option: `--repeats 5` after ./bench, `REPEATS=5` with make or before a launcher.
+
+    print(f"lower {typed_option('REPEATS')}")
+
+An option of ./bench reaches launchers, jobs and the record of a set as an environment variable. VARIABLES is the one
+place that says which. A message names the option as its reader typed it: `./bench COMMAND` lists the options that
+COMMAND has in the variable TYPED_OPTIONS, which all processes of the command inherit. With make, and where a launcher
+is started by hand, that variable is empty. Needs no torch.
+"""
+
+import os
+from collections.abc import Iterable
+
+VARIABLES = {
+    "strategies": "STRATEGIES",
+    "strategy": "STRATEGY",
+    "data": "DATA",
+    "config": "CONFIG",
+    "results": "RESULTS",
+    "repeats": "REPEATS",
+    "until": "UNTIL",
+    "budget": "BUDGET",
+    "seeds": "SEEDS",
+    "plan": "PLAN",
+    "retry": "RETRY",
+    "timeout_s": "TIMEOUT",
+    "nproc": "NPROC",
+    "key": "KEY",
+    "values": "VALUES",
+    "ranks": "RANKS",
+    "a": "A",
+    "b": "B",
+    "fail_over": "FAIL_OVER",
+    "published_set": "SET",
+    "nodes": "NODES",
+    "tasks_per_node": "TASKS_PER_NODE",
+    "gpus_per_node": "GPUS_PER_NODE",
+    "cpus_per_task": "CPUS_PER_TASK",
+    "partition": "PARTITION",
+    "account": "ACCOUNT",
+    "qos": "QOS",
+    "gpu_type": "GPU_TYPE",
+    "memory": "MEMORY",
+    "exclusive": "EXCLUSIVE",
+    "time_min": "TIME",
+    "warning_s": "WARNING_S",
+    "container": "CONTAINER",
+}
+"""The variable of each option, by the option's name in scripts/options."""
+MORE_VARIABLES = {"measure": "MEASURE"}
+"""Those that no launcher reads."""
+TYPED_OPTIONS = "TYPED_OPTIONS"
+OPTION_OF = {variable: name for name, variable in (VARIABLES | MORE_VARIABLES).items()}
+AFTER_DASHES = "the words after --"
+
+
+def remember_options(names: Iterable[str]) -> None:
+    """Note that the user typed a command of ./bench, which has options with these names."""
+    os.environ[TYPED_OPTIONS] = " ".join(["--", *names])
+
+
+def typed_option(variable: str, value: object = None) -> str:
+    """The option that has this variable, as the user types it; with a value, as the user types both.
+
+    `--measure` with the value `no` is --no-measure. A variable that the typed command has no option for keeps its name.
+    """
+    typed = os.environ.get(TYPED_OPTIONS, "").split()
+    if variable == "ARGS" and typed:
+        return AFTER_DASHES
+    name = OPTION_OF.get(variable, "")
+    if not name or name not in typed:
+        return variable if value is None else f"{variable}={value}"
+    flag = name.replace("_", "-")
+    if value == "no":
+        return f"--no-{flag}"
+    return f"--{flag}" if value in (None, "", "yes") else f"--{flag} {value}"

@@ -1,0 +1,82 @@
+"""Finds out what a folder of downloads is: Parquet, ILSVRC2012's tars, WebDataset, or a flat val folder."""
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.common.system.commands import bench_command
+from benchmarks.common.system.errors import UserError
+from scripts.data_import import folder_shards, parquet_shards, tar_shards
+from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
+from scripts.data_import.source_images import Shard, Source, SourceImage, part_of
+
+TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+EXPECTED = (
+    "expected Parquet files with the columns image and label, WebDataset tars with .jpg and .cls, "
+    f"{TRAIN_TAR} and {VAL_TAR} with the devkit, or val/ without class folders and with val_annotations.txt"
+)
+Reader = Callable[[Path, str, list[str]], Iterator[SourceImage]]
+
+
+def find_source(given: Path, classes: Path | None) -> Source:
+    """What there is to import in a folder, or in one file. classes: the file with the classes' names, if one is given.
+
+    Raises UserError where it is none of the sources, and OSError for what cannot be read.
+    """
+    if not given.exists():
+        raise UserError(f"{given} does not exist")
+    folder = given if given.is_dir() else given.parent
+    paths = [given] if given.is_file() else find_archives(given)
+    if parquet := [path for path in paths if path.suffix == ".parquet"]:
+        return shard_files("Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, classes))
+    if tars := [path for path in paths if path.name in (TRAIN_TAR, VAL_TAR)]:
+        return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars)])
+    if tars := [path for path in paths if path.suffix == ".tar"]:
+        return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, classes))
+    if given.is_dir() and (flat := folder_shards.find_flat_val(given)):
+        return Source("folder with a flat val", folder_shards.folder_shards(given, flat))
+    if all((given / part).is_dir() for part in ("train", "val")):
+        raise UserError(f"{given} has class folders already; use it as it is: {bench_command('run', data=given)}")
+    raise UserError(f"{given} is nothing that can be imported; {EXPECTED}")
+
+
+def find_archives(folder: Path) -> list[Path]:
+    """All Parquet and tar files below a folder, sorted. The hub's cache has links to files, which are followed."""
+    found = []
+    for path, _, names in os.walk(folder):
+        found += [Path(path, name) for name in names if name.endswith((".parquet", ".tar"))]
+    return sorted(found)
+
+
+def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, classes: list[str]) -> Source:
+    """A shard for each file; those of a test split, which has no labels, are left out."""
+    parts = {path: part_of(path.relative_to(folder).as_posix()) for path in paths}
+    if tests := [path for path, part in parts.items() if part == "test"]:
+        print(f"{len(tests)} files of the test split are left out: it has no labels")
+    used = [path for path in paths if parts[path] != "test"]
+    shards = []
+    for path in used:
+        name, status = path.relative_to(folder).as_posix(), path.stat()
+        read = functools.partial(reader, path, name, classes)
+        shards.append(Shard(name, parts[path], status.st_size, status.st_mtime_ns, read))
+    return Source(kind, shards)
+
+
+def ilsvrc_shards(tars: list[Path]) -> Iterator[Shard]:
+    """A shard for each class of train, and one for val. Raises UserError where the devkit is missing for val."""
+    for path in tars:
+        time_ns = path.stat().st_mtime_ns
+        if path.name == TRAIN_TAR:
+            for name, begin, size in tar_shards.list_class_tars(path):
+                shard = f"{path.name}/{name}.tar"
+                read = functools.partial(tar_shards.read_class_tar, path, shard, name, begin, size)
+                yield Shard(shard, "train", size, time_ns, read)
+        else:
+            devkit = find_devkit(path.parent)
+            if not devkit:
+                raise UserError(
+                    f"{path} has no labels; put ILSVRC2012_devkit_t12.tar.gz beside it, which image-net.org has, too"
+                )
+            read = functools.partial(tar_shards.read_flat_tar, path, path.name, devkit_classes(devkit))
+            yield Shard(path.name, "val", path.stat().st_size, time_ns, read)

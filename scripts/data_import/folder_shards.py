@@ -1,0 +1,84 @@
+"""Folders whose val/ is flat: all its images in one folder, and a table or the devkit that says which class each is.
+
+train/ has class folders there already; Tiny ImageNet has one more folder, images/, in each.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.common.data.listing import IMG_EXTENSIONS
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
+from scripts.data_import.class_lists import (
+    classes_by_place,
+    devkit_classes,
+    find_devkit,
+    read_annotations,
+)
+from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name
+
+TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
+NUM_TOGETHER = 1000  # images of val/ that are a shard
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images directly in a folder, sorted by name. Raises OSError."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.lower().endswith(IMG_EXTENSIONS)]
+    return [folder / name for name in sorted(names)]
+
+
+def find_flat_val(folder: Path) -> Path | None:
+    """The folder with the images of val/: folder/val/images, folder/val or the folder itself; None where none is."""
+    for place in (folder / "val" / "images", folder / "val", folder):
+        if place.is_dir() and images_in(place):
+            return place
+    return None
+
+
+def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
+    """The class of each image, by its name. Raises UserError where nothing says it, or not of each image."""
+    names = [path.name for path in images]
+    for place in (flat, flat.parent, folder):
+        for table in TABLES:
+            if (place / table).is_file():
+                by_stem = read_annotations(place / table)
+                class_of = {name: by_stem.get(os.path.splitext(name)[0], "") for name in names}
+                if missing := [name for name, named in class_of.items() if not named]:
+                    raise UserError(f"{place / table} does not have the class of {missing[0]!r}, one of {len(missing)}")
+                return class_of
+    for place in (folder, folder.parent, flat):
+        if devkit := find_devkit(place):
+            return classes_by_place(names, devkit_classes(devkit), str(flat))
+    raise UserError(
+        f"nothing says which classes the {len(images)} images in {flat} are; put val_annotations.txt, Kaggle's "
+        "LOC_val_solution.csv or ILSVRC2012_devkit_t12.tar.gz beside them"
+    )
+
+
+def folder_shards(folder: Path, flat: Path) -> list[Shard]:
+    """A shard for each class of train/, and some for the flat val/. Raises UserError, and OSError."""
+    images = images_in(flat)
+    class_of = val_classes(folder, flat, images)
+    named = [(class_name(class_of[path.name], flat.name), path) for path in images]
+    shards = [
+        make_shard(f"val {start}", "val", named[start : start + NUM_TOGETHER])
+        for start in range(0, len(named), NUM_TOGETHER)
+    ]
+    train = folder / "train"
+    for of_class in sorted(train.iterdir()) if train.is_dir() else []:
+        if of_class.is_dir():
+            name = class_name(of_class.name, "train")
+            inner = of_class / "images" if (of_class / "images").is_dir() else of_class
+            shards.append(make_shard(f"train/{name}", "train", [(name, path) for path in images_in(inner)]))
+    return shards
+
+
+def make_shard(shard: str, part: str, named: list[tuple[str, Path]]) -> Shard:
+    def read() -> Iterator[SourceImage]:
+        for name, path in named:
+            content = read_regular_file(path, MAX_IMAGE_BYTES)
+            yield SourceImage(name, image_name(file_name(path.name, shard), shard), content)
+
+    return Shard(shard, part, sum(path.stat().st_size for _, path in named), 0, read)

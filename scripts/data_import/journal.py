@@ -1,0 +1,87 @@
+"""What an import has finished, shard by shard, so that the same command goes on after any kill.
+
+The first line says what kind of source it is, and in which boot of the machine this began; each further line is a
+finished shard. A kill loses nothing that was written. A power cut may, as no image is synced by itself: after a boot
+all is written again. A shard whose file has changed is read again.
+"""
+
+import contextlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import open_no_follow
+from scripts.data_import.source_images import Shard, Source
+
+MODULUS = 1 << 256
+
+
+@dataclass(frozen=True)
+class Total:
+    """Of some images: how many, their bytes, and the sum of their SHA-256 modulo 2^256, which depends on no order."""
+
+    num_images: int = 0
+    num_bytes: int = 0
+    checksum: str = "0"
+
+    def plus(self, other: "Total") -> "Total":
+        checksum = (int(self.checksum, 16) + int(other.checksum, 16)) % MODULUS
+        return Total(self.num_images + other.num_images, self.num_bytes + other.num_bytes, f"{checksum:x}")
+
+
+class Journal:
+    """goes_on: whether an earlier run has begun this import."""
+
+    def __init__(self, path: Path, source: Source, boot: str):
+        """boot: the machine's boot_id. Raises UserError where the journal is of another kind of source, and OSError."""
+        begun, finished = read_journal(path)
+        self.goes_on = bool(begun)
+        if begun and begun[0] != source.kind:
+            raise UserError(
+                f"{path.parent} is of an import from {begun[0]}, which was stopped; remove it, or give another folder"
+            )
+        if begun and begun[1] != boot:
+            print("the machine has started again since this import was stopped; all images are written again")
+            finished = {}
+        known = {shard_key(shard): shard for shard in source.shards}
+        self._totals = {key: total for key, total in finished.items() if key in known}
+        lines = [json.dumps([source.kind, boot]), *(line_of(key, total) for key, total in self._totals.items())]
+        write_text_atomically(path, "\n".join([*lines, ""]))  # without a line that was cut off
+        self._file = open(path, "a", encoding="utf-8", opener=open_no_follow)  # noqa: SIM115
+
+    def total(self, shard: Shard) -> Total | None:
+        """Of a shard that is finished; else None."""
+        return self._totals.get(shard_key(shard))
+
+    def add(self, shard: Shard, total: Total) -> None:
+        self._totals[shard_key(shard)] = total
+        self._file.write(line_of(shard_key(shard), total) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def shard_key(shard: Shard) -> str:
+    return json.dumps([shard.name, shard.num_bytes, shard.time_ns])
+
+
+def line_of(key: str, total: Total) -> str:
+    return json.dumps([key, asdict(total)])
+
+
+def read_journal(path: Path) -> tuple[list[str], dict[str, Total]]:
+    """The first line, and the finished shards; nothing where there is no journal that can be read."""
+    found: dict[str, Total] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        kind, boot = json.loads(lines[0])
+    except (OSError, ValueError, TypeError):
+        return [], found
+    with contextlib.suppress(ValueError, TypeError):
+        for line in lines[1:-1]:  # the last line may have been cut off
+            key, total = json.loads(line)
+            found[key] = Total(**total)
+    return [kind, boot], found

@@ -1,0 +1,82 @@
+"""Parquet files as Hugging Face's hub has them: a column `image` of {bytes, path}, and a column `label`.
+
+ImageNet there has names such as n01440764_10026_n01440764.JPEG: the official name, and the class once more. Labels are
+numbers, whose names are in the file's metadata.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.common.system.errors import UserError
+from scripts.data_import.source_images import (
+    SourceImage,
+    check_size,
+    class_of_label,
+    file_name,
+    image_name,
+)
+
+NUM_ROWS = 64  # that are decoded together: some MB
+BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
+WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
+
+
+def read_parquet(path: Path, shard: str, classes: list[str]) -> Iterator[SourceImage]:
+    """The images of one file, some rows at a time.
+
+    classes: the names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
+    has other columns.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
+        class_names = classes or label_names(file.schema_arrow.metadata or {})
+        check_columns(file.schema_arrow, shard)
+        row = 0
+        for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
+            images, labels = batch.column("image"), batch.column("label").to_pylist()
+            contents, paths = images.field("bytes"), images.field("path").to_pylist()
+            for place, (label, inner) in enumerate(zip(labels, paths, strict=True)):
+                content = contents[place].as_buffer()
+                if content is None:
+                    raise UserError(f"{shard}: row {row} has no bytes, only the path {inner!r}")
+                check_size(content.size, str(inner), shard)
+                names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard)
+                yield SourceImage(*names, memoryview(content))
+                row += 1
+    except (pyarrow.ArrowException, OSError, MemoryError) as error:
+        raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
+
+
+def names_of(inner: str, label: object, classes: list[str], shard: str) -> tuple[str, str]:
+    """(class, name) of an image, whose path in the file is `inner`."""
+    name = file_name(inner, shard)
+    if with_class := WITH_CLASS.fullmatch(name):
+        return with_class["wnid"], image_name(with_class["name"] + with_class["ending"], shard)
+    return class_of_label(label, classes, shard), image_name(name, shard)
+
+
+def label_names(metadata: dict[bytes, bytes]) -> list[str]:
+    """The names of the labels, from the metadata of Hugging Face's library of data sets; [] where there are none."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return [str(name) for name in features["label"]["names"]]
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return []
+
+
+def check_columns(schema: object, shard: str) -> None:
+    """Raises UserError where a pyarrow.Schema lacks the columns."""
+    import pyarrow
+
+    assert isinstance(schema, pyarrow.Schema)
+    image = schema.field("image").type if "image" in schema.names else pyarrow.null()
+    fields = {image.field(place).name for place in range(image.num_fields)} if pyarrow.types.is_struct(image) else set()
+    if "label" not in schema.names or not fields >= {"bytes", "path"}:
+        raise UserError(
+            f"{shard} has the columns {', '.join(schema.names)}; `image` with bytes and path, and `label`, are needed"
+        )

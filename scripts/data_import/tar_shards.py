@@ -1,0 +1,123 @@
+"""Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
+
+tarfile gives names, sizes and places only. Each file's bytes are read by their place, and nothing is extracted.
+"""
+
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import open_regular_file
+from scripts.data_import.class_lists import classes_by_place
+from scripts.data_import.source_images import (
+    JPEG_ENDINGS,
+    SourceImage,
+    check_size,
+    class_name,
+    class_of_label,
+    file_name,
+    image_name,
+)
+
+MAX_LABEL_BYTES = 1000
+END_BLOCK = bytes(tarfile.BLOCKSIZE)
+
+
+def read_members(file: BinaryIO, shard: str, begin: int, end: int) -> Iterator[tarfile.TarInfo]:
+    """The regular files of the archive in bytes begin to end of `file`; folders are left out.
+
+    Raises UserError for a link, a device or any other kind, for a name that leads out of the folder, and for an archive
+    that is cut off or damaged.
+    """
+    file.seek(begin)
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            while member := archive.next():
+                if member.isdir():
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise UserError(f"{shard}: {member.name!r} is a link, a device or a sparse file, not a plain file")
+                file_name(member.name, shard)
+                if member.offset_data + member.size > end:
+                    raise UserError(f"{shard} is cut off in {member.name!r}; is the download whole?")
+                yield member
+            where = archive.offset - begin
+            if os.pread(file.fileno(), len(END_BLOCK), archive.offset) != END_BLOCK or archive.offset >= end:
+                raise UserError(f"{shard} is cut off or damaged after {where} bytes; is the download whole?")
+    except (tarfile.TarError, ValueError, MemoryError) as error:
+        raise UserError(f"{shard} cannot be read: {error}; is the download whole?") from None
+
+
+def read_content(file: BinaryIO, member: tarfile.TarInfo, shard: str) -> bytes:
+    """Raises UserError where it is too long, or cut off."""
+    check_size(member.size, member.name, shard)
+    content = os.pread(file.fileno(), member.size, member.offset_data)
+    if len(content) < member.size:
+        raise UserError(f"{shard} is cut off in {member.name!r}; is the download whole?")
+    return content
+
+
+def read_webdataset(path: Path, shard: str, classes: list[str]) -> Iterator[SourceImage]:
+    """The samples of a shard: neighbours whose names are equal up to the first dot, of which .jpg and .cls are read."""
+    with open_regular_file(path) as file:
+        key, image, label = "", None, None
+        for member in read_members(file, shard, 0, path.stat().st_size):
+            folder, _, name = member.name.rpartition("/")
+            stem, _, ending = name.partition(".")
+            if f"{folder}/{stem}" != key:
+                if key:
+                    yield from finish_sample(key, image, label, classes, shard)
+                key, image, label = f"{folder}/{stem}", None, None
+            if f".{ending.lower()}" in JPEG_ENDINGS:
+                image = read_content(file, member, shard)
+            elif ending.lower() == "cls" and member.size <= MAX_LABEL_BYTES:
+                label = read_content(file, member, shard)
+        if key:
+            yield from finish_sample(key, image, label, classes, shard)
+
+
+def finish_sample(
+    key: str, image: bytes | None, label: bytes | None, classes: list[str], shard: str
+) -> Iterator[SourceImage]:
+    """The image of a sample; none where it has neither an image nor a label. Raises UserError where one is missing."""
+    if image is None and label is None:
+        return
+    if image is None or label is None:
+        raise UserError(f"{shard}: the sample {key.lstrip('/')!r} has no {'.cls' if image else '.jpg'}")
+    text = label.decode(errors="replace").strip()
+    named = class_of_label(int(text) if text.lstrip("-").isdecimal() else text, classes, shard)
+    yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard), shard), image)
+
+
+def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
+    """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar. Raises UserError for other content."""
+    found = []
+    with open_regular_file(path) as file:
+        for member in read_members(file, path.name, 0, path.stat().st_size):
+            stem, ending = os.path.splitext(file_name(member.name, path.name))
+            if ending != ".tar":
+                raise UserError(f"{path.name}: {member.name!r} is no tar of a class")
+            found.append((class_name(stem, path.name), member.offset_data, member.size))
+    return found
+
+
+def read_class_tar(path: Path, shard: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
+    """The images of one class, from its tar in bytes begin to begin + size of the tar of train."""
+    with open_regular_file(path) as file:
+        for member in read_members(file, shard, begin, begin + size):
+            name = image_name(file_name(member.name, shard), shard)
+            yield SourceImage(named, name, read_content(file, member, shard))
+
+
+def read_flat_tar(path: Path, shard: str, classes: list[str]) -> Iterator[SourceImage]:
+    """The images of ILSVRC2012_img_val.tar. classes: of each image, in the order of the images' names."""
+    size = path.stat().st_size
+    with open_regular_file(path) as file:
+        names = [member.name for member in read_members(file, shard, 0, size)]
+        class_of = classes_by_place(names, classes, shard)
+        for member in read_members(file, shard, 0, size):
+            name = image_name(file_name(member.name, shard), shard)
+            yield SourceImage(class_name(class_of[member.name], shard), name, read_content(file, member, shard))

@@ -1,0 +1,117 @@
+"""What a suite prints before its first run: the runs, how long they take, where the charts will be.
+
+    print(start_text(left, results, variables))
+
+How long is the sum of the last runs on this machine with the same requested settings, in the result sets beside this
+one. Where there is none, the text says so.
+"""
+
+import io
+import json
+import os
+import platform
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas
+
+from benchmarks.common.store.results import MAX_TABLE_BYTES
+from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.repository import ROOT
+from scripts.runner import rounds
+from scripts.runner.make_variables import MakeVariables
+from scripts.runner.run_plan import Run
+from scripts.stats.formatting import plural, printable
+
+MAX_SETS = 30
+"""The newest result sets, in which earlier runs are looked for."""
+WIDTH = 100
+ENVIRONMENT_BYTES = 10**7
+
+
+def start_text(left: Sequence[Run], results: Path, variables: MakeVariables) -> str:
+    """Lines on the runs that are left to do. results: the set, which may be new and empty."""
+    if not left:
+        more = rounds.describe_end(variables)
+        return f"{printable(str(results))}: every planned run has a row already{f'; {more}' if more else ''}"
+    num_rounds = len({run.round for run in left})
+    warm_up = "" if rounds.is_only_run(left, variables) else ", after a warm-up that does not count"
+    names = "; ".join(dict.fromkeys(run.name for run in left))
+    lines = [
+        f"{printable(str(results))}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}",
+        *textwrap.wrap(printable(names), WIDTH, initial_indent="  ", subsequent_indent="  "),
+    ]
+    lines += [end] if (end := rounds.describe_end(variables)) else []
+    return "\n".join([*lines, duration_text(left, results), chart_text(left, results)])
+
+
+def chart_text(left: Sequence[Run], results: Path) -> str:
+    """Where and when the first charts are drawn, as FirstCharts of schedule.py does it."""
+    first_round = [run for run in left if run.round == left[0].round]
+    is_early = len({run.strategy for run in first_round}) > 1 < len(first_round) - 1
+    when = "as soon as two strategies have a run" if is_early else f"after round {left[0].round}"
+    return f"first charts: {printable(str(results))}/charts, {when}"
+
+
+def duration_text(left: Sequence[Run], results: Path) -> str:
+    """How long these runs take, by the last ones with the same requested settings."""
+    seconds = last_seconds(results)
+    known = [seconds[run.key[0]] for run in left if run.key[0] in seconds]
+    if not known:
+        return "how long this takes is not known: no run with these settings was made here before"
+    about = f"about {duration(sum(known))}, by the last runs here"
+    num_unknown = len({run.key[0] for run in left if run.key[0] not in seconds})
+    if not num_unknown:
+        return about
+    return f"{about}; without {plural(num_unknown, 'kind')} of run that was not made here before"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
+
+
+def last_seconds(results: Path) -> dict[str, float]:
+    """wall_s of the newest run with each hash of requested settings; 0 for skipped runs.
+
+    Of the newest sets in results/ and beside this set that were measured on this machine. What cannot be read is left
+    out: this is an estimate, and the set of another day stops no suite.
+    """
+    folders = {path.resolve() for parent in (ROOT / "results", results.parent) for path in parent.glob("*/runs.csv")}
+    newest = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_SETS]
+    found: dict[str, float] = {}
+    for path in newest:
+        if _measured_here(path.parent):
+            for name, seconds in _seconds_of_set(path.parent):
+                found.setdefault(name, seconds)
+    return found
+
+
+def _measured_here(folder: Path) -> bool:
+    """Whether a set's environment.json names this kernel and as many cores; True where it names none."""
+    try:
+        facts = json.loads(read_regular_file(folder / "environment.json", ENVIRONMENT_BYTES))
+        return (facts["platform"], facts["num_cores"]) == (platform.platform(), len(os.sched_getaffinity(0)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def _seconds_of_set(folder: Path) -> Iterator[tuple[str, float]]:
+    """(hash of the requested settings, seconds) of the runs of a set, the newest first."""
+    try:
+        runs, settings = (_columns(folder / f"{name}.csv") for name in ("runs", "settings"))
+        hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
+        wall_s = pandas.to_numeric(runs.wall_s, errors="coerce").where(runs.status != "skipped", 0.0)
+        counted = runs.status.isin(["ok", "skipped"])
+    except (OSError, ValueError, AttributeError):
+        return
+    for name, seconds in reversed([*zip(runs.settings[counted], wall_s[counted], strict=True)]):
+        if name in hashes and seconds >= 0:
+            yield hashes[name], float(seconds)
+
+
+def _columns(path: Path) -> pandas.DataFrame:
+    content = io.BytesIO(read_regular_file(path, MAX_TABLE_BYTES))
+    return pandas.read_csv(content, dtype=str, keep_default_na=False, on_bad_lines="skip")

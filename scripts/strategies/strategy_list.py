@@ -1,0 +1,97 @@
+"""The strategies: their list, their facts, and the baselines that those of mixed precision are compared with.
+
+    from scripts.strategies.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
+
+Needs no torch.
+"""
+
+import ast
+import difflib
+from collections.abc import Sequence
+
+from benchmarks.common.config.config import Config, Precision
+from benchmarks.common.dist.layout import StrategyFacts
+from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+# What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
+CORE_STRATEGIES = [
+    "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
+    "model_parallel", "pipeline_parallel", "slurm",
+]  # fmt: skip
+
+
+def all_strategies() -> list[str]:
+    """Every strategy, in the order in which bench-all runs them."""
+    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
+    return sorted(
+        names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
+    )
+
+
+def parse_strategies(text: str) -> list[str]:
+    """The strategies named in `text`; all of them for no text, and for the word `all`.
+
+    Raises UserError with the nearest name for an unknown strategy.
+    """
+    known = all_strategies()
+    if text.strip() == "all":
+        return known
+    for name in text.split():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"no strategy {name!r}; {hint}")
+    return list(dict.fromkeys(text.split())) or known
+
+
+def parse_strategy(text: str) -> str:
+    """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
+    names = parse_strategies(text)
+    if len(names) > 1:
+        raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
+    return names[0]
+
+
+def strategy_facts(strategy: str) -> StrategyFacts:
+    """The constant FACTS of a strategy's script, without importing the script, which imports torch.
+
+    Raises ValueError where the constant's arguments are no literals.
+    """
+    tree = ast.parse((BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.targets[0]) == "FACTS"
+        ):
+            literals = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if keyword.arg}
+            return StrategyFacts(**literals)
+    return StrategyFacts()
+
+
+def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
+    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
+    return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
+
+
+def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
+    """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
+
+    The baseline in the same precision. It cannot train in fp16: there, one rank of the first strategy that can. 0: as
+    many ranks as the other runs.
+    """
+    mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
+    if not mixed or CORE_STRATEGIES[0] not in strategies:
+        return []
+    capability = machine.min_compute_capability()
+    try:
+        precision = resolve_precision(config.precision, capability, mixed=True)
+    except UserError:  # each run reports it
+        return []
+    if precision == "fp16":
+        return [(mixed[0], config.precision, 1)]
+    return [] if precision == resolve_precision(config.precision, capability) else [(CORE_STRATEGIES[0], precision, 0)]

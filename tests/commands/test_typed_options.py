@@ -1,0 +1,96 @@
+"""Messages name an option as their reader typed it: --until after ./bench, UNTIL with make and launchers.
+
+.venv/bin/python -m pytest tests/commands/test_typed_options.py
+"""
+
+import ast
+import re
+import subprocess
+
+import pytest
+from support import ROOT, SYNTHETIC_YAML, environment
+
+from benchmarks.common.system.typed_options import VARIABLES, remember_options, typed_option
+from scripts.commands.command_table import COMMANDS
+from scripts.commands.run_command import options_class, typed_names
+
+MANY = {"NODES", "TASKS_PER_NODE"}  # named beside HOSTS and NNODES, for which there is no option
+NAMED = re.compile(rf"(?<![\w-])({'|'.join(name for name in {*VARIABLES.values()} - MANY if len(name) > 3)})(?!\w)")
+OTHER_TEXTS = {"command_table.py", "machine_models.py"}
+"""Files with a text that names a variable on purpose: the help, which lists them, and a whole command of make."""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["./bench", "run", "single", "--until", "0%"], "--until is 0%"),
+        (["make", "-s", "bench-single", "UNTIL=0%"], "UNTIL is 0%"),
+        (["launchers/all.sh"], "UNTIL is 0%"),
+        (
+            ["./bench", "run", "single", "ddp", "--seeds", "9"],
+            "--seeds 9 needs a round for each seed; give --repeats 9",
+        ),
+        (["make", "-s", "bench-ddp", "SEEDS=9"], "SEEDS=9 needs a round for each seed; give REPEATS=9"),
+        (["./bench", "run", "single", "--results", "results"], "--results results is the folder of all sets"),
+        (["./bench", "study", "sweep", "--strategy", "ddp"], "--key is not set"),
+        (["./bench", "study", "scaling", "--strategy", "ddp", "--ranks", "x"], "--ranks is 'x'"),
+    ],
+)
+@pytest.mark.real_interpreter
+def test_a_message_names_what_was_typed(tmp_path, command, words):
+    """Protects who typed a flag from a message about a variable, and the other way round. Mutant: ./bench make
+    remembers options, too."""
+    (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
+    variables = {"SETUP": "no", "CONFIG": tmp_path / "own.yaml", "DATA": tmp_path, "STRATEGIES": "single"}
+    variables |= {"UNTIL": "0%"} if command[0].startswith("launchers") else {}
+    if command[0] == "./bench":
+        command = [*command, "--config", tmp_path / "own.yaml", "--data", tmp_path]
+    env = environment(**variables)
+    done = subprocess.run([*map(str, command)], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and f"error: {words}" in done.stderr, done.stderr
+
+
+def test_an_option_is_written_as_it_is_typed(monkeypatch):
+    """Protects the four forms, and a variable for which the typed command has no option."""
+    monkeypatch.setenv("TYPED_OPTIONS", "")
+    assert (typed_option("RESULTS"), typed_option("RESULTS", "x")) == ("RESULTS", "RESULTS=x")
+    remember_options(["results", "plan", "measure", "timeout_s"])
+    forms = [("RESULTS", "x"), ("PLAN", "yes"), ("MEASURE", "no"), ("TIMEOUT", 9), ("NNODES", 2), ("ARGS", None)]
+    expected = ["--results x", "--plan", "--no-measure", "--timeout-s 9", "NNODES=2", "the words after --"]
+    assert [typed_option(*form) for form in forms] == expected
+
+
+def test_every_name_of_a_command_is_one_of_its_flags():
+    """Protects from a message with a flag that the command does not have. Mutant: positional options count."""
+    for command in COMMANDS:
+        names = {*typed_names(command)}
+        assert names <= {*options_class(command).__dataclass_fields__}
+        assert not names & {"a", "b", "published_set"} and ("strategies" in names) == (
+            command.words in ("reproduce", "forecast-memory")
+        )
+
+
+def messages(text: str) -> list[str]:
+    """String literals of a module with a space or a = in them, that are no docstrings."""
+    tree = ast.parse(text)
+    documents = {
+        id(each.value)
+        for node in ast.walk(tree)
+        for each in (node.body if isinstance(getattr(node, "body", None), list) else [])
+        if isinstance(each, ast.Expr)
+    }
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [node.value for node in strings if id(node) not in documents and re.search("[ =]", node.value)]
+
+
+def test_no_message_has_a_variable_by_name():
+    """Protects the rule in the next message, too. Mutant: any typed_option as plain text again."""
+    paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in paths
+        if path.name not in OTHER_TEXTS
+        for text in messages(path.read_text())
+        if NAMED.search(text)
+    }
+    assert found == set()

@@ -1,0 +1,366 @@
+"""./bench data import: every source gives the same files, hostile ones give none, and a killed import goes on.
+
+.venv/bin/python -m pytest tests/data_import
+"""
+
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tarfile
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_parquet, write_webdataset
+from support import NUM_TRAIN, NUM_VAL, loaders
+
+from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.system.errors import UserError
+from scripts.data_import import import_images
+from scripts.data_import.import_images import WORKSHOP, Options
+from scripts.data_import.parquet_shards import names_of
+from scripts.setup.check_data import check_image_folder
+
+JPEG = b"\xff\xd8 of some bytes"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+
+
+@pytest.fixture(params=WRITERS)
+def source(request, tmp_path, tiny_data) -> Path:
+    return WRITERS[request.param](tmp_path / "the downloads", tiny_data)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def import_all(source: Path, target: Path, **changes) -> None:
+    assert import_images.main(Options(source, target, **changes)) == 0
+
+
+def refused(source: Path, target: Path, **changes) -> str:
+    """The message of a refused import: one line, which steers no terminal."""
+    with pytest.raises(UserError) as caught:
+        import_images.main(Options(source, target, **changes))
+    assert str(caught.value).isprintable(), str(caught.value)
+    return str(caught.value)
+
+
+# --- the sources --------------------------------------------------------------------------------------------------
+
+
+def test_every_source_gives_the_same_images(source, tmp_path, tiny_data, capsys):
+    """Protects `all sources give one fingerprint`: equal bytes, names, fingerprint and first batch. Mutant: labels of
+    the devkit by the place in meta.mat."""
+    target = tmp_path / "imagenet"
+    import_all(source, target)
+    assert contents(target) == contents(tiny_data)
+    assert cached_fingerprint(target) == cached_fingerprint(tiny_data)
+    first, expected = (next(iter(loaders(data)[0])) for data in (target, tiny_data))
+    assert all(torch.equal(*pair) for pair in zip(first, expected, strict=True))
+    printed = capsys.readouterr().out
+    assert f"{NUM_TRAIN} images of 4 classes" in printed and f"{NUM_VAL} images of 4 classes" in printed
+    assert f"fingerprint {cached_fingerprint(tiny_data)}" in printed
+
+
+def test_every_source_has_the_same_checksums(tmp_path, tiny_data, capsys):
+    """Protects the sums that are printed, which depend on the images and not on their order. Mutant: a digest of all in
+    the order of reading."""
+    sums = set()
+    for number, writer in enumerate(WRITERS.values()):
+        import_all(writer(tmp_path / f"from {number}", tiny_data), tmp_path / f"to {number}")
+        sums.add(tuple(re.findall(r"sum of SHA-256: ([0-9a-f]{64})", capsys.readouterr().out)))
+    assert len(sums) == 1 and len(sums.pop()) == 2
+
+
+@pytest.mark.parametrize("table", ["LOC_val_solution.csv", "devkit"])
+def test_a_flat_val_folder_has_its_classes_from_any_table(tmp_path, tiny_data, table):
+    target = tmp_path / "imagenet"
+    import_all(write_flat(tmp_path / "from", tiny_data, table), target)
+    assert contents(target) == contents(tiny_data)
+
+
+def test_a_flat_val_of_its_own_joins_a_train_that_is_there(tmp_path, tiny_data):
+    """Protects whoever has train/ already: val/ alone is imported beside it."""
+    source = write_flat(tmp_path / "from", tiny_data)
+    (source / "train").unlink()
+    target = tmp_path / "imagenet"
+    shutil.copytree(tiny_data / "train", target / "train")
+    import_all(source, target)
+    assert check_image_folder(target).num_val_images == NUM_VAL
+    assert contents(target) == contents(tiny_data)
+
+
+def test_the_hubs_names_become_the_official_ones():
+    """Protects the fingerprint of the hub's ImageNet, whose paths have the class once more."""
+    official = ("n01440764", "n01440764_10026.JPEG")
+    assert names_of("n01440764_10026_n01440764.JPEG", 0, ["tench, Tinca tinca"], "a shard") == official
+    of_val = names_of("ILSVRC2012_val_00000001_n01751748.JPEG", 65, [], "a shard")
+    assert of_val == ("n01751748", "ILSVRC2012_val_00000001.JPEG")
+    assert names_of("a/n01440764_10026.jpg", 1, ["n0", "n01440764"], "a shard") == official
+
+
+def test_words_as_classes_need_a_list(tmp_path, tiny_data):
+    """Protects the fingerprint: a class is its wnid, not words. --classes gives the wnids."""
+    source = write_webdataset(tmp_path / "from", tiny_data)
+    names = (source / "classes.txt").read_text()
+    (source / "classes.txt").unlink()
+    assert "--classes" in refused(source, tmp_path / "imagenet")
+    with pytest.raises(UserError, match="'tench, Tinca tinca' cannot be a folder; name by --classes"):
+        names_of("1.jpg", 0, ["tench, Tinca tinca"], "a shard")
+    (tmp_path / "wnids").write_text(names.replace("\n", " some words\n"))
+    import_all(source, tmp_path / "imagenet", classes=tmp_path / "wnids")
+    assert contents(tmp_path / "imagenet") == contents(tiny_data)
+
+
+def test_a_test_split_is_left_out(tmp_path, tiny_data, capsys):
+    source = write_parquet(tmp_path / "from", tiny_data)
+    (source / "data" / "test-00000-of-00001.parquet").write_bytes(b"labels of -1")
+    import_all(source, tmp_path / "imagenet")
+    assert "1 files of the test split are left out" in capsys.readouterr().out
+
+
+def test_a_check_that_fails_names_the_import(tmp_path):
+    """Protects a user with shards, who is told of the command that reads them."""
+    (tmp_path / "train-0.parquet").touch()
+    with pytest.raises(ValueError, match=r"\./bench data import FROM TO"):
+        check_image_folder(tmp_path)
+
+
+def test_what_is_no_source_is_refused(tmp_path, tiny_data):
+    assert "does not exist" in refused(tmp_path / "nothing", tmp_path / "imagenet")
+    assert "class folders already" in refused(tiny_data, tmp_path / "imagenet")
+    (tmp_path / "empty").mkdir()
+    assert "nothing that can be imported" in refused(tmp_path / "empty", tmp_path / "imagenet")
+    assert not (tmp_path / "imagenet").exists()
+
+
+# --- what is hostile or damaged -----------------------------------------------------------------------------------
+
+
+def tar_with(path: Path, name: str = "good.jpg", **fields) -> None:
+    """A tar of one good sample and one more member."""
+    with tarfile.open(path, "w") as archive:
+        add(archive, "first.jpg", JPEG)
+        add(archive, "first.cls", b"0")
+        add(archive, name, JPEG if fields.get("type", tarfile.REGTYPE) == tarfile.REGTYPE else b"", **fields)
+
+
+def cut(path: Path, num_bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:num_bytes])
+
+
+def huge_member(path: Path) -> None:
+    """The header claims a terabyte."""
+    tar_with(path, "good.jpg")
+    content = bytearray(path.read_bytes())
+    header = tarfile.TarInfo("huge.jpg")
+    header.size = 1 << 40
+    place = content.index(b"good.jpg")
+    content[place : place + 512] = header.tobuf(tarfile.GNU_FORMAT)
+    path.write_bytes(content)
+
+
+def parquet_with(path: Path, inner: str = "1.jpg", label: int = 0, classes: tuple[str, ...] = ("left",)) -> None:
+    features = {"label": {"names": classes}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pyarrow.schema([("image", HUB_IMAGE), ("label", pyarrow.int64())], metadata=metadata)
+    images = pyarrow.array([{"bytes": JPEG, "path": inner}], HUB_IMAGE)
+    pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": [label]}, schema), path)
+
+
+def nested(path: Path, name: str) -> None:
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w") as archive:
+        add(archive, "../../evil.JPEG", JPEG)
+    with tarfile.open(path, "w") as archive:
+        add(archive, name, inner.getvalue())
+
+
+def link(kind: bytes):
+    return lambda path: tar_with(path, "evil.jpg", type=kind, linkname="/etc/passwd")
+
+
+TAR, TRAIN_TAR, PARQUET = "a-train-0.tar", "ILSVRC2012_img_train.tar", "train-0.parquet"
+HOSTILE = {
+    "a name with ..": (TAR, lambda path: tar_with(path, "../../evil.jpg"), "leads out of the folder"),
+    "an absolute name": (TAR, lambda path: tar_with(path, "/tmp/evil.jpg"), "leads out of the folder"),
+    "a symbolic link": (TAR, link(tarfile.SYMTYPE), "is a link"),
+    "a hard link": (TAR, link(tarfile.LNKTYPE), "is a link"),
+    "a device": (TAR, link(tarfile.CHRTYPE), "is a link, a device"),
+    "a FIFO": (TAR, link(tarfile.FIFOTYPE), "is a link, a device"),
+    "a name that steers the terminal": (TAR, lambda path: tar_with(path, "\x1b[2J.jpg"), "no name for an image"),
+    "a hidden name": (TAR, lambda path: tar_with(path, ".importing.jpg"), "no name for an image"),
+    "a name that is too long": (TAR, lambda path: tar_with(path, 300 * "a" + ".jpg"), "no name for an image"),
+    "a size of a terabyte": (TAR, huge_member, "is cut off"),
+    "a label that is no class": (TAR, lambda path: tar_with(path, "first.cls"), "cannot be a folder"),
+    "an image without a label": (TAR, tar_with, "has no .cls"),
+    "an image twice": (
+        TAR,
+        lambda path: tar_with(path, "b/first.jpg") or add_label(path),
+        "is there twice",
+    ),
+    "a tar that is cut off in an image": (TAR, lambda path: (tar_with(path), cut(path, 520)), "is cut off"),
+    "a tar that is cut off between images": (TAR, lambda path: (tar_with(path), cut(path, 2048)), "is cut off"),
+    "a tar of other bytes": (TAR, lambda path: path.write_bytes(3000 * b"no tar"), "cannot be read"),
+    "an empty tar": (TAR, lambda path: path.write_bytes(b""), "cannot be read"),
+    "a class tar with ..": (TRAIN_TAR, lambda path: nested(path, "../left.tar"), "leads out of the folder"),
+    "a name with .. in a class tar": (TRAIN_TAR, lambda path: nested(path, "left.tar"), "leads out of the folder"),
+    "Parquet with ..": (PARQUET, lambda path: parquet_with(path, "../../evil.jpg"), "leads out of the folder"),
+    "Parquet with a class of ..": (PARQUET, lambda path: parquet_with(path, classes=("../..",)), "cannot be a folder"),
+    "Parquet with a label of no class": (PARQUET, lambda path: parquet_with(path, label=7), "none of the 1 classes"),
+    "Parquet that is cut off": (PARQUET, lambda path: (parquet_with(path), cut(path, 400)), "is the download whole"),
+    "Parquet with other columns": (
+        PARQUET,
+        lambda path: pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), path),
+        "has the columns a;",
+    ),
+    "a script": (PARQUET, lambda path: parquet_with(path, "evil.sh"), "is no image"),
+}
+
+
+def add_label(path: Path) -> None:
+    with tarfile.open(path, "a") as archive:
+        add(archive, "b/first.cls", b"0")
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_hostile_or_damaged_is_refused(tmp_path, case):
+    """Protects the user's files, and a set from being half of one: the shard is named, and no train/ appears. Mutants:
+    each check of a name, a kind or an end left out."""
+    name, write, expected = HOSTILE[case]
+    folder = tmp_path / "in" / "here" / "from"
+    folder.mkdir(parents=True)
+    write(folder / name)
+    if name == TAR:
+        (folder / "classes.txt").write_text("left\n")
+    before = contents(tmp_path)
+    message = refused(folder, tmp_path / "in" / "here" / "imagenet")
+    assert re.search(expected, message) and name in message, message
+    outside = {path for path in contents(tmp_path) if f"imagenet/{WORKSHOP}/" not in path}
+    assert outside == before.keys() and not (tmp_path / "in/here/imagenet/train").exists()
+
+
+def test_classes_of_val_that_train_lacks_are_refused(tmp_path, tiny_data):
+    source = write_parquet(tmp_path / "from", tiny_data)
+    parquet_with(source / "data" / "validation-9.parquet", classes=("another",))
+    assert "val has classes that train lacks: 'another'" in refused(source, tmp_path / "imagenet")
+    assert not (tmp_path / "imagenet" / "val").exists()
+
+
+def test_it_stops_before_the_disk_is_full(tmp_path, tiny_data, monkeypatch):
+    """Protects the disk: before the first image, and again while images are written; then the same command goes on.
+    Mutant: no look at the disk after the first."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    monkeypatch.setattr(import_images, "CHECK_BYTES", 1000)
+    with pytest.raises(UserError, match=r"GB are needed .* the same command goes on"):
+        import_images.main(Options(source, target), free_bytes=lambda folder: 1000)
+    assert not contents(target).keys() - {f"{WORKSHOP}/journal", f"{WORKSHOP}/lock"}
+    answers = iter([1 << 40, 1 << 40])
+    with pytest.raises(UserError, match="GB are needed"):
+        import_images.main(Options(source, target), free_bytes=lambda folder: next(answers, 1000))
+    import_all(source, target)
+    assert contents(target) == contents(tiny_data)
+
+
+def test_what_is_there_is_left_alone(tmp_path, tiny_data):
+    """Protects a set that is there already, and a folder that a link leads to."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    (target / "val").mkdir(parents=True)
+    assert "is there already" in refused(source, target) and not (target / WORKSHOP).exists()
+    (target / "val").rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (target / WORKSHOP).symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in refused(source, target) and not [*(tmp_path / "elsewhere").iterdir()]
+
+
+# --- killed, and started again ------------------------------------------------------------------------------------
+
+
+def run_killed(source: Path, target: Path, moment: int) -> tuple[int, int]:
+    """Import in a fork that is killed before its moment-th call that opens or renames something below target; 0: never.
+
+    Returns what os.waitpid says of it, and how many such calls it has made.
+    """
+    calls = target.with_suffix(".calls")
+    child = os.fork()
+    if not child:
+        counter = itertools.count(1)
+
+        def look(event: str, words: tuple) -> None:
+            below = event in ("open", "os.rename", "os.mkdir", "os.remove") and str(words[0]).startswith(f"{target}/")
+            if below and next(counter) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(look)
+        code = 1
+        try:
+            code = import_images.main(Options(source, target))
+            calls.write_text(str(next(counter) - 1))
+        finally:
+            os._exit(code)
+    status = os.waitpid(child, 0)[1]
+    return os.waitstatus_to_exitcode(status), int(calls.read_text()) if calls.exists() else 0
+
+
+def test_a_killed_import_goes_on(tmp_path, tiny_data):
+    """Protects an import of hours: killed at ten moments, from the first file to the last rename, the same command
+    makes the same set. Mutant: a shard noted before its images are written."""
+    source = write_webdataset(tmp_path / "from", tiny_data)
+    code, num_calls = run_killed(source, tmp_path / "whole", 0)
+    assert code == 0 and num_calls > NUM_TRAIN + NUM_VAL
+    moments = [3, *(num_calls * tenth // 9 for tenth in range(1, 8)), num_calls - 4, num_calls - 2]
+    for moment in moments:
+        target = tmp_path / f"killed {moment}"
+        assert run_killed(source, target, moment)[0] == -signal.SIGKILL
+        import_all(source, target)
+        assert contents(target) == contents(tiny_data), moment
+
+
+def test_a_finished_shard_is_not_read_again(tmp_path, tiny_data, capsys):
+    """Protects the hours that a killed import has worked. A shard whose file has changed is read again."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    first, last = sorted(source.glob("*-train-*.tar"))[0], sorted(source.glob("*-train-*.tar"))[-1]
+    whole = last.read_bytes()
+    cut(last, 700)
+    assert last.name in refused(source, target)
+    journal = (target / WORKSHOP / "journal").read_text()
+    assert last.name not in journal
+    last.write_bytes(whole)
+    if first.name in journal:
+        content, status = first.read_bytes(), first.stat()
+        first.write_bytes(bytes(len(content)))  # whoever reads it finds no tar
+        os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
+    import_all(source, target)
+    assert contents(target) == contents(tiny_data)
+    assert "going on after" in capsys.readouterr().out
+
+
+def test_a_boot_begins_again(tmp_path, tiny_data, capsys):
+    """Protects from a power cut, after which images that were noted may be empty. Mutant: the boot is not compared."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    with pytest.raises(UserError):
+        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+    journal = target / WORKSHOP / "journal"
+    journal.write_text(journal.read_text().replace(json.loads(journal.read_text().split("\n")[0])[1], "another boot"))
+    import_all(source, target)
+    assert "the machine has started again" in capsys.readouterr().out
+    assert contents(target) == contents(tiny_data)
+
+
+def test_another_kind_of_source_does_not_go_on(tmp_path, tiny_data):
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    with pytest.raises(UserError):
+        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+    assert "of an import from WebDataset" in refused(write_parquet(tmp_path / "other", tiny_data), target)
