@@ -143,6 +143,11 @@ def _first_sentence(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     estimate = best.timed_throughput
     speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"
     speed += f", n = {plural(estimate.num_runs, 'run')}"
+    if all(group.strategy == BASELINE for group in results.groups):
+        highest = max(results.timed_groups, key=lambda group: group.timed_throughput.value)
+        number = len(results.timed_groups)
+        variants = f", in {number} variants, of which {highest.label} has the highest mean" if number > 1 else ""
+        return f"On {device}, one process ran alone{variants}. No strategy that divides the work was measured."
     if best.strategy == BASELINE:
         return f"On {device}, no strategy was seen to be faster than {best.label}, one process ({speed})."
     single, among = results.baseline_of(best), f"of those in {compute_precision(best.identity) or 'one precision'}"
