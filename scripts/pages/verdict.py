@@ -57,9 +57,10 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     timed, best = results.timed_groups, ranking.best
     speed = f"{format_number(best.timed_throughput.value)} images/s"
     if len({group.strategy for group in timed}) == 1:
-        several = f", in {len(timed)} settings" if len(timed) > 1 else ""
-        at = f"the highest mean is {speed} ({best.label})" if len(timed) > 1 else f"it trains {speed}"
-        return f"Only {best.strategy} has a time{several}, so that no strategies are compared; {at}"
+        alone = "One process ran alone" if best.strategy == BASELINE else f"Only {best.strategy} has a time"
+        several = f", in {len(timed)} variants" if len(timed) > 1 else ""
+        at = f"the highest mean is that of {best.label}, {speed}" if len(timed) > 1 else f"it trains {speed}"
+        return f"{alone}{several}, so that no strategies are compared; {at}"
     over, single = results.over_baseline, results.baseline_of(best)
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
     if not made:

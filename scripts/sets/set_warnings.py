@@ -336,4 +336,4 @@ def _z_scores(windows: numpy.ndarray) -> numpy.ndarray:
 
 
 def _list(names: list[str]) -> str:
-    return ", ".join(names)
+    return ("; " if any(", " in name for name in names) else ", ").join(names)

@@ -319,6 +319,20 @@ def test_the_fastest_is_faster_than_all_others_of_its_precision(tmp_path):
     assert " has the highest mean of those in fp32: 1." in first
 
 
+def test_one_process_alone_is_named_so(tmp_path):
+    """Protects the report of one GPU from `no strategy was seen to be faster`, where none was measured. Mutant: the
+    sentence of a set with strategies."""
+    add_runs(tmp_path / "plain", "single", 100)
+    first, *_ = verdict.headline(load_set(tmp_path / "plain"))
+    assert first.startswith("One process ran alone, so that no strategies are compared; it trains ")
+    add_runs(tmp_path / "nhwc", "single", 120, memory_format="channels_last")
+    first, *_ = verdict.headline(load_set(join_sets(tmp_path, "plain", "nhwc")))
+    assert "in 2 variants, " in first and "the highest mean is that of single, memory_format channels_last, 1" in first
+    add_runs(tmp_path / "plain", "ddp", 90)
+    first, *_ = verdict.headline(load_set(tmp_path / "plain"))
+    assert "alone" not in first
+
+
 def test_settings_that_differ_are_not_compared(tmp_path):
     # A sweep over the batch: labels name the batch alone, and other batches are not called slower.
     for batch, speed in ((32, 100), (64, 150)):

@@ -42,8 +42,8 @@ def verdict_of(folder):
             r"No verdict, since it needs 5 rounds and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
         ),
         ({"single": 100, "ddp": 180}, 1, r"No verdict, since it needs 5 rounds and this set has 1; .*"),
-        ({"single": 100}, 5, r"Only single has a time, so that no strategies are compared; it trains .* images/s"),
-        ({"single": 100}, 1, r"Only single has a time, so that no strategies are compared; it trains .* images/s"),
+        ({"single": 100}, 5, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
+        ({"single": 100}, 1, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
         (
             {"ddp": 180, "slurm": 140},
             5,
@@ -64,7 +64,7 @@ def test_settings_of_one_process_are_no_strategies(tmp_path):
     for name, precision in (("a", "fp32"), ("b", "bf16")):
         add_runs(tmp_path / name, "single", 100 if name == "a" else 130, precision=precision)
     sentence = verdict_of(join_sets(tmp_path, "a", "b"))
-    assert sentence.startswith("Only single has a time, in 2 settings, so that no strategies are compared; ")
+    assert sentence.startswith("One process ran alone, in 2 variants, so that no strategies are compared; ")
 
 
 def test_other_precisions_are_named(tmp_path):
