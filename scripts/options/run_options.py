@@ -66,6 +66,12 @@ class RunOptions(RoundOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class RunCommand(RunOptions):
+    one_gpu: bool = False
+    """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel, loading."""
+
+
+@dataclasses.dataclass(frozen=True)
 class SlurmOptions(RunOptions):
     nodes: int | None = None
     """Nodes of the job; default: 1."""
