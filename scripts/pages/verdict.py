@@ -55,12 +55,9 @@ def verdict(results: ResultSet, ranking: Ranking) -> str:
 
 def _answer(results: ResultSet, ranking: Ranking) -> str:
     timed, best = results.timed_groups, ranking.best
-    speed = f"{format_number(best.timed_throughput.value)} images/s"
     if len({group.strategy for group in timed}) == 1:
-        alone = "One process ran alone" if best.strategy == BASELINE else f"Only {best.strategy} has a time"
-        several = f", in {len(timed)} variants" if len(timed) > 1 else ""
-        at = f"the highest mean is that of {best.label}, {speed}" if len(timed) > 1 else f"it trains {speed}"
-        return f"{alone}{several}, so that no strategies are compared; {at}"
+        return _answer_of_one(timed)
+    speed = f"{format_number(best.timed_throughput.value)} images/s"
     over, single = results.over_baseline, results.baseline_of(best)
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
     if not made:
@@ -85,6 +82,17 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
         return f"No strategy was seen to be faster than one process{same}{_unseen(list(over.values()))}"
     leads = "is the fastest strategy" if ranking.excluded else "has the highest mean"
     return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
+
+
+def _answer_of_one(timed: list[RunGroup]) -> str:
+    """Of a set with one strategy, in variants of which no two need to be comparable."""
+    best = max(timed, key=lambda group: group.timed_throughput.value)
+    speed = f"{format_number(best.timed_throughput.value)} images/s"
+    only = "One process ran alone" if best.strategy == BASELINE else f"Only {best.strategy} has a time"
+    if len(timed) == 1:
+        return f"{only}, so that no strategies are compared; it trains {speed}"
+    several = f"{only}, in {len(timed)} variants"
+    return f"{several}, so that no strategies are compared; the highest mean is that of {best.label}, {speed}"
 
 
 def _scope(timed: list[RunGroup], best: RunGroup) -> str:
