@@ -42,7 +42,11 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
   fi
   SHAPE=(--nodes "$NODES" --ntasks-per-node "$TASKS_PER_NODE" --cpus-per-task "$CPUS_PER_TASK" "${where[@]}")
   [ -z "${TIME:-}" ] || SHAPE+=(--time "$TIME")
-  [ "$GPUS_PER_NODE" = 0 ] || SHAPE+=(--gres "gpu:$GPUS_PER_NODE")
+  [ "$GPUS_PER_NODE" = 0 ] || SHAPE+=(--gres "gpu:${GPU_TYPE:+$GPU_TYPE:}$GPUS_PER_NODE")
+  [ -z "${ACCOUNT:-}" ] || SHAPE+=("--account=$ACCOUNT")
+  [ -z "${QOS:-}" ] || SHAPE+=("--qos=$QOS")
+  [ -z "${MEMORY:-}" ] || SHAPE+=("--mem=$MEMORY")
+  [ "${EXCLUSIVE:-}" != yes ] || SHAPE+=(--exclusive)
 }
 
 # ---- inside the job of make slurm-all --------------------------------------------------------------------------

@@ -17,6 +17,7 @@ variables=$(PLAN=yes "$PYTHON" -m scripts.runner.run_plan) || exit 2
 while IFS= read -r line; do
   export "${line?}"
 done <<<"$variables"
+NODES=${NODES:-1} # more cost more, so that they are asked for
 set_job_shape
 export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
 set_container_command # refuses now what no node could do

@@ -88,3 +88,60 @@ def change(folder, table, change_frame):
     path = folder / f"{table}.csv"
     frame = pandas.read_csv(path, dtype=str, keep_default_na=False)
     change_frame(frame).to_csv(path, index=False)
+
+
+def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise=0.01, **row):
+    """Ok runs with windows, epochs, accounted steps, wall parts and telemetry; noise of log throughput, seeded."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = numpy.random.default_rng(len(strategy))
+    for repeat in range(1, num_repeats + 1):
+        run_id = f"{strategy}-{repeat}"
+        speed = images_per_s * float(numpy.exp(noise * rng.normal()))
+        row_of_run = CPU | {"run_id": run_id, "strategy": strategy, "repeat": repeat} | row
+        asked = {"global_batch": 0} if "batch_per_device" in row else {}  # the row has what it came to
+        append_rows(folder, "runs", [recorded(folder, row_of_run, **asked)])
+        tables = {
+            "windows": [
+                {"window": n, "images": 224, "seconds": 224 / speed * float(numpy.exp(noise * rng.normal()))}
+                for n in range(num_windows)
+            ],
+            "epochs": [
+                {"epoch": n, "phase": phase, "seconds": 2.0, "images": 480, "loss": 2 / (1 + n), "acc1": 20.0 * n}
+                for n in range(2)
+                for phase in ("train", "val")
+            ],
+            "steps": [
+                {
+                    "rank": 0,
+                    "step": n,
+                    "step_ms": 100,
+                    "data_ms": 20,
+                    "copy_ms": 1,
+                    "forward_ms": 25,
+                    "backward_ms": 40,
+                    "exposed_comm_ms": 8,
+                    "optimizer_ms": 5,
+                    "other_ms": 1,
+                }
+                for n in range(4)
+            ],
+            "wall": [{"part": "imports", "seconds": 5.0}, {"part": "timed windows", "seconds": 15.0}],
+            "telemetry": [
+                {"t_s": n / 2, "device": device, "util_pct": 50.0, "memory_used_mb": 4000.0 + n}
+                for n in range(4)
+                for device in ("cpu", "gpu0")
+            ],
+        }
+        for table, rows in tables.items():
+            append_rows(folder, table, [{"run_id": run_id, **values} for values in rows])
+    return folder
+
+
+def join_sets(folder, *parts):
+    """One set of the runs of several, which lie below it; their run_ids get the name of their part."""
+    for part in parts:
+        for table in ("settings", "runs", "windows"):
+            rows = read_table(folder / part, table).to_dict("records")
+            own = [row | {"run_id": f"{part}-{row['run_id']}"} if "run_id" in row else row for row in rows]
+            append_rows(folder, table, own)
+    return folder

@@ -24,7 +24,7 @@ PHASE_LABELS = {"data": "waiting for data", "copy": "copy to device", "exposed_c
 PHASE_LABELS |= {"wait": "waiting for other ranks"}
 COLORS_OF = ("#E69F00", "#F0E442", "#0072B2", "#56B4E9", "#D55E00", "#CC79A7", "#009E73", "#BBBBBB")
 PHASE_COLORS = dict(zip(PHASES, COLORS_OF, strict=True))
-HATCHES_OF = ("....", "----", "", "////", "xxxx", "oo", "\\\\\\\\", "")
+HATCHES_OF = ("..", "----", "", "////", "xxxx", "++", "\\\\\\\\", "")  # dots and circles are large in SVG
 PHASE_HATCHES = dict(zip(PHASES, HATCHES_OF, strict=True))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
 from scripts.options import data_options, run_options, set_options, study_options
@@ -60,8 +61,21 @@ def run_with_data(name: str, options: Any, flags: Sequence[str]) -> int:
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
-def run_strategies(options: run_options.RunOptions, flags: Sequence[str]) -> int:
+def run_strategies(options: run_options.RunCommand, flags: Sequence[str]) -> int:
+    if options.one_gpu:
+        return run_on_one_gpu(options, flags)
     return run_with_data("all", options, flags)
+
+
+def run_on_one_gpu(options: run_options.RunCommand, flags: Sequence[str]) -> int:
+    """The study of options, of the baseline, which divides nothing. Raises UserError for named strategies or ranks."""
+    from scripts.strategies.strategy_list import CORE_STRATEGIES
+
+    if options.strategies or options.nproc not in (None, 1):
+        raise UserError("--one-gpu compares options of one process; leave the strategies and --nproc out")
+    set_variables(options, flags)
+    os.environ.update(STRATEGY=CORE_STRATEGIES[0], NPROC="1")
+    return ensure_data() or start_plan("ablation")
 
 
 def sweep(options: run_options.SweepOptions, flags: Sequence[str]) -> int:

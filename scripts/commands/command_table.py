@@ -30,7 +30,7 @@ COMMANDS = [
         "run",
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
-        "run_options.RunOptions",
+        "run_options.RunCommand",
         "run_strategies",
         FIELDS,
     ),

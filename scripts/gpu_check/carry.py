@@ -4,7 +4,8 @@
     OUTPUT=state.tar python3 gpu-check.pyz                          # there; scripts/gpu_check/carried.py says more
 
 The wheels are those of the lock, by their hashes, for Linux on this machine's processor and the Python that --python
-names. torch and torchvision are not among them. imagenet-mini comes along where it is here.
+names, without those that --there lists. torch and torchvision are not among them. imagenet-mini comes along where it is
+here and cannot be made there.
 """
 
 import importlib.metadata
@@ -38,7 +39,7 @@ CARRIED = (
 )
 THERE = ("torch", "torchvision")
 """What must be there: the very thing that is tried."""
-IMAGES = "data/imagenet-mini"
+IMAGES, IMAGES_FROM = "data/imagenet-mini", "scikit-image"
 
 
 def main(options: Options) -> int:
@@ -48,8 +49,10 @@ def main(options: Options) -> int:
         print("warning: what is not committed stays here", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        wheels = fetch_wheels(needed_packages(CARRIED), options.python, work / "wheels")
-        pack_tree(work / "tree.tar")
+        there = read_packages(options.there) if options.there else set()
+        names = [name for name in needed_packages(CARRIED) if name not in there]
+        wheels = fetch_wheels(names, options.python, work / "wheels") if names else {}
+        pack_tree(work / "tree.tar", with_images=IMAGES_FROM not in there)
         replace_atomically(options.file, lambda file: write_bundle(file, work / "tree.tar", wheels))
     size_mb = options.file.stat().st_size / 1e6
     print(f"{options.file}: {size_mb:.0f} MB, with {len(wheels)} wheels for Python {options.python}")
@@ -71,6 +74,16 @@ def needed_packages(names: Iterable[str]) -> list[str]:
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 waiting.append(canonicalize_name(requirement.name))
     return [*found]
+
+
+def read_packages(path: Path) -> set[str]:
+    """The names in a list of packages, as pip prints it: a line each, such as numpy==2.5.2. Raises UserError where the
+    file cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}, the list of what is there, cannot be read: {error}") from None
+    return {canonicalize_name(found[0]) for line in lines if (found := re.match(r"[A-Za-z0-9][\w.-]*", line))}
 
 
 def locked(names: Iterable[str], lock: str, python: str) -> str:
@@ -117,13 +130,13 @@ def fetch_wheels(names: list[str], python: str, folder: Path) -> dict[str, Path]
     return {canonicalize_name(path.name.partition("-")[0]): path for path in sorted(folder.glob("*.whl"))}
 
 
-def pack_tree(path: Path) -> None:
-    """A clone of this commit alone, so that rows there have it, and imagenet-mini."""
+def pack_tree(path: Path, with_images: bool = True) -> None:
+    """A clone of this commit alone, so that rows there have it, and imagenet-mini where it is here."""
     clone = path.parent / "clone"
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
     with tarfile.open(path, "w") as tar:
         tar.add(clone, ".")
-        if (ROOT / IMAGES).is_dir():
+        if with_images and (ROOT / IMAGES).is_dir():
             tar.add((ROOT / IMAGES).resolve(), IMAGES)
 
 

@@ -38,7 +38,7 @@ class Scale:
 GPU = Scale(
     "configs/gpu-check.yaml",
     images="--batch-per-device 256",
-    many_images="--batch-per-device 1024",
+    many_images="--batch-per-device 1024 --steps 11 --warmup-steps 3 --window-steps 2",
     short="--batch-per-device 32 --steps 20 --warmup-steps 2 --windows 1 --window-steps 10",
     proof_steps=20,
     too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB

@@ -73,3 +73,6 @@ class CarryOptions:
     """What is written."""
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
     """The version of Python there."""
+    there: Path | None = None
+    """A file that says which packages are there, as `python3 -m pip list --format freeze` prints them: the others alone
+    go into the file."""

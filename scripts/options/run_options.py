@@ -22,7 +22,8 @@ from benchmarks.common.system.typed_options import VARIABLES
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
 OF_THE_MACHINE = {
-    "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "time_min", "warning_s",
+    "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "gpu_type",
+    "memory", "exclusive", "time_min", "warning_s",
     "container",
 }  # fmt: skip
 """Options whose variable counts where they are not given: a cluster's profile sets it for every command."""
@@ -65,9 +66,15 @@ class RunOptions(RoundOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class RunCommand(RunOptions):
+    one_gpu: bool = False
+    """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel, loading."""
+
+
+@dataclasses.dataclass(frozen=True)
 class SlurmOptions(RunOptions):
     nodes: int | None = None
-    """Nodes of the job; default: 2."""
+    """Nodes of the job; default: 1."""
     tasks_per_node: int | None = None
     """Ranks on each node; default: its GPUs."""
     gpus_per_node: int | None = None
@@ -76,6 +83,16 @@ class SlurmOptions(RunOptions):
     """Cores of each rank; default: its share of a node's cores."""
     partition: str = ""
     """Slurm's partition; default: the cluster's."""
+    account: str = ""
+    """Slurm's account, which pays."""
+    qos: str = ""
+    """Slurm's quality of service."""
+    gpu_type: str = ""
+    """The GPUs' type, such as a100, where --gres wants it: gpu:a100:8."""
+    memory: str = ""
+    """Memory of each node, such as 64G; 0: all."""
+    exclusive: bool = False
+    """No other job on the same nodes."""
     time_min: int | None = None
     """Time limit of the job in minutes; default: the partition's."""
     warning_s: int | None = None

@@ -5,18 +5,21 @@ Each part is a command in a process of its own.
 
 import collections
 import os
+import shlex
 import sys
 from pathlib import Path
 
 from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
+from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
@@ -39,6 +42,9 @@ def measure(results: Path) -> int:
     if why := preflight.why_not_writable(results):  # nobody measures beside what was measured elsewhere
         raise UserError(f"{why}; {typed_option('MEASURE', 'no')} draws its report")
     parts = missing_parts(results)
+    if parts and (why := why_not_here(hardware_of_set(results), hardware_here())):
+        print(describe_unmeasured(results, parts, why), flush=True)
+        return 0
     if parts:
         print(f"measuring what the report still lacks; some minutes, or {typed_option('MEASURE', 'no')}", flush=True)
     failed = 0
@@ -48,6 +54,17 @@ def measure(results: Path) -> int:
             if children.signum:
                 return 128 + children.signum
     return failed
+
+
+def describe_unmeasured(results: Path, parts: list[Measurement], why: str) -> str:
+    """What is not measured here, and the commands for a machine like the set's."""
+    names = ", ".join(part.command[2] if part.command[1:2] == ["-m"] else shlex.join(part.command) for part in parts)
+    command = bench_command("report", results=results)
+    return (
+        f"{results}: {why}, so that nothing is measured here; the report may lack what these find: {names}\n"
+        f"on such a machine: {command}; on a cluster put `srun --nodes 1 --ntasks 1 --exclusive` before it, with the "
+        "options for such a node"
+    )
 
 
 def missing_parts(results: Path) -> list[Measurement]:

@@ -8,6 +8,7 @@ escaped. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no 
 """
 
 import contextlib
+import dataclasses
 import io
 import re
 import sys
@@ -29,27 +30,30 @@ from scripts.options.set_options import ReportOptions as Options
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
-from scripts.pages.paper import paper_tex
+from scripts.pages.paper import caption, paper_tex
 from scripts.pages.provenance import environment_facts, launch_lines, reproduction_commands
 from scripts.pages.report_content import (
     COLUMN_MEANINGS,
     REPORT_COLUMNS,
+    SUMMARY_COLUMNS,
     describe_mfu,
-    headline,
+    summary_rows,
     table_rows,
     wall_tables,
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
+from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_sets
-from scripts.sets.set_warnings import find_warnings
+from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
-from scripts.stats.formatting import printable
+from scripts.stats.formatting import plural_of_several, printable
 
 TEMPLATES = Path(__file__).parent / "templates"
+FIRST_CHART = "throughput"  # stands beside the first table
 WALL_ORDER = 50  # of the wall clock's table among the sections of the studies
 
 
@@ -97,8 +101,46 @@ def paper_figures(results: ResultSet) -> dict[str, Figure]:
     return found
 
 
-def inline_svg(figure: Figure, name: str) -> Markup:
-    """The figure as an <svg> element that can stand beside others in one page: its ids begin with `name`."""
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The files of a report, and its charts as figures."""
+
+    texts: dict[str, str]
+    """By the name of the file."""
+    drawn: dict[str, Figure]
+    """For a page."""
+    in_column: dict[str, Figure]
+    """The same for a column of a paper."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PageChart:
+    """A chart of report.html: as wide as a page, and as a column for narrow screens, which `title` and `about`
+    explain."""
+
+    name: str
+    title: str
+    about: str
+    wide: Markup
+    narrow: Markup
+
+
+def page_charts(drawn: dict[str, Figure], in_column: dict[str, Figure]) -> dict[str, PageChart]:
+    """The charts of the page, by name."""
+    found = {}
+    for name, figure in tqdm(drawn.items(), desc="charts", disable=None, leave=False):
+        title, about = caption(figure)
+        label = figure.get_suptitle().replace("\n", ", ")
+        wide, narrow = inline_svg(figure, name, label), inline_svg(in_column[name], f"{name}-column", label)
+        found[name] = PageChart(name, printable(title), printable(about), wide, narrow)
+    return found
+
+
+def inline_svg(figure: Figure, name: str, label: str) -> Markup:
+    """The figure as an <svg> element that can stand beside others in one page: its ids begin with `name`.
+
+    label: its name for those who do not see it.
+    """
     out = io.StringIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
@@ -109,19 +151,23 @@ def inline_svg(figure: Figure, name: str) -> Markup:
     text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
     # in a page, unlike in a file, names of XML namespaces are not needed
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
-    label = escape(printable(figure.get_suptitle().replace("\n", ", ")))
-    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))
+    return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{escape(printable(label))}" ', 1))
 
 
-def render_report(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
-    """(HTML, Markdown, charts) of a set."""
-    drawn = report_figures(results)
+def make_report(results: ResultSet) -> Report:
+    """The report of a set: nothing is written."""
+    drawn, in_column = report_figures(results), paper_figures(results)
     rows = table_rows(results)
     columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
+    timed = results.timed_groups
+    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
     values = {
         "name": results.name,
-        "about": describe_sets([results]),
+        "about": describe_sets([results]) + (f"; {runs} a strategy" if timed else ""),
         "headline": headline(results),
+        "summary_columns": SUMMARY_COLUMNS,
+        "summary_rows": summary_rows(results, rows),
+        "any_not_parallel": not all(group.parallel for group in timed),
         "columns": columns,
         "rows": rows,
         "below": [
@@ -130,7 +176,7 @@ def render_report(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
             describe_top1(results.groups),
             describe_exposed(results.groups, results.table("steps")),
         ],
-        "warnings": [*results.remarks, *find_warnings(results)],
+        "warnings": [*map(CausedWarning, results.remarks), *warnings_by_cause(results)],
         "troubles": describe_failures(results),
         "tables": report_tables(results),
         "commands": reproduction_commands(results),
@@ -146,19 +192,15 @@ def render_report(results: ResultSet) -> tuple[str, str, dict[str, Figure]]:
         loader=loading, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     markdown.filters["md"] = escape_markdown
-    bars = tqdm(drawn.items(), desc="charts", disable=None, leave=False)
-    pictures = {name: inline_svg(figure, name) for name, figure in bars}
-    return (
-        html.get_template("report.html.j2").render(values | {"charts": pictures}),
-        markdown.get_template("report.md.j2").render(values),
-        drawn,
-    )
-
-
-def report_files(results: ResultSet) -> tuple[dict[str, str], dict[str, Figure]]:
-    """The report's files by name, and its charts."""
-    html, markdown, drawn = render_report(results)
-    return {"report.html": html, "report.md": markdown, "report.tex": paper_tex(results, drawn)}, drawn
+    charts = page_charts(drawn, in_column)
+    texts = {
+        "report.html": html.get_template("report.html.j2").render(
+            values | {"first_chart": charts.pop(FIRST_CHART, None), "charts": charts}
+        ),
+        "report.md": markdown.get_template("report.md.j2").render(values),
+        "report.tex": paper_tex(results, drawn),
+    }
+    return Report(texts, drawn, in_column)
 
 
 def main(options: Options) -> int:
@@ -175,15 +217,17 @@ def main(options: Options) -> int:
         )
         return 1
     print("\n".join(headline(results)))
-    texts, _ = report_files(results)
+    report = make_report(results)
     try:
-        for name, text in texts.items():
+        for name, text in report.texts.items():
             write_text_atomically(results.path / name, text)
-        for name, figure in tqdm(paper_figures(results).items(), desc="charts as PDF", disable=None, leave=False):
+        for name, figure in tqdm(report.in_column.items(), desc="charts as PDF", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
-    print("\nwritten:", *(f"  {results.path / name}" for name in texts), f"  {results.path}/charts/*.pdf", sep="\n")
+    print(
+        "\nwritten:", *(f"  {results.path / name}" for name in report.texts), f"  {results.path}/charts/*.pdf", sep="\n"
+    )
     _print_pdf(results.path / "report.tex")
     return failed
 

@@ -21,7 +21,7 @@ from scripts.pages.latex import (
 )
 from scripts.pages.methods import checklist, methods
 from scripts.pages.provenance import reproduction_commands
-from scripts.pages.report_content import headline
+from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_failures, describe_images

@@ -1,11 +1,10 @@
 """The sentences and tables of a report. Every value is text, computed from the CSV files of one set.
 
-    from scripts.pages.report_content import headline, table_rows
+    from scripts.pages.report_content import summary_rows, table_rows
 
 Needs no torch.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy
@@ -14,13 +13,11 @@ import pandas
 from scripts.pages.study_sections import ReportTable
 from scripts.sets.device_use import device_use, why_lower_mfu
 from scripts.sets.epoch_time import EpochTime
-from scripts.sets.identity import comparable, compute_precision
 from scripts.sets.proofs import proof_text
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.step_breakdown import exposed_communication
 from scripts.sets.strategy_cells import strategy_cells
-from scripts.stats.families import method_text, ratios_to_fastest
-from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
+from scripts.stats.formatting import format_number, format_with_interval
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
 
 REPORT_COLUMNS = (
@@ -41,6 +38,8 @@ REPORT_COLUMNS = (
     "MFU %",
     "J/image",
 )
+SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory MB", "top-1 %")
+"""Of the first table; the other columns are in the table of all columns."""
 COLUMN_MEANINGS = (
     (
         "images/s",
@@ -83,97 +82,34 @@ WALL_TEXT = (
 )
 
 
-def headline(results: ResultSet) -> list[str]:
-    """The set's result in sentences: the highest mean, its speed-up, and which other strategies differ from it."""
-    timed = results.timed_groups
-    if not timed:
-        return ["No run has a throughput."]
-    if results.contradictions:
-        return [f"No verdict, since the set contradicts itself: {'; '.join(map(printable, results.contradictions))}."]
-    ranked = results.ranked
-    alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
-    name, over_best = ratios_to_fastest({group.label: group.sample for group in alike})
-    best = next(group for group in alike if group.label == name)
-    excluded = bool(over_best) and all(over.verdict == "slower" for over in over_best.values())
-    single = results.baseline_of(best)
-    # a pair with the baseline has one interval everywhere
-    over_best |= {
-        group.label: results.over_baseline[group.label] for group in alike if results.baseline_of(group) is best
-    }
-    if single:
-        over_best.pop(single.label, None)
-    sentences = [_first_sentence(results, best, excluded)]
-    seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
-    unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
-    if unseen:
-        least = max(over.smallest_difference or 0.0 for over in unseen.values())
-        sentences.append(f"No difference seen between {best.label} and {_join([*unseen])}; {_describe_power(least)}.")
-    if seen:
-        sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
-    missing = dict.fromkeys(over.why for over in (over_best | results.over_baseline).values() if over.why)
-    if missing:
-        sentences.append(f"Figures without a verdict: {'; '.join(missing)}.")
-    sentences += _not_ranked(results, [group for group in timed if group not in ranked])
-    if len(alike) < len(ranked):
-        others = [group.label for group in ranked if group not in alike]
-        sentences.append(f"Not compared, since they ran on other settings: {_join(others)}.")
-    if any(over.low is not None for over in (over_best | results.over_baseline).values()):
-        sentences.append(
-            f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
-            f"({method_text(len(results.baselines))}), and so are those over the highest mean, which was picked after "
-            f"looking ({method_text(math.comb(len(alike), 2))})."
-        )
-    return sentences
-
-
-def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
-    """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
-    bases, over = results.baselines, results.over_baseline
-    compared = [
-        f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
-    ]
-    alone = [each.label for each in others if each.label not in {*bases, *bases.values()}]
-    found = [f"In another precision: {'; '.join(compared)}."] if compared else []
-    return found + ([f"Not compared, since they computed in another precision: {_join(alone)}."] if alone else [])
-
-
-def _first_sentence(results: ResultSet, best: RunGroup, excluded: bool) -> str:
-    """excluded: whether every strategy that was compared with the best one is slower with confidence."""
-    device = best.ok.iloc[0].device_name or "this machine"
-    estimate = best.timed_throughput
-    speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"
-    speed += f", n = {plural(estimate.num_runs, 'run')}"
-    if best.strategy == BASELINE:
-        return f"On {device}, no strategy was seen to be faster than {best.label}, one process ({speed})."
-    single, among = results.baseline_of(best), f"of those in {compute_precision(best.identity) or 'one precision'}"
-    leads = f"On {device}, {best.label} {'is the fastest' if excluded else 'has the highest mean'} {among}"
-    if single is None:
-        return f"{leads} ({speed})."
-    over = results.over_baseline[best.label]
-    if over.verdict == "no verdict":
-        return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
-    if over.verdict != "faster":
-        return f"{leads}: {_times(over)} {single.label} ({speed}), which it was not seen to be faster than."
-    return f"{leads}: {_times(over)} {single.label} ({speed})."
-
-
-def _times(over: RatioEstimate) -> str:
-    return f"{over.value:.2f}x {format_interval(over.low, over.high, '{:.2f}'.format)}".rstrip()
-
-
-def _describe_power(fraction: float) -> str:
-    if fraction > 1:
-        return "with 80 % power this data does not find a factor of 2: take more rounds"
-    return f"this data finds {100 * fraction:.0f} % with 80 % power"
-
-
-def _join(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
 def table_rows(results: ResultSet) -> list[dict]:
     """A row a strategy; every value is text, empty where it was not measured."""
     return [_table_row(results, group) for group in results.groups]
+
+
+def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
+    """The cells of SUMMARY_COLUMNS, a row a strategy: the fastest first, and last those without a time.
+
+    rows: those of table_rows.
+    """
+
+    def speed(pair: tuple[RunGroup, dict]) -> float:
+        return pair[0].timed_throughput.value if pair[0].run_windows else 0.0
+
+    pairs = sorted(zip(results.groups, rows, strict=True), key=speed, reverse=True)
+    return [_summary_row(results, group, row) for group, row in pairs]
+
+
+def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, str]:
+    proof = row["same update?"].partition(":")[0]
+    is_baseline = group.label in results.baselines.values()
+    return {
+        "strategy": group.label + ("" if group.parallel else " (not parallel)"),
+        "images/s": row["images/s"] or row["status"],
+        "x single": "baseline" if is_baseline else row["x single"],
+        "same update?": "no proof" if proof.startswith("no proof") else proof,
+        **{name: row[name].partition(" [")[0] for name in ("memory MB", "top-1 %")},
+    }
 
 
 def _table_row(results: ResultSet, group: RunGroup) -> dict:

@@ -31,6 +31,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.pages.verdict import headline
 from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
@@ -170,6 +171,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     ]
     return {
         "name": results.name,
+        "verdict": headline(results)[0],
         "about": f"{describe_sets([results])}; {describe_images(timed)}",
         "at": format_setting(mark.get("at")),
         "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),

@@ -18,7 +18,7 @@ TAGS = frozenset(
         "a b body br caption circle clippath code col colgroup dd defs details div dl doctype dt ellipse em figcaption "
         "figure g h1 h2 h3 h4 head hr html i li line lineargradient main meta ol p path pattern polygon polyline pre "
         "rect section small span stop strong style sub summary sup svg table tbody td text tfoot th thead title tr "
-        "tspan ul use"
+        "tspan ul use wbr"
     ).split()
 )
 TAG = re.compile(r"<[/!?]?([A-Za-z][\w:-]*|.|$)", re.DOTALL)

@@ -30,7 +30,7 @@ from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.set_options import PublishOptions as Options
-from scripts.pages.page import paper_figures, report_files
+from scripts.pages.page import make_report
 from scripts.publish import readme
 from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
 from scripts.publish.manifest import write_manifest
@@ -189,11 +189,11 @@ def write_report(new: Path, source: ResultSet) -> None:
     """Report and charts of the copy in `new`; the logs of `source` are there only while it is written."""
     copy_commands(new, source)
     copied = load_set(new)
-    texts, drawn = report_files(copied)
+    report = make_report(copied)
     shutil.rmtree(new / "logs", ignore_errors=True)
-    for name, text in texts.items():
+    for name, text in report.texts.items():
         write_text_atomically(new / name, text.replace(str(new), f"results/published/{new.name}"))
-    for name, figure in [*drawn.items(), *paper_figures(copied).items()]:
+    for name, figure in [*report.drawn.items(), *report.in_column.items()]:
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
     write_manifest(new, copied)

@@ -106,7 +106,7 @@ def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
         if len(found := set(results.ok[column])) > 1:
             yield f"several values of {column}: {', '.join(sorted(found))}; measure on one machine and version"
     for rule in (busy, throttled, oversubscribed, several_sessions):
-        yield from rule(results)
+        yield from (sentence for warning in rule(results) for sentence in warning.sentences)
 
 
 def _proofs(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:

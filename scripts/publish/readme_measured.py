@@ -69,15 +69,13 @@ def _ratios(rows: pandas.DataFrame) -> str:
 
 
 def _loaders(rows: pandas.DataFrame) -> str:
-    """A row a loader and number of cores: images/s, over torchvision's own pipeline, and over its bare loop."""
+    """A row a loader on one core: images/s, over torchvision's own pipeline, and over its bare loop."""
     of_what = (("images_per_s", "low", "high"), TIMES, TIMES_BARE)
     lines = [
-        (row.cores, row.loader, row.n, *(_bounded(*(getattr(row, name) for name in names)) for names in of_what))
-        for row in iterate_rows(rows)
+        (row.loader, row.n, *(_bounded(*(getattr(row, name) for name in names)) for names in of_what))
+        for row in iterate_rows(rows[rows.cores == "1"])
     ]
-    return markdown_table(
-        ("cores", "loader", "n", "images/s [95%]", "x torchvision [95%]", "x its bare loop [95%]"), lines
-    )
+    return markdown_table(("loader", "n", "images/s [95%]", "x torchvision [95%]", "x its bare loop [95%]"), lines)
 
 
 def _fast(rows: pandas.DataFrame) -> str:

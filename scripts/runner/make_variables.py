@@ -14,6 +14,7 @@ from benchmarks.common.system.typed_options import typed_option
 from scripts.stats.formatting import parse_percent
 
 MAX_REPEATS = 10_000
+GPU_CONFIG, CPU_CONFIG = "configs/imagenet-bench.yaml", "configs/smoke.yaml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +97,24 @@ def _split_args(text: str) -> list[str]:
         raise UserError(f"ARGS is {text[:80]!r}: {error}") from None
 
 
+def with_images(variables: MakeVariables) -> MakeVariables:
+    """The variables, with synthetic images where there are GPUs, and nobody has named images or a configuration.
+
+    imagenet-mini has 480 training images, which is no work for a GPU.
+    """
+    words = [word.split("=")[0] for word in variables.flags[2:]]
+    named = os.environ.get("CONFIG") or {"--data", "--loader"} & {*words}
+    if named or default_config() == CPU_CONFIG:
+        return variables
+    flags = [*variables.flags[:2], "--loader", "synthetic", *variables.flags[2:]]
+    return dataclasses.replace(variables, flags=flags)
+
+
 def default_config() -> str:
     """The benchmark's configuration where this machine or the job's nodes have GPUs, else that of a smoke test."""
     num_gpus = machine.number_from_env("GPUS_PER_NODE", "a number of GPUs", least=0)
     num_gpus = machine.num_gpus() if num_gpus is None else num_gpus
-    return "configs/imagenet-bench.yaml" if num_gpus else "configs/smoke.yaml"
+    return GPU_CONFIG if num_gpus else CPU_CONFIG
 
 
 def _positive_number(name: str, default: int) -> int:

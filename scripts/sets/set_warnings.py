@@ -1,12 +1,13 @@
-"""What a reader should know before believing a result set: a sentence each, with the remedy.
+"""What a reader should know before believing a result set, by cause, with the remedy.
 
-    from scripts.sets.set_warnings import find_warnings
+    from scripts.sets.set_warnings import find_warnings, warnings_by_cause
 
 After pyperf's rule (a spread over 10 % of the mean is unsteady) and hyperfine's (a modified z-score over 10
 standard deviations is an outlier; a slow first sample is named by itself). Needs no torch.
 """
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy
 
@@ -27,8 +28,38 @@ LOW_CLOCK = 0.9  # of the fastest run's mean
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 
+@dataclasses.dataclass(frozen=True)
+class CausedWarning:
+    """All that a set has of one cause."""
+
+    summary: str
+    """One sentence: the cause, the number of strategies that have it, and the remedy."""
+    details: tuple[str, ...] = ()
+    """A sentence for each strategy, where there are several; else `summary` says it all."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        return self.details or (self.summary,)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnsteadyCause:
+    """What the counters say of a strategy's unsteady windows."""
+
+    name: str
+    sentence: str
+    remedy: str
+    share_pct: float | None = None
+    """Of its cores' time, the most of any run."""
+
+
 def find_warnings(results: ResultSet) -> list[str]:
-    """Every warning that applies to the set's ok runs."""
+    """Every warning that applies to the set's ok runs, a sentence for each strategy."""
+    return [sentence for warning in warnings_by_cause(results) for sentence in warning.sentences]
+
+
+def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
+    """The same warnings, one for each cause."""
     if results.ok.empty:
         return []
     rules = (
@@ -46,107 +77,145 @@ def find_warnings(results: ResultSet) -> list[str]:
         bad_files(results),
         low_peak(results),
     )
-    return [sentence for rule in rules for sentence in rule]
+    return [warning for rule in rules for warning in rule]
 
 
-def one_round(results: ResultSet) -> Iterator[str]:
+def _of_one_cause(results: ResultSet, cause: str, details: Sequence[str], rest: str) -> Iterator[CausedWarning]:
+    """The sentences of one cause, a strategy each, below a summary that counts them; a single one stands alone."""
+    if len(details) > 1:
+        num_timed = len(results.timed_groups)
+        yield CausedWarning(f"{cause}: {len(details)} of {num_timed} strategies; {rest}", tuple(details))
+    elif details:
+        yield CausedWarning(details[0])
+
+
+def one_round(results: ResultSet) -> Iterator[CausedWarning]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.run_windows) == 1]
     if names:
-        yield f"{_list(names)}: one round, so no interval and no verdict; run again, with {MIN_ROUNDS} rounds or more."
+        yield CausedWarning(
+            f"{_list(names)}: one round, so no interval and no verdict; run again, with {MIN_ROUNDS} rounds or more."
+        )
 
 
-def several_sessions(results: ResultSet) -> Iterator[str]:
+def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
     """Strategies that were added, or run again, over an hour before or after the others."""
     runs = {group.label: [*zip(group.rounds, group.sessions, strict=True)] for group in results.timed_groups}
     if names := measured_in_other_sessions(runs):
-        yield (
+        yield CausedWarning(
             f"{_list(names)}: runs of another session than the others', over an hour apart: the day's effect is "
             "unknown, so their ratios are not comparable; measure all in one session, in a new set."
         )
 
 
-def unsteady(results: ResultSet) -> Iterator[str]:
+def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
     """pyperf's rule, over all windows of a strategy."""
+    details, seen = [], []
     for group in results.groups:
         rates = _rates(group.run_windows)
         spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
         if spread > UNSTEADY:
-            yield (
+            seen.append(causes := unsteady_causes(results, group))
+            why = "; ".join(": ".join(filter(None, [each.sentence, each.remedy])) for each in causes)
+            details.append(
                 f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                f"{cause(results, group)}. Take longer windows (--window-steps) or more rounds."
+                f"{why}. Take longer windows (--window-steps) or more rounds."
             )
+    yield from _of_one_cause(results, "unsteady windows", details, _count_causes(seen))
 
 
-def cause(results: ResultSet, group: RunGroup) -> str:
-    """What the counters say of unsteady windows: steal, other programs, a lower clock, or that they say nothing."""
+def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
+    """How many strategies each cause was seen in, the most frequent first, and its remedy."""
+    found: dict[str, list[UnsteadyCause]] = {}
+    for cause in (cause for causes in seen for cause in causes):
+        found.setdefault(cause.name, []).append(cause)
+    parts = []
+    for name, causes in sorted(found.items(), key=lambda entry: -len(entry[1])):
+        shares = [cause.share_pct for cause in causes if cause.share_pct is not None]
+        up_to = f", up to {max(shares):.0f} % of the cores' time" if shares else ""
+        many = f"in {len(causes)} of them" if len(causes) < len(seen) else "in all of them"
+        parts.append(f"{name} {many}{up_to}: {causes[0].remedy}")
+    return "; ".join(parts) + "."
+
+
+def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
+    """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that they say
+    nothing."""
     causes = []
     steal, others = group.ok.steal_pct.max(), group.ok.other_cpu_pct.max()
     if steal >= STEAL_PCT:
-        causes.append(
-            f"its host gave up to {steal:.0f} % of its cores' time to other guests (steal): use cores of its own"
-        )
+        text = f"its host gave up to {steal:.0f} % of its cores' time to other guests (steal)"
+        causes.append(UnsteadyCause("steal", text, "use cores of your own", steal))
     if others >= OTHERS_PCT:
-        causes.append(f"other programs took up to {others:.0f} % of its cores' time: close them")
+        text = f"other programs took up to {others:.0f} % of its cores' time"
+        causes.append(UnsteadyCause("other programs", text, "close them", others))
     telemetry = results.table("telemetry")
     clocks = telemetry[telemetry.device == "cpu"].groupby("run_id").clock_mhz.mean()
     slowest, fastest = clocks[clocks.index.isin(group.ok.run_id)].min(), clocks.max()
     if slowest < LOW_CLOCK * fastest:
-        causes.append(f"a run's cores had {slowest:.0f} MHz, another's {fastest:.0f}: see to cooling and power limits")
+        text = f"a run's cores had {slowest:.0f} MHz, another's {fastest:.0f}"
+        causes.append(UnsteadyCause("a lower clock", text, "see to cooling and power limits"))
     if causes:
-        return "; ".join(causes)
-    if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):
-        return "close other programs"  # an older suite, which did not look
-    return (
-        "no steal, other program or lower clock was seen, which leaves co-tenants on shared cores, caches and memory: "
-        "use a machine of its own"
-    )
+        return causes
+    if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):  # an older suite, which did not look
+        return [UnsteadyCause("no cause recorded", "", "close other programs")]
+    text = "no steal, other program or lower clock was seen, which leaves co-tenants on shared cores, caches and memory"
+    return [UnsteadyCause("no cause seen", text, "use a machine of your own")]
 
 
-def shared_gpus(results: ResultSet) -> Iterator[str]:
+def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
     """Another suite, or anything else, on the same GPUs."""
+    details = []
+    remedy = "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again."
     for group in results.groups:
         found = int((group.ok.other_gpu_processes > 0).sum())
         if found:
-            yield (
-                f"{group.label}: other processes were on its GPUs in {found} of {plural(len(group.ok), 'run')}; "
-                "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again."
-            )
+            runs = f"{found} of {plural(len(group.ok), 'run')}"
+            details.append(f"{group.label}: other processes were on its GPUs in {runs}; {remedy}")
+    yield from _of_one_cause(results, "other processes on the GPUs", details, remedy)
 
 
-def slow_first_window(results: ResultSet) -> Iterator[str]:
+def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for the first sample, window 0 of each run."""
+    details = []
     for group in results.groups:
         slow = [run for run in group.run_windows if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
             num_runs = plural(len(group.run_windows), "run")
-            yield (
+            details.append(
                 f"{group.label}: the first window is slow in {len(slow)} of {num_runs}: it still warms up; raise "
                 "--warmup-steps."
             )
+    yield from _of_one_cause(results, "slow first windows", details, "they still warm up: raise --warmup-steps.")
 
 
-def outliers(results: ResultSet) -> Iterator[str]:
+def outliers(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for all samples but a slow first one."""
+    details, in_all = [], 0
     for group in results.groups:
         scores = [_z_scores(run) for run in group.run_windows if len(run) > 2]
         found = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
         if found:
+            in_all += found
             total = sum(map(len, group.run_windows))
-            yield (
+            details.append(
                 f"{group.label}: {found} of {plural(total, 'window')} far from the median of its run; something else "
                 "used the machine for a moment: run it on a quiet one."
             )
+    rest = f"{plural(in_all, 'window')} in all; something else used the machine for a moment: use a quiet one."
+    yield from _of_one_cause(results, "windows far from the median of their run", details, rest)
 
 
-def oversubscribed(results: ResultSet) -> Iterator[str]:
+def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
     """More ranks than cores measure the scheduler."""
     names = [group.label for group in results.groups if (group.ok.oversubscribed == "yes").any()]
     if names:
-        yield f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
+        yield CausedWarning(
+            f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
+        )
 
 
-def busy(results: ResultSet) -> Iterator[str]:
+def busy(results: ResultSet) -> Iterator[CausedWarning]:
     """What other programs took of the cores during the runs; where nobody recorded that, the load average before them.
 
     The load average before the first run may be of this suite's own set-up, and before a later run it is that of the
@@ -158,7 +227,7 @@ def busy(results: ResultSet) -> Iterator[str]:
     if len(others):
         disturbed = others[others >= OTHERS_PCT]
         if len(disturbed) > BUSY_SHARE * len(others):
-            yield (
+            yield CausedWarning(
                 f"the machine was busy: other programs took {OTHERS_PCT} % of its cores' time or more in "
                 f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
                 "again."
@@ -167,29 +236,29 @@ def busy(results: ResultSet) -> Iterator[str]:
     if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
         return
     if loads.iloc[0] > BUSY_BEFORE * num_cores:
-        yield (
+        yield CausedWarning(
             f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
             f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
         )
     later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
     if len(later):
-        yield (
+        yield CausedWarning(
             f"the machine was busy before {plural(len(later), 'later run')}: load average up to {later.max():.1f} on "
             f"{plural(num_cores, 'core')}; something else was running, or the ranks have too many threads."
         )
 
 
-def governor(results: ResultSet) -> Iterator[str]:
+def governor(results: ResultSet) -> Iterator[CausedWarning]:
     """A governor that changes the clock with the load makes short windows unsteady."""
     found = sorted(set(results.ok.governor) & SLOW_GOVERNORS)
     if found:
-        yield (
+        yield CausedWarning(
             f"the CPU frequency governor was {_list(found)}: clocks follow the load; "
             "for steady clocks: sudo cpupower frequency-set -g performance"
         )
 
 
-def throttled(results: ResultSet) -> Iterator[str]:
+def throttled(results: ResultSet) -> Iterator[CausedWarning]:
     """Samples in which a GPU lowered its clocks, by cause."""
     remedies = {
         "thermal": "improve the cooling, or lower the room's temperature",
@@ -197,21 +266,31 @@ def throttled(results: ResultSet) -> Iterator[str]:
     }
     telemetry = results.table("telemetry")
     gpus = telemetry[telemetry.device.str.startswith("gpu")]
-    for group in results.groups:
-        mine = gpus[gpus.run_id.isin(group.ok.run_id)]
-        for cause, remedy in remedies.items():
-            share = (mine.throttle == cause).mean() if len(mine) else 0.0
+    for cause, remedy in remedies.items():
+        details, most = [], 0.0
+        for group in results.groups:
+            mine = gpus[gpus.run_id.isin(group.ok.run_id)]
+            share = float((mine.throttle == cause).mean()) if len(mine) else 0.0
             if share > 0:
-                yield f"{group.label}: GPU clocks held down ({cause}) in {100 * share:.0f} % of the samples; {remedy}."
+                most = max(most, share)
+                details.append(
+                    f"{group.label}: GPU clocks held down ({cause}) in {100 * share:.0f} % of the samples; {remedy}."
+                )
+        rest = f"in up to {100 * most:.0f} % of the samples; {remedy}."
+        yield from _of_one_cause(results, f"GPU clocks held down ({cause})", details, rest)
 
 
-def unclean(results: ResultSet) -> Iterator[str]:
+def unclean(results: ResultSet) -> Iterator[CausedWarning]:
     """Code that no commit holds, or code of several commits."""
     if (results.ok.dirty == "yes").any():
-        yield "made with changes that are in no commit, so nobody can repeat it exactly; commit, and run again."
+        yield CausedWarning(
+            "made with changes that are in no commit, so nobody can repeat it exactly; commit, and run again."
+        )
     commits = sorted(set(results.ok.commit) - {""})
     if len(commits) > 1:
-        yield f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
+        yield CausedWarning(
+            f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
+        )
 
 
 def uncommitted_changes(results: ResultSet) -> Iterator[str]:
@@ -221,20 +300,23 @@ def uncommitted_changes(results: ResultSet) -> Iterator[str]:
         yield "made with local changes, which no commit has; commit them, and measure again"
 
 
-def bad_files(results: ResultSet) -> Iterator[str]:
+def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
     """Images that could not be decoded and were replaced."""
-    for group in results.groups:
-        skipped = group.ok.skipped_files.max()
-        if skipped > 0:
-            yield f"{group.label}: up to {plural(int(skipped), 'file')} a run could not be read; mend the data set."
+    found = {group.label: group.ok.skipped_files.max() for group in results.groups}
+    details = [
+        f"{label}: up to {plural(int(skipped), 'file')} a run could not be read; mend the data set."
+        for label, skipped in found.items()
+        if skipped > 0
+    ]
+    yield from _of_one_cause(results, "files that could not be read", details, "mend the data set.")
 
 
-def low_peak(results: ResultSet) -> Iterator[str]:
+def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     """A measured peak that training exceeds was measured while something else used the machine."""
     uses = {group.label: device_use(group, results.environment) for group in results.groups}
     names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
     if names:
-        yield (
+        yield CausedWarning(
             f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
             f"python -m scripts.sets.device_use --results {shell_word(results.path)} --measure"
         )
@@ -254,4 +336,4 @@ def _z_scores(windows: numpy.ndarray) -> numpy.ndarray:
 
 
 def _list(names: list[str]) -> str:
-    return ", ".join(names)
+    return ("; " if any(", " in name for name in names) else ", ").join(names)

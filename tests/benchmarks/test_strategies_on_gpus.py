@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from benchmarks import apex_ddp, fsdp, zero1
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import MEMORY_FORMATS
+from benchmarks.common.dist import device_peak
 from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
 from benchmarks.common.train import engine, phase_recorder
 from benchmarks.common.train.clock import Clock
@@ -230,3 +231,23 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
     config = dataclasses.replace(SMALL, steps=6, warmup_steps=2, windows=2)
     train_on_nothing(monkeypatch, "model_parallel", config)
     assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1"]
+
+
+# --- the device's peak ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "capability, kinds",
+    [((7, 0), ["fp32", "fp16"]), ((9, 0), ["fp32", "bf16", "tf32", "fp16"]), (None, ["fp32", "bf16"])],
+)
+def test_the_peak_is_measured_in_what_the_device_computes_in(monkeypatch, capability, kinds):
+    """Protects environment.json of a V100, whose products in bf16 are emulated, or refused, which ended its
+    measurement. Mutant: bf16 on every device."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(device_peak, "device_name", lambda device: "a device")
+    monkeypatch.setattr(device_peak, "_peak_operations", lambda dtype, device: [(1.0, None)])
+    monkeypatch.setattr(device_peak, "_tflops", lambda flops, work: flops)
+    before = torch.backends.cuda.matmul.allow_tf32
+    assert [*device_peak.measure_peak()["tflops"]] == kinds
+    assert torch.backends.cuda.matmul.allow_tf32 == before

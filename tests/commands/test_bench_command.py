@@ -55,6 +55,18 @@ def bare(clone, *words):
     return subprocess.run(command, cwd=clone.parent, env=env, capture_output=True, text=True, timeout=300)
 
 
+def test_one_gpu_compares_the_options_of_one_process():
+    """Protects whoever has one GPU: the baseline with each option by itself. Mutant: NPROC of the machine."""
+    done = bench("run", "--one-gpu", "--repeats", "1", "--plan", "--", "--loader", "synthetic", NPROC=4)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  round")]
+    assert {words[2] for words in lines} == {"single"} and len(lines) > 5
+    assert "bf16" in done.stdout and "channels_last" in done.stdout and "compile True" in done.stdout
+    assert "needs two ranks or more" in done.stdout
+    refused = bench("run", "ddp", "--one-gpu", "--plan")
+    assert refused.returncode == 2 and "leave the strategies and --nproc out" in refused.stderr
+
+
 def test_help_needs_nothing_that_is_installed(fresh_clone):
     """Protects a fresh clone: a bare python3 prints the help, and installs nothing. Mutant: start.py imports tyro."""
     for words in (["--help"], ["study", "--help"], ["run", "--help"]):

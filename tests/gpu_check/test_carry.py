@@ -125,6 +125,22 @@ def test_each_package_of_the_requirements_is_carried_or_for_other_work():
     assert {"tyro", "docstring-parser", "typeguard", "numpy"} <= {*needed} and not {"torch", "triton"} & {*needed}
 
 
+def test_what_is_there_is_not_carried(tmp_path, monkeypatch):
+    """Protects a machine to which little can be sent: of 40 wheels it may lack three. Mutant: the list is not read."""
+    listed, wanted, images = tmp_path / "there.txt", [], []
+    listed.write_text("# pip's list\nnumpy==2.5.2\nPillow==13.0.0\nruamel.yaml==1\n\n-e git+x\n")
+    assert carry.read_packages(listed) == {"numpy", "pillow", "ruamel-yaml"}
+    monkeypatch.setattr(carry, "fetch_wheels", lambda names, python, folder: wanted.extend(names) or {})
+    monkeypatch.setattr(carry, "pack_tree", lambda path, with_images: images.append(with_images) or path.touch())
+    carry.main(carry.Options(tmp_path / "file.pyz", there=listed))
+    listed.write_text(f"{listed.read_text()}scikit-image==0.26.0\n")
+    carry.main(carry.Options(tmp_path / "file.pyz", there=listed))
+    assert images == [True, False]  # what has scikit-image makes imagenet-mini
+    assert {"tyro", "typeguard", "scipy"} <= {*wanted} and not {"numpy", "pillow"} & {*wanted}
+    with pytest.raises(UserError, match="cannot be read"):
+        carry.read_packages(tmp_path / "missing.txt")
+
+
 def test_a_lock_is_read_for_the_python_there():
     """Protects a file for another Python: pip evaluates markers for the one that runs it."""
     lock = "# head\na-b==1 \\\n    --hash=sha256:1\n    # via c\nnumpy==2.4 ; python_full_version < '3.12' \\\n"

@@ -20,7 +20,7 @@ from support import ROOT, STRATEGIES, environment
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.gpu_check import run, verdicts
+from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
@@ -106,6 +106,21 @@ def test_what_a_user_would_publish_comes_first(scale, tmp_path):
     assert all(("--compile" in listed[name].command) == name.endswith("compile") for name in expected[2:-2])
     large, small = (listed["time single bf16 channels_last" + way].command for way in (" many images", ""))
     assert (scale.many_images in large, scale.images in small) == (True, True) and large != small
+
+
+def test_what_a_user_would_publish_fits_before_the_deadline(tmp_path):
+    """Protects the first nine minutes: by the estimates, twelve timed runs did not fit. Mutants: 15 s more to compile;
+    44 steps of 1,024 images."""
+    listed = checks(GPU, tmp_path)
+    first = listed[: [check.name for check in listed].index("profile")]
+    assert sum(check.timed for check in first) == 1 + 12
+    begins_s = 10.0  # imports and forecasts, before the first check
+    assert begins_s + sum(check.estimate_s for check in first) <= run.DEADLINE_S
+    for check in first[2:]:  # as many images in each: the estimate is made of their number
+        config = planned(check).config
+        assert config.steps * config.batch_per_device == timed_checks.NUM_IMAGES, check.name
+        assert config.steps >= config.warmup_steps + config.windows * config.window_steps
+        assert config.window_steps * config.batch_per_device == 2048, check.name
 
 
 def test_a_command_is_what_a_person_types(tmp_path):

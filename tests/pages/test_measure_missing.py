@@ -9,12 +9,16 @@ import sys
 import time
 
 import pytest
+from result_sets import write_set
 from support import ROOT, environment
 
 from benchmarks.common.store.results import append_rows
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.pages import measure_missing
 from scripts.runner import preflight
+from scripts.sets.hardware import Hardware, why_not_here
+from scripts.studies.loaders.measure_loader_limit import measure_set
 
 STUB = """
 import os, sys, time
@@ -89,6 +93,39 @@ def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
     monkeypatch.setattr(measure_missing, "missing_parts", lambda results: pytest.fail("measured"))
     with pytest.raises(UserError, match="is published, and nothing is measured into it; MEASURE=no draws its report"):
         measure_missing.measure(results)
+
+
+def test_nothing_is_measured_on_other_hardware(tmp_path, monkeypatch, capsys):
+    """Protects a set from GPUs from the figures of a login node's CPU: nothing starts, and the command for the right
+    machine is printed. Mutant: no look at the hardware."""
+    results = write_set(tmp_path / "a set", device="cuda", device_name="NVIDIA A100-SXM4-40GB")
+    monkeypatch.setenv("NUM_GPUS", "4")  # which a login node has, where somebody plans for the nodes
+    before = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    assert measure_missing.measure(results) == 0
+    said = capsys.readouterr().out
+    assert "it was measured on a GPU, NVIDIA A100-SXM4-40GB, and this is the CPU" in said
+    assert f"on such a machine: {bench_command('report', results=results)}" in said and "scripts.proof.verify" in said
+    assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
+    with pytest.raises(UserError, match="this is the CPU"):
+        measure_set(results)
+
+
+@pytest.mark.parametrize(
+    "measured, here, allowed",
+    [
+        ([], ("cpu", "AMD EPYC"), True),  # an old set that does not say
+        ([("cpu", "AMD EPYC")], ("cpu", "AMD EPYC"), True),
+        ([("cpu", "AMD EPYC")], ("cpu", "Intel Xeon"), False),
+        ([("cuda", "NVIDIA A100")], ("cpu", "AMD EPYC"), False),
+        ([("cuda", "NVIDIA A100")], ("cuda", "NVIDIA H100"), False),
+        ([("cuda", "NVIDIA A100 + NVIDIA H100")], ("cuda", "NVIDIA H100"), True),
+        ([("cpu", "AMD EPYC"), ("cuda", "NVIDIA A100")], ("cuda", "NVIDIA A100"), True),
+    ],
+)
+def test_a_set_stays_on_its_hardware(measured, here, allowed):
+    """Protects comparisons within a set. Mutant: kinds alone are compared."""
+    why = why_not_here({Hardware(*each) for each in measured}, Hardware(*here))
+    assert (why == "") == allowed, why
 
 
 def test_a_part_that_fails_leaves_a_gap_and_the_others_go_on(a_set):

@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 
 import numpy
 import pytest
-from result_sets import CPU
+from result_sets import CPU, add_runs, join_sets
 from support import ROOT, environment, recorded
 
 from benchmarks.common.dist.device_peak import measure_peak
@@ -24,61 +24,14 @@ from scripts.charts import step_chart as report_charts
 from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
-from scripts.pages import report_content
+from scripts.pages import report_content, verdict
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
-from scripts.sets.set_warnings import find_warnings
+from scripts.sets.set_warnings import find_warnings, warnings_by_cause
 from scripts.sets.step_breakdown import step_parts
 from scripts.stats.families import NO_COMMON_ROUNDS, ratios_to_baseline
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
-
-
-def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise=0.01, **row):
-    """Ok runs with windows, epochs, accounted steps, wall parts and telemetry; noise of log throughput, seeded."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = numpy.random.default_rng(len(strategy))
-    for repeat in range(1, num_repeats + 1):
-        run_id = f"{strategy}-{repeat}"
-        speed = images_per_s * float(numpy.exp(noise * rng.normal()))
-        row_of_run = CPU | {"run_id": run_id, "strategy": strategy, "repeat": repeat} | row
-        asked = {"global_batch": 0} if "batch_per_device" in row else {}  # the row has what it came to
-        append_rows(folder, "runs", [recorded(folder, row_of_run, **asked)])
-        tables = {
-            "windows": [
-                {"window": n, "images": 224, "seconds": 224 / speed * float(numpy.exp(noise * rng.normal()))}
-                for n in range(num_windows)
-            ],
-            "epochs": [
-                {"epoch": n, "phase": phase, "seconds": 2.0, "images": 480, "loss": 2 / (1 + n), "acc1": 20.0 * n}
-                for n in range(2)
-                for phase in ("train", "val")
-            ],
-            "steps": [
-                {
-                    "rank": 0,
-                    "step": n,
-                    "step_ms": 100,
-                    "data_ms": 20,
-                    "copy_ms": 1,
-                    "forward_ms": 25,
-                    "backward_ms": 40,
-                    "exposed_comm_ms": 8,
-                    "optimizer_ms": 5,
-                    "other_ms": 1,
-                }
-                for n in range(4)
-            ],
-            "wall": [{"part": "imports", "seconds": 5.0}, {"part": "timed windows", "seconds": 15.0}],
-            "telemetry": [
-                {"t_s": n / 2, "device": device, "util_pct": 50.0, "memory_used_mb": 4000.0 + n}
-                for n in range(4)
-                for device in ("cpu", "gpu0")
-            ],
-        }
-        for table, rows in tables.items():
-            append_rows(folder, table, [{"run_id": run_id, **values} for values in rows])
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +39,8 @@ def written(tmp_path_factory):
     """A set with everything in it, its report.html and report.md. Its path and its texts are hostile."""
     folder = tmp_path_factory.mktemp("sets") / "a set & more"
     for strategy, speed in (("single", 100), ("ddp", 180), ("horovod_ddp", 180.5), (EVIL, 60)):
-        add_runs(folder, strategy, speed, device_name=f"CPU {EVIL}", num_windows=9)
+        unread = {"skipped_files": 3} if strategy in ("ddp", "horovod_ddp") else {}
+        add_runs(folder, strategy, speed, device_name=f"CPU {EVIL}", num_windows=9, **unread)
     skipped = CPU | {"run_id": "x", "strategy": "apex_ddp", "status": "skipped", "reason": EVIL}
     append_rows(folder, "runs", [recorded(folder, skipped)])
     proof = {"run_id": "v", "steps": 20, "world_size": 2, "tolerance": 1e-6}
@@ -158,7 +112,8 @@ def test_the_page_is_one_file_that_asks_for_nothing(written):
     assert not re.search(r"https?:|file:|@import", html)
     assert all(value.startswith("#") for name, value in page.attributes if name in ("href", "src", "xlink:href"))
     assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert page.tags.count("svg") == page.tags.count("figure") >= 6
+    # each as wide as a page and as a column, but for the first, which stands in a column
+    assert page.tags.count("svg") == 2 * page.tags.count("figure") - 1 >= 11
     assert len(page.ids) == len(set(page.ids)), "ids of two charts collide"
     used = set(re.findall(r"url\(#([^)]+)\)", html)) | {v[1:] for n, v in page.attributes if n == "href"}
     assert used and used <= set(page.ids)
@@ -189,7 +144,7 @@ def test_the_headline_says_what_the_intervals_say(written):
     assert re.search(
         rf"No difference seen between {best} and {second}; this data finds \d+ % with 80 % power", markdown
     )
-    assert "the fastest" not in " ".join(report_content.headline(load_set(folder)))
+    assert "the fastest" not in " ".join(verdict.headline(load_set(folder)))
     assert "(paired by round, Student's t, Sidak over 3 pairs)" in markdown and "Sidak over 6 pairs" in markdown
     reported = (
         "This page has 3 families of comparisons of speed, each with 95 % together: where all is equal, at most 15 %"
@@ -197,6 +152,88 @@ def test_the_headline_says_what_the_intervals_say(written):
     assert reported in markdown and reported in " ".join(Page(html).texts)
     assert "simulated sets of 5 rounds with this set's own covariance" in markdown
     assert re.search(rf"alert\(1\).*is 0\.3\dx \[0\.\d+, 0\.\d+\] {best}", markdown)
+
+
+class Outline(HTMLParser):
+    """The texts of a page with the elements that each is in, and the header cells of its tables in their order."""
+
+    VOID = ("meta", "br", "wbr", "path", "use", "rect")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.found = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in self.VOID:
+            self.open.append(f"{tag}.{dict(attrs).get('class', '')}")
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop().partition(".")[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        if data.strip():
+            self.found.append((tuple(self.open), " ".join(data.split())))
+
+    def texts(self, *elements):
+        return [text for within, text in self.found if all(each in within for each in elements)]
+
+
+def test_the_first_table_has_six_columns_and_the_rest_is_folded(written):
+    """Protects the first screen: a table that fits it. Mutants: REPORT_COLUMNS in the first table; the table of all
+    columns outside of <details>; rows in the order of their names."""
+    folder, html, markdown = written
+    page = Outline(html)
+    assert page.texts("table.summary", "thead.") == [
+        "strategy",
+        "images/s",
+        "x single",
+        "same update?",
+        "memory MB",
+        "top-1 %",
+    ]
+    folded = {"val images", "status", "step p95 ms"}
+    assert folded <= {*page.texts("details.", "thead.")}
+    assert not folded & {text for at, text in page.found if "thead." in at and "details." not in at}
+    table = markdown.splitlines()[6:]
+    cells = [re.split(r"(?<!\\)\|", line) for line in table[2 : table.index("")]]
+    speeds = [each[2].split()[0] for each in cells if "skipped" not in each[2]]
+    assert len(speeds) == 4 and speeds == sorted(speeds, key=float, reverse=True)
+    rows = report_content.summary_rows(results := load_set(folder), report_content.table_rows(results))
+    assert rows[-1]["strategy"] == "apex_ddp" and rows[-1]["images/s"] == "1 skipped"
+    (single,) = [row for row in rows if row["strategy"] == "single"]
+    assert single["x single"] == "baseline" and single["same update?"] == "yes" and "[" not in single["memory MB"]
+
+
+def test_the_verdict_and_the_chart_come_first_and_charts_before_long_tables(written):
+    """Protects the reader's way: verdict, chart, table, warnings, other charts, long tables. Mutant: the tables of the
+    studies above the charts."""
+    _, html, markdown = written
+    first = html.index("</style>")
+    wanted = ('class="verdict"', 'id="chart-throughput"', '<table class="summary"', "All columns", "<h2>Warnings")
+    wanted += ("<h2>Charts", 'id="chart-speedup"', "<h2>Where the wall clock went", "<h2>Environment")
+    places = [html.index(text, first) for text in wanted]
+    assert places == sorted(places)
+    answer = verdict.headline(load_set(written[0]))[0]
+    assert Outline(html).texts("p.verdict") == [answer] and markdown.splitlines()[4] == f"**{answer}**"
+
+
+def test_nothing_is_wider_than_a_phone_by_its_style(written):
+    """Protects a phone where no browser is at hand for the test below: every table but the first, whose columns have
+    shares of the width, and every <pre> scrolls by itself and can be reached by the keyboard. Mutant: a table of a
+    study without its region."""
+    _, html, _ = written
+    scrolling = r'<div class="scroll" tabindex="0" role="region" aria-label="[^"]+">\s*<table>'
+    tables = re.findall(r"<table[^>]*>", html)
+    assert len(tables) == len(re.findall(scrolling, html)) + 2 and tables.count('<table class="summary">') == 1
+    assert all('tabindex="0"' in tag for tag in re.findall(r"<pre[^>]*>", html))
+    style = html[: html.index("</style>")]
+    assert ".summary { width: 100%; line-height: 1.3; table-layout: fixed" in style
+    assert not re.search(r"[^-(]\b(min-)?width: (\d{3,}px|[2-9]\d(\.\d+)?rem)", style)
 
 
 def test_the_table_has_the_measured_numbers(written):
@@ -223,11 +260,8 @@ def test_each_column_has_its_method(written):
         assert "Exposed comm.: of the lowest rank, n = 20 accounted steps of 5 runs; ±: Student's t, 95 %" in text
         assert "Top-1: n = 1 seed, 5 runs" in text and "Wilson's 95 % interval for the images" in text
     reported = " ".join(html.split())
-    assert (
-        "Of step p50 and p95, memory and J/image: Student's t over runs." in reported
-        and "Of the others" not in reported
-    )
-    assert "Of top-1 and exposed comm.: as said below the table." in reported
+    assert "Of step p50 and p95, memory and J/image: Student's t over runs." in reported
+    assert "Of the others" not in reported and 'as said under "How sure is this?".' in reported
 
 
 def test_the_loader_verdict_is_in_the_report(written):
@@ -260,15 +294,15 @@ def test_one_round_and_no_gain_are_named_so(tmp_path):
     # No verdict from one run; single on top is not called slower.
     add_runs(tmp_path / "one", "single", 100, num_repeats=1, noise=0)
     add_runs(tmp_path / "one", "ddp", 150, num_repeats=1, noise=0)
-    sentences = " ".join(report_content.headline(load_set(tmp_path / "one")))
+    sentences = " ".join(verdict.headline(load_set(tmp_path / "one")))
     assert "1.50x as fast" in sentences and "without a verdict" in sentences and "fastest" not in sentences
     add_runs(tmp_path / "worse", "single", 100)
     add_runs(tmp_path / "worse", "ddp", 50)
-    sentences = " ".join(report_content.headline(load_set(tmp_path / "worse")))
-    assert "no strategy was seen to be faster than single" in sentences and "ddp is 0.5" in sentences
+    sentences = " ".join(verdict.headline(load_set(tmp_path / "worse")))
+    assert "No strategy was seen to be faster than one process" in sentences and "ddp is 0.5" in sentences
     add_runs(tmp_path / "noise", "single", 100, noise=0.1)
     add_runs(tmp_path / "noise", "ddp", 104, noise=0)
-    sentences = " ".join(report_content.headline(load_set(tmp_path / "noise")))
+    sentences = " ".join(verdict.headline(load_set(tmp_path / "noise")))
     assert "ddp has the highest mean of those in fp32: 1.0" in sentences and "fastest" not in sentences
     assert "which it was not seen to be faster than" in sentences
 
@@ -278,31 +312,35 @@ def test_the_fastest_is_faster_than_all_others_of_its_precision(tmp_path):
     for strategy, speed in (("single", 100), ("ddp", 180), ("slurm", 140)):
         add_runs(tmp_path, strategy, speed)
     add_runs(tmp_path, "ddp_amp", 300, precision="bf16")
-    first, *_ = report_content.headline(load_set(tmp_path))
+    _, first, *_ = verdict.headline(load_set(tmp_path))
     assert re.match(r"On Test CPU, ddp is the fastest of those in fp32: 1\.\d\dx \[", first), first
     add_runs(tmp_path, "zero1", 179)  # the second is 1 % behind, with as much noise
-    first, *_ = report_content.headline(load_set(tmp_path))
+    _, first, *_ = verdict.headline(load_set(tmp_path))
     assert " has the highest mean of those in fp32: 1." in first
+
+
+def test_one_process_alone_is_named_so(tmp_path):
+    """Protects the report of one GPU from `no strategy was seen to be faster`, where none was measured. Mutant: the
+    sentence of a set with strategies."""
+    add_runs(tmp_path / "plain", "single", 100)
+    first, *_ = verdict.headline(load_set(tmp_path / "plain"))
+    assert first.startswith("One process ran alone, so that no strategies are compared; it trains ")
+    add_runs(tmp_path / "nhwc", "single", 120, memory_format="channels_last")
+    first, *_ = verdict.headline(load_set(join_sets(tmp_path, "plain", "nhwc")))
+    assert "in 2 variants, " in first and "the highest mean is that of single, memory_format channels_last, 1" in first
+    add_runs(tmp_path / "plain", "ddp", 90)
+    first, *_ = verdict.headline(load_set(tmp_path / "plain"))
+    assert "alone" not in first
 
 
 def test_settings_that_differ_are_not_compared(tmp_path):
     # A sweep over the batch: labels name the batch alone, and other batches are not called slower.
     for batch, speed in ((32, 100), (64, 150)):
         add_runs(tmp_path / str(batch), "ddp", speed, global_batch=batch)
-    results = load_set(joined(tmp_path, "32", "64"))
+    results = load_set(join_sets(tmp_path, "32", "64"))
     assert [group.label for group in results.groups] == ["ddp, global_batch 32", "ddp, global_batch 64"]
-    sentences = " ".join(report_content.headline(results))
+    sentences = " ".join(verdict.headline(results))
     assert "Not compared" in sentences and "slower" not in sentences and " is 0." not in sentences
-
-
-def joined(folder, *parts):
-    """One set of the runs of several, which lie below it; their run_ids get the name of their part."""
-    for part in parts:
-        for table in ("settings", "runs", "windows"):
-            rows = read_table(folder / part, table).to_dict("records")
-            own = [row | {"run_id": f"{part}-{row['run_id']}"} if "run_id" in row else row for row in rows]
-            append_rows(folder, table, own)
-    return folder
 
 
 WARNED = {
@@ -329,6 +367,37 @@ def test_each_warning_has_its_cause(tmp_path, words):
     results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
     found = find_warnings(results)
     assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
+
+
+def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
+    """Protects the page from a sentence a strategy: of 13 nobody reads one. Each cause has its number of strategies and
+    its most; what each strategy has stays below it. Mutants: no group; the count of causes in place of strategies; the
+    share of the first strategy."""
+    for strategy, row in (
+        ("single", {"steal_pct": 3}),
+        ("ddp", {"steal_pct": 9, "other_cpu_pct": 20}),
+        ("slurm", {"steal_pct": 2}),
+    ):
+        add_runs(tmp_path, strategy, 100, noise=0.3, **{"other_cpu_pct": 0} | row)
+    add_runs(tmp_path, "horovod_ddp", 100, steal_pct=0, other_cpu_pct=0)
+    results = load_set(tmp_path)
+    (unsteady,) = [each for each in warnings_by_cause(results) if "unsteady" in each.summary]
+    assert unsteady.summary == (
+        "unsteady windows: 3 of 4 strategies; steal in all of them, up to 9 % of the cores' time: use cores of your "
+        "own; other programs in 1 of them, up to 20 % of the cores' time: close them."
+    )
+    assert [each.partition(":")[0] for each in unsteady.details] == ["single", "ddp", "slurm"]
+    assert find_warnings(results) == [text for each in warnings_by_cause(results) for text in each.sentences]
+
+
+def test_the_page_folds_what_each_strategy_has_below_its_cause(written):
+    """Protects the list of warnings: a line a cause, the strategies folded. Mutant: every sentence in the list."""
+    _, html, markdown = written
+    summary, page = "files that could not be read: 2 of 4 strategies; mend the data set.", Outline(html)
+    details = [f"{name}: up to 3 files a run could not be read; mend the data set." for name in ("ddp", "horovod_ddp")]
+    assert page.texts("ul.warn", "summary.") == [summary]
+    assert page.texts("ul.warn", "details.", "ul.") == details
+    assert "\n".join([f"- {summary}", *(f"  - {each}" for each in details), ""]) in markdown
 
 
 def test_a_clean_set_has_no_warnings(tmp_path):
@@ -546,7 +615,7 @@ def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):
     for ranks, speed in ((1, 100), (2, 170)):
         add_runs(tmp_path / f"r{ranks}", "ddp", speed, world_size=ranks)
     (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
-    results = load_set(joined(tmp_path, "r1", "r2"))
+    results = load_set(join_sets(tmp_path, "r1", "r2"))
     assert "scaling_ddp" in report.report_figures(results)
     assert "./bench study scaling --strategy ddp --ranks 1 2 --repeats 5" in report_origin.reproduction_commands(
         results
@@ -557,5 +626,5 @@ def test_chart_names_from_the_data_cannot_leave_the_folder(tmp_path):
     # A strategy named ../../x in a CSV from elsewhere must not choose where a file is written.
     for ranks in (1, 2):
         add_runs(tmp_path / f"r{ranks}", "../../x", 100 * ranks, world_size=ranks)
-    names = report.report_figures(load_set(joined(tmp_path, "r1", "r2")))
+    names = report.report_figures(load_set(join_sets(tmp_path, "r1", "r2")))
     assert all(re.fullmatch(r"[\w-]+", name) for name in names) and any(name.startswith("scaling") for name in names)

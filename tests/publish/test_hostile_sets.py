@@ -89,7 +89,7 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     reported = {"platform": MARKUP, "python": MARKUP, "packages": {MARKUP: MARKUP}, "collect_env": MARKUP}
     (hostile / "environment.json").write_text(json.dumps(reported | {"variables": {"ARGS": MARKUP, "CONFIG": "```"}}))
     results = load_set(hostile)
-    made, _ = page.report_files(results)
+    made = page.make_report(results).texts
     assert Tags(made["report.html"]).found <= plain | {"details", "summary", "pre", "dt", "dd", "dl"}
     fenced = re.split(r"(?m)^```$", made["report.md"])
     assert len(fenced) == 3, "the commands are in one fence, which nothing of the set closes"

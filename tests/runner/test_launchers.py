@@ -19,7 +19,8 @@ from support import ROOT, STRATEGIES, environment, hear_sigint
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.runner import run_plan
+from scripts.runner import bench, run_plan
+from scripts.runner.make_variables import with_images
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
@@ -134,6 +135,53 @@ def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
     monkeypatch.delenv("GPUS_PER_NODE")
     monkeypatch.setenv("NUM_GPUS", "2")
     assert run_plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
+
+
+@pytest.mark.parametrize(
+    "variables, synthetic",
+    [
+        ({"NUM_GPUS": "2"}, True),
+        ({"NUM_GPUS": "2", "ARGS": "--global-batch 64"}, True),
+        ({"NUM_GPUS": "0", "GPUS_PER_NODE": "8"}, True),  # planned on a login node
+        ({"NUM_GPUS": "0"}, False),
+        ({"NUM_GPUS": "2", "DATA": "/an/imagenet"}, False),
+        ({"NUM_GPUS": "2", "ARGS": "--data=/an/imagenet"}, False),
+        ({"NUM_GPUS": "2", "ARGS": "--loader folder"}, False),
+        ({"NUM_GPUS": "2", "CONFIG": "configs/v100x4.yaml"}, False),
+    ],
+)
+def test_gpus_without_images_train_on_synthetic_ones(monkeypatch, variables, synthetic):
+    """Protects figures of GPUs from 480 images that are read again and again. Whoever names images, a loader or a
+    configuration gets those. Mutant: DATA is not looked at."""
+    for name in ("CONFIG", "DATA", "ARGS", "NUM_GPUS", "GPUS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    given = run_plan.read_variables()
+    config = load_config(with_images(given).flags)
+    assert (config.loader == "synthetic") == synthetic and (with_images(given) != given) == synthetic
+
+
+def test_the_synthetic_images_are_said_loudly(monkeypatch, capsys):
+    """Protects a user with GPUs from taking such a set for one of ImageNet. Mutant: no warning."""
+    on_a_gpu = {
+        "NUM_GPUS": "1",
+        "NPROC": "1",
+        "GPU_MEMORY_GB": "80",
+        "PLAN": "yes",
+        "STRATEGIES": "single",
+        "REPEATS": "1",
+    }
+    for name in ("CONFIG", "DATA", "ARGS", "RESULTS", "GPUS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in on_a_gpu.items():
+        monkeypatch.setenv(name, value)
+    assert bench.main("all") == 0
+    printed = capsys.readouterr()
+    assert "all runs repeat one SYNTHETIC batch" in printed.err and "DATA=/path/to/imagenet" in printed.err
+    assert "arch resnet50" in printed.out
+    monkeypatch.setenv("ARGS", "--loader synthetic")
+    assert bench.main("all") == 0 and "SYNTHETIC" not in capsys.readouterr().err
 
 
 def test_torchrun_over_several_machines(command, recorder, tmp_path):
@@ -360,7 +408,7 @@ def test_a_suite_says_first_what_it_will_do(suite):
     assert first[:4] == [
         f"{suite.results}: 6 runs in 2 rounds, after a warm-up that does not count",
         "  " + first[1].strip(),
-        "how long this takes is not known: no run with these settings was made here before",
+        "how long they take is not known: no run with these settings was made here before",
         f"first charts: {suite.results}/charts, as soon as two strategies have a run",
     ]
     assert sorted(first[1].strip().split("; ")) == ["dataparallel", "ddp", "single"]
@@ -368,6 +416,8 @@ def test_a_suite_says_first_what_it_will_do(suite):
     assert again[0].startswith(f"{suite.results}: 5 runs in 3 rounds") and "1 kind of run that was not" in again[2]
     assert again[2].startswith("about ") and " s, by the last runs here" in again[2]
     assert again[3] == f"first charts: {suite.results}/charts, after round 1"
+    plan = suite.run(REPEATS=4, STRATEGIES="single ddp", PLAN="yes").stdout.splitlines()[0]
+    assert plan.startswith("2 of 8 runs, in ") and "none is started; about " in plan
     nothing = suite.run(REPEATS=3, STRATEGIES="single ddp").stdout.splitlines()
     assert nothing[0] == f"{suite.results}: every planned run has a row already"
 

@@ -60,6 +60,23 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
 
 
+def test_what_a_cluster_demands_reaches_sbatch(submitted):
+    """Protects users of clusters with accounts: each variable is sbatch's option, and none is there by itself. Without
+    NODES the job has one node. Mutants: any of the lines left out."""
+    demanded = {"ACCOUNT": "lab7", "QOS": "long", "MEMORY": "64G", "EXCLUSIVE": "yes", "GPU_TYPE": "a100"}
+    done, words, env = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, **demanded)
+    assert done.returncode == 0, done.stderr
+    assert {"--account=lab7", "--qos=long", "--mem=64G", "--exclusive"} <= {*words}
+    assert after(words, "--gres") == "gpu:a100:2" and after(words, "--nodes") == "1" and env["NODES"] == "1"
+
+
+def test_what_is_not_demanded_is_not_said(submitted):
+    done, words, _ = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, EXCLUSIVE="no")
+    assert done.returncode == 0, done.stderr
+    assert after(words, "--gres") == "gpu:2"
+    assert not [word for word in words if word.startswith(("--account", "--qos", "--mem", "--exclusive"))]
+
+
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
     """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder."""
     done, words, _ = submitted(PLAN="yes", NODES=2, TASKS_PER_NODE=4, STRATEGIES="single ddp", REPEATS=1)

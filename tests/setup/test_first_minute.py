@@ -63,6 +63,7 @@ def test_linux_goes_on_and_others_get_a_sentence(system, processor, word):
     assert (word in why and "\n" not in why) if word else why == ""
 
 
+@pytest.mark.real_interpreter
 def test_a_system_without_fcntl_gets_its_sentence():
     """Protects native Windows, where importing a lock fails: bench refuses before it imports anything of Linux."""
     code = (

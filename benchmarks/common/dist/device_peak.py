@@ -12,31 +12,48 @@ from typing import Any
 
 import torch
 
+from benchmarks.common.config.config import Precision
 from benchmarks.common.dist.devices import device_name, synchronize
+from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.system.errors import UserError
 
 MEASURE_S = 0.2  # for each operation and precision
+KINDS: dict[Precision, tuple[torch.dtype, bool]] = {  # type, and whether products of float32 may be TF32
+    "fp32": (torch.float32, False),
+    "bf16": (torch.bfloat16, False),
+    "tf32": (torch.float32, True),
+    "fp16": (torch.float16, False),
+}
 
 
 def measure_peak() -> dict:
     """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
 
-    Returns device_name, threads and tflops by precision.
+    Returns device_name, threads and tflops by precision, for each in which a run can compute here.
     """
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     before = torch.get_num_threads()
     threads = int(os.environ.get("THREADS_PER_RANK") or before)
-    kinds = {"fp32": (torch.float32, False), "bf16": (torch.bfloat16, False)}
-    if cuda:
-        kinds |= {"tf32": (torch.float32, True), "fp16": (torch.float16, False)}
+    capability = torch.cuda.get_device_capability(device) if cuda else None
     tflops = {}
     torch.set_num_threads(threads)
-    for kind, (dtype, tf32) in kinds.items():
+    for kind, (dtype, tf32) in KINDS.items():
+        if not _can_compute(kind, capability):
+            continue
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         tflops[kind] = max(_tflops(flops, work) for flops, work in _peak_operations(dtype, device))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(before)
     return {"device_name": device_name(device), "threads": None if cuda else threads, "tflops": tflops}
+
+
+def _can_compute(precision: Precision, capability: tuple[int, int] | None) -> bool:
+    """Whether some strategy computes in it here: a V100 refuses bf16, or takes long to emulate it."""
+    try:
+        return resolve_precision(precision, capability, mixed=precision == "fp16") == precision
+    except UserError:
+        return False
 
 
 def _peak_operations(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[float, Callable[[], object]]]:

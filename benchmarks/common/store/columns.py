@@ -41,7 +41,7 @@ RUNS = (
     ),
     Column("reason", "text", "why it is not ok: the first cause, or the remedy", "suite"),
     Column("exit_code", "number", "of the launch command", "suite"),
-    Column("repeat", "number", "the number of its round, from 1 on", "suite"),
+    Column("repeat", "number", "the number of its round; 0: it warmed the machine", "suite"),
     Column(
         "position",
         "number",

@@ -30,6 +30,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import LoaderVerdictOptions as Options
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
+from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, describe_limit, rates
 
@@ -160,6 +161,8 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     """Measure with the configuration of these flags, else with Make's variables. Raises UserError for no result set."""
     if results and not results.is_dir():
         raise UserError(f"{results} is no result set; run make bench-all first, or leave --results out")
+    if results and (why := why_not_here(hardware_of_set(results), hardware_here())):
+        raise UserError(f"{results}: {why}; measure there, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
     main(resolve_global_batch(load_config([*flags] or read_variables().flags), num_devices=1), results)
 

@@ -26,9 +26,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
 
     if not variables.strategy or not variables.ranks:
-        raise UserError(
-            "a strategy and numbers of ranks are needed, such as: ./bench study scaling --strategy ddp --ranks 1 2 4"
-        )
+        both = f"{typed_option('STRATEGY')} and {typed_option('RANKS')}"
+        raise UserError(f"{both} must be set; for example: ./bench study scaling --strategy ddp --ranks 1 2 4")
     strategy, ranks = strategy_list.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
     config, most = load_config(variables.flags), ranks[-1]
     preflight.check_ranks([config], ranks, "RANKS")

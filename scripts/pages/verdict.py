@@ -1,0 +1,225 @@
+"""What a set says of its strategies: one sentence in plain words, and the sentences that it rests on.
+
+    from scripts.pages.verdict import headline, verdict
+
+Every sentence is made from the set's statistics; none says more than the intervals do. Needs no torch.
+"""
+
+import dataclasses
+import math
+
+from scripts.sets.identity import comparable, compute_precision
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.stats.families import method_text, ratios_to_fastest
+from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
+from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate
+
+MOST_NAMES = 3  # in a sentence; more are counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranking:
+    """The groups that may be called faster or slower than each other, and the one with the highest mean."""
+
+    alike: list[RunGroup]
+    best: RunGroup
+    over_best: dict[str, RatioEstimate]
+    """The throughput of each other group over that of `best`, by label: of the family of all pairs."""
+
+    @property
+    def excluded(self) -> bool:
+        """Whether every other group is slower with confidence."""
+        return bool(self.over_best) and all(over.verdict == "slower" for over in self.over_best.values())
+
+    def not_told_apart(self, baseline: RunGroup) -> list[str]:
+        """The groups, without the baseline, that were not seen to differ from the best one."""
+        unseen = [label for label, over in self.over_best.items() if over.verdict == "no difference seen"]
+        return [label for label in unseen if label != baseline.label]
+
+
+def rank(results: ResultSet) -> Ranking:
+    """The largest family of comparable groups of a set. Raises ValueError for a set without a timed group."""
+    ranked = results.ranked
+    alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
+    name, over_best = ratios_to_fastest({group.label: group.sample for group in alike})
+    return Ranking(alike, next(group for group in alike if group.label == name), over_best)
+
+
+def verdict(results: ResultSet, ranking: Ranking) -> str:
+    """The answer of the set in one sentence: whether a strategy is faster than one process, and which is the fastest.
+
+    Without timed groups of a parallel strategy, or with too few rounds, it says that there is no verdict, and why.
+    """
+    return f"{_answer(results, ranking)}{_without_a_time(results)}."
+
+
+def _answer(results: ResultSet, ranking: Ranking) -> str:
+    timed, best = results.timed_groups, ranking.best
+    if len({group.strategy for group in timed}) == 1:
+        return _answer_of_one(timed)
+    speed = f"{format_number(best.timed_throughput.value)} images/s"
+    over, single = results.over_baseline, results.baseline_of(best)
+    made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
+    if not made:
+        among = _scope(timed, best).lower().rstrip(", ")
+        highest = f"the highest mean{among and ' ' + among} is that of {best.label}, {speed}"
+        return f"No verdict, since {_why_none(ranking, over)}; {highest}"
+    faster = [label for label, each in over.items() if each.verdict == "faster"]
+    among = _scope(timed, best)
+    if best.label in faster and single:
+        times = f"{over[best.label].value:.2f} times as fast as {single.label}"
+        if ranking.excluded:
+            return f"{among}{best.label} is the fastest strategy, {times}"
+        others = _name(ranking.not_told_apart(single), "others")
+        unsure = f", but no difference was seen between it and {others}" if others else ""
+        return f"{among}{best.label} is {times}{unsure}"
+    if faster:
+        named, bases = _name(faster, "strategies"), join([*dict.fromkeys(results.baselines[label] for label in faster)])
+        rest = "; the highest mean is that of" if best.strategy != BASELINE else ", but was not seen to be faster than"
+        return f"{named} {'is' if len(faster) == 1 else 'are'} faster than {bases}{rest} {best.label}"
+    if over:
+        same = " in the same precision" if among else ""
+        return f"No strategy was seen to be faster than one process{same}{_unseen(list(over.values()))}"
+    leads = "is the fastest strategy" if ranking.excluded else "has the highest mean"
+    return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
+
+
+def _answer_of_one(timed: list[RunGroup]) -> str:
+    """Of a set with one strategy, in variants of which no two need to be comparable."""
+    best = max(timed, key=lambda group: group.timed_throughput.value)
+    speed = f"{format_number(best.timed_throughput.value)} images/s"
+    only = "One process ran alone" if best.strategy == BASELINE else f"Only {best.strategy} has a time"
+    if len(timed) == 1:
+        return f"{only}, so that no strategies are compared; it trains {speed}"
+    several = f"{only}, in {len(timed)} variants"
+    return f"{several}, so that no strategies are compared; the highest mean is that of {best.label}, {speed}"
+
+
+def _scope(timed: list[RunGroup], best: RunGroup) -> str:
+    """'In fp32, ' where the set has several precisions."""
+    several = len({compute_precision(group.identity) for group in timed}) > 1
+    return f"In {compute_precision(best.identity) or 'one precision'}, " if several else ""
+
+
+def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
+    """What keeps every pair without a verdict, in plain words."""
+    whys = dict.fromkeys(each.why for each in (ranking.over_best | over).values() if each.why)
+    if not whys:
+        return "no two strategies ran with the same settings"
+    if set(whys) - {FEW_ROUNDS, NO_REPEAT}:
+        return "; ".join(whys)
+    rounds = max(len(set(group.rounds)) for group in ranking.alike)
+    few = f"it needs {MIN_ROUNDS} rounds and this set has {rounds}"
+    return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
+
+
+def _unseen(ratios: list[RatioEstimate]) -> str:
+    """Up to which difference the data say little."""
+    least = max((each.smallest_difference or 0.0 for each in ratios), default=0.0)
+    if least > 1:
+        return "; this set may miss even a doubling"
+    return f"; this set may miss a gain below {100 * least:.0f} %" if least else ""
+
+
+def _without_a_time(results: ResultSet) -> str:
+    """'; apex_ddp was skipped': the groups without a time, by what became of them."""
+    ends: dict[str, list[str]] = {}
+    for group in results.groups:
+        if not group.run_windows:
+            statuses = {*group.counts}
+            ends.setdefault("was skipped" if statuses == {"skipped"} else "has no time", []).append(group.label)
+    parts = []
+    for end, labels in ends.items():
+        several = end.replace("was", "were").replace("has", "have")
+        parts.append(f"{_name(labels, 'strategies')} {end if len(labels) == 1 else several}")
+    return f"; {' and '.join(parts)}" if parts else ""
+
+
+def _name(labels: list[str], noun: str) -> str:
+    """The names, or how many there are where they are many."""
+    return join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} {noun}"
+
+
+def headline(results: ResultSet) -> list[str]:
+    """The verdict, then the sentences that it rests on: the highest mean, its speed-up, and which strategies differ
+    from it."""
+    timed = results.timed_groups
+    if not timed:
+        return ["No run has a throughput."]
+    if results.contradictions:
+        return [f"No verdict, since the set contradicts itself: {'; '.join(map(printable, results.contradictions))}."]
+    ranking = rank(results)
+    alike, best, ranked = ranking.alike, ranking.best, results.ranked
+    single = results.baseline_of(best)
+    # a pair with the baseline has one interval everywhere
+    over_best = ranking.over_best | {
+        group.label: results.over_baseline[group.label] for group in alike if results.baseline_of(group) is best
+    }
+    if single:
+        over_best.pop(single.label, None)
+    sentences = [verdict(results, ranking), _highest_mean(results, best, ranking.excluded)]
+    seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
+    unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
+    if unseen:
+        least = max(over.smallest_difference or 0.0 for over in unseen.values())
+        sentences.append(f"No difference seen between {best.label} and {join([*unseen])}; {_describe_power(least)}.")
+    if seen:
+        sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
+    missing = dict.fromkeys(over.why for over in (over_best | results.over_baseline).values() if over.why)
+    if missing:
+        sentences.append(f"Figures without a verdict: {'; '.join(missing)}.")
+    sentences += _not_ranked(results, [group for group in timed if group not in ranked])
+    if len(alike) < len(ranked):
+        others = [group.label for group in ranked if group not in alike]
+        sentences.append(f"Not compared, since they ran on other settings: {join(others)}.")
+    if any(over.low is not None for over in (over_best | results.over_baseline).values()):
+        sentences.append(
+            f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
+            f"({method_text(len(results.baselines))}), and so are those over the highest mean, which was picked after "
+            f"looking ({method_text(math.comb(len(alike), 2))})."
+        )
+    return sentences
+
+
+def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
+    """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
+    bases, over = results.baselines, results.over_baseline
+    compared = [
+        f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
+    ]
+    alone = [each.label for each in others if each.label not in {*bases, *bases.values()}]
+    found = [f"In another precision: {'; '.join(compared)}."] if compared else []
+    return found + ([f"Not compared, since they computed in another precision: {join(alone)}."] if alone else [])
+
+
+def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
+    """The best group's figures. excluded: whether every group that was compared with it is slower with confidence."""
+    device = best.ok.iloc[0].device_name or "this machine"
+    estimate = best.timed_throughput
+    speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"
+    speed += f", n = {plural(estimate.num_runs, 'run')}"
+    single, among = results.baseline_of(best), f"of those in {compute_precision(best.identity) or 'one precision'}"
+    name = f"{best.label}, one process," if best.strategy == BASELINE else best.label
+    leads = f"On {device}, {name} {'is the fastest' if excluded else 'has the highest mean'} {among}"
+    if single is None:
+        return f"{leads} ({speed})."
+    over = results.over_baseline[best.label]
+    if over.verdict == "no verdict":
+        return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
+    if over.verdict != "faster":
+        return f"{leads}: {_times(over)} {single.label} ({speed}), which it was not seen to be faster than."
+    return f"{leads}: {_times(over)} {single.label} ({speed})."
+
+
+def _times(over: RatioEstimate) -> str:
+    return f"{over.value:.2f}x {format_interval(over.low, over.high, '{:.2f}'.format)}".rstrip()
+
+
+def _describe_power(fraction: float) -> str:
+    if fraction > 1:
+        return "with 80 % power this data does not find a factor of 2: take more rounds"
+    return f"this data finds {100 * fraction:.0f} % with 80 % power"
+
+
+def join(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

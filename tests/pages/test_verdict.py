@@ -1,0 +1,127 @@
+"""The first sentence of a report: what a set says of its strategies, for each case of a set.
+
+.venv/bin/python -m pytest tests/pages/test_verdict.py
+"""
+
+import re
+
+import pytest
+from result_sets import CPU, add_runs, join_sets, write_set
+from support import recorded
+
+from benchmarks.common.store.results import append_rows
+from scripts.pages.verdict import headline
+from scripts.sets.result_set import load_set
+
+
+def verdict_of(folder):
+    """The first sentence of the set's report; one sentence, whatever the set."""
+    sentence = headline(load_set(folder))[0]
+    assert sentence.endswith(".") and ". " not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("speeds", "num_rounds", "words"),
+    [
+        ({"single": 100, "ddp": 180, "slurm": 140}, 5, r"ddp is the fastest strategy, 1\.\d\d times as fast as single"),
+        (
+            {"single": 100, "ddp": 180, "ddp_spawn": 181},
+            5,
+            r"(ddp|ddp_spawn) is 1\.\d\d times as fast as single, but no difference was seen between it and "
+            r"(?!\1)(ddp_spawn|ddp)",
+        ),
+        (
+            {"single": 100, "ddp": 60},
+            5,
+            r"No strategy was seen to be faster than one process; this set may miss a gain below \d+ %",
+        ),
+        (
+            {"single": 100, "ddp": 180},
+            3,
+            r"No verdict, since it needs 5 rounds and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
+        ),
+        ({"single": 100, "ddp": 180}, 1, r"No verdict, since it needs 5 rounds and this set has 1; .*"),
+        ({"single": 100}, 5, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
+        ({"single": 100}, 1, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
+        (
+            {"ddp": 180, "slurm": 140},
+            5,
+            r"ddp is the fastest strategy, 1.* images/s; no run of single has its settings, so that there .*",
+        ),
+    ],
+)
+def test_the_verdict_of_each_set(tmp_path, speeds, num_rounds, words):
+    """Protects the answer that most readers take away: it says what the intervals say, and that there is no verdict
+    where they are missing. Mutants: `excluded` always true; the number of rounds not looked at; no case for one
+    strategy."""
+    assert re.fullmatch(words + r"\.", verdict_of(write_set(tmp_path / "set", speeds, num_rounds)))
+
+
+def test_settings_of_one_process_are_no_strategies(tmp_path):
+    """Protects a set of `single` alone: in two precisions it is no comparison of strategies. Mutant: groups counted in
+    place of strategies."""
+    for name, precision in (("a", "fp32"), ("b", "bf16")):
+        add_runs(tmp_path / name, "single", 100 if name == "a" else 130, precision=precision)
+    sentence = verdict_of(join_sets(tmp_path, "a", "b"))
+    assert sentence.startswith("One process ran alone, in 2 variants, so that no strategies are compared; ")
+
+
+def test_other_precisions_are_named(tmp_path):
+    """Protects the chart's highest bar from being called the fastest strategy: bf16 is not faster parallelism. Mutant:
+    no scope."""
+    for strategy, speed in (("single", 100), ("ddp", 180), ("slurm", 140)):
+        add_runs(tmp_path, strategy, speed)
+    add_runs(tmp_path, "ddp_amp", 300, precision="bf16")
+    assert verdict_of(tmp_path).startswith("In fp32, ddp is the fastest strategy, 1.")
+
+
+def test_one_process_on_all_cores_is_not_passed_over(tmp_path):
+    """Protects who has a faster way: ddp beats `single`, and one process with all threads beats ddp. Mutant: the
+    highest mean left out of the sentence."""
+    for name, strategy, speed, row in (
+        ("a", "single", 100, {"world_size": 1}),
+        ("b", "single", 180, {"world_size": 1, "threads_per_rank": 2}),
+        ("c", "ddp", 140, {}),
+    ):
+        add_runs(tmp_path / name, strategy, speed, **row)
+    folder = join_sets(tmp_path, "a", "b", "c")
+    best = max((group for group in load_set(folder).groups), key=lambda group: group.timed_throughput.value).label
+    assert re.fullmatch(
+        rf"ddp is faster than single.*, but was not seen to be faster than {best}\.", verdict_of(folder)
+    )
+
+
+def ended(folder, strategy, status, number=1):
+    for repeat in range(number):
+        row = {"run_id": f"{strategy}-{status}-{repeat}", "strategy": strategy, "status": status, "reason": "planted"}
+        append_rows(folder, "runs", [recorded(folder, CPU | row)])
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ({"apex_ddp": "skipped"}, "; apex_ddp was skipped."),
+        ({"fsdp": "failed"}, "; fsdp has no time."),
+        (
+            {"apex_ddp": "skipped", "slurm": "skipped", "fsdp": "timeout"},
+            "; apex_ddp and slurm were skipped and fsdp has",
+        ),
+        (dict.fromkeys("abcd", "failed"), "; 4 strategies have no time."),
+    ],
+)
+def test_strategies_without_a_time_are_in_the_verdict(tmp_path, ends, words):
+    """Protects a reader from "the fastest strategy" of a set in which half of them failed. Mutant: skipped only."""
+    folder = write_set(tmp_path / "set", {"single": 100, "ddp": 180})
+    for strategy, status in ends.items():
+        ended(folder, strategy, status)
+    assert words in verdict_of(folder)
+
+
+def test_no_comparison_is_no_want_of_rounds(tmp_path):
+    """Protects a sweep: groups of other batches are not compared, and more rounds would not help. Mutant: the sentence
+    of few rounds."""
+    for name, strategy, batch in (("a", "single", 32), ("b", "ddp", 64)):
+        add_runs(tmp_path / name, strategy, 100, global_batch=batch)
+    sentence = verdict_of(join_sets(tmp_path, "a", "b"))
+    assert sentence.startswith("No verdict, since no two strategies ran with the same settings; ")
