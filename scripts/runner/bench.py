@@ -102,6 +102,7 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
     ]
     lines = [f"{len(left)} of {len(runs)} runs, in {variables.results or 'a new set'}; none is started"]
+    lines[0] += f"; {suite_start.duration_text(left, variables.results)}" if left else ""
     if left and not rounds.is_only_run(left, variables):
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
