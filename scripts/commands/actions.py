@@ -74,7 +74,7 @@ def run_on_one_gpu(options: run_options.RunCommand, flags: Sequence[str]) -> int
     if options.strategies or options.nproc not in (None, 1):
         raise UserError("--one-gpu compares options of one process; leave the strategies and --nproc out")
     set_variables(options, flags)
-    os.environ |= {"STRATEGY": CORE_STRATEGIES[0], "NPROC": "1"}
+    os.environ.update(STRATEGY=CORE_STRATEGIES[0], NPROC="1")
     return ensure_data() or start_plan("ablation")
 
 

@@ -1,6 +1,6 @@
 """The first sentence of a report: what a set says of its strategies, for each case of a set.
 
-.venv/bin/python -m pytest tests/pages/test_verdict.py
+.venv/bin/python -m pytest tests/pages/test_headline.py
 """
 
 import re
@@ -10,7 +10,7 @@ from result_sets import CPU, add_runs, join_sets, write_set
 from support import recorded
 
 from benchmarks.common.store.results import append_rows
-from scripts.pages.verdict import headline
+from scripts.pages.headline import headline
 from scripts.sets.result_set import load_set
 
 
