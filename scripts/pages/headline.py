@@ -109,7 +109,7 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
     if set(whys) - {FEW_ROUNDS, NO_REPEAT}:
         return "; ".join(whys)
     rounds = max(len(set(group.rounds)) for group in ranking.alike)
-    few = f"it needs {MIN_ROUNDS} rounds and this set has {rounds}"
+    few = f"{MIN_ROUNDS} rounds are needed and this set has {rounds}"
     return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
 
 

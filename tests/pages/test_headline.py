@@ -39,9 +39,9 @@ def verdict_of(folder):
         (
             {"single": 100, "ddp": 180},
             3,
-            r"No verdict, since it needs 5 rounds and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
+            r"No verdict, since 5 rounds are needed and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
         ),
-        ({"single": 100, "ddp": 180}, 1, r"No verdict, since it needs 5 rounds and this set has 1; .*"),
+        ({"single": 100, "ddp": 180}, 1, r"No verdict, since 5 rounds are needed and this set has 1; .*"),
         ({"single": 100}, 5, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
         ({"single": 100}, 1, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
         (
