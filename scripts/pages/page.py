@@ -27,6 +27,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions as Options
+from scripts.pages.headline import headline
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
@@ -42,7 +43,6 @@ from scripts.pages.report_content import (
     wall_tables,
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
-from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
