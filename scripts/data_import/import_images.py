@@ -20,6 +20,7 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
+from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
@@ -162,14 +163,15 @@ def write_shards(shards: list[Shard], workshop: Path, journal: Journal, progress
 
 def write_shard(shard: Shard, workshop: Path, flags: int, progress: Progress) -> Total:
     """Write the images of one shard. Raises UserError where two images have one name, and what reading raises."""
-    num_images, num_bytes, checksum, made = 0, 0, 0, set()
+    num_images, num_bytes, checksum = 0, 0, 0
+    folders: dict[str, str] = {}
     for image in shard.read():
-        folder = workshop / shard.part / image.class_name
-        if image.class_name not in made:
+        if image.class_name not in folders:
+            folder = workshop / shard.part / image.class_name
             folder.mkdir(parents=True, exist_ok=True)
-            made.add(image.class_name)
+            folders[image.class_name] = str(folder)
         try:
-            descriptor = os.open(f"{folder}/{image.name}", flags, 0o666)
+            descriptor = os.open(f"{folders[image.class_name]}/{image.name}", flags, 0o666)
         except FileExistsError:
             raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
         with os.fdopen(descriptor, "wb", 0) as file:
@@ -221,7 +223,7 @@ def report(target: Path, totals: dict[str, Total]) -> None:
     except ValueError as error:
         print(f"not complete yet: {error}")
         return
-    print(f"fingerprint {cached_fingerprint(target)}")
+    print(f"fingerprint {cached_fingerprint(target)}, contents {cached_contents(target)}")
 
 
 if __name__ == "__main__":

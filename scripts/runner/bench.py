@@ -35,7 +35,7 @@ from scripts.setup.first_minute import unused_device_line
 
 NO_IMAGES = """\
 warning: there are GPUs and no images are named: all runs repeat one SYNTHETIC batch.
-warning: They time training alone, and have no accuracy. With images: DATA=/path/to/imagenet (./bench run: --data)."""
+warning: They time training alone, and have no accuracy. With images: {}."""
 STUDIES = ROOT / "scripts" / "studies"
 
 
@@ -61,7 +61,7 @@ def find_plan(name: str) -> Plan:
 def main(name: str = "all", /) -> int:
     variables = with_images(given := read_variables())
     if variables != given:
-        print(NO_IMAGES, file=sys.stderr)
+        print(NO_IMAGES.format(typed_option("DATA", "/path/to/imagenet")), file=sys.stderr)
     if not machine.num_gpus() and (line := unused_device_line()):
         print(line, file=sys.stderr)
     preflight.check_rendezvous()
@@ -102,6 +102,7 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
     ]
     lines = [f"{len(left)} of {len(runs)} runs, in {variables.results or 'a new set'}; none is started"]
+    lines[0] += f"; {suite_start.duration_text(left, variables.results)}" if left else ""
     if left and not rounds.is_only_run(left, variables):
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]

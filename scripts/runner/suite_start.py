@@ -13,8 +13,7 @@ import platform
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import pandas
+from typing import TYPE_CHECKING
 
 from benchmarks.common.store.results import MAX_TABLE_BYTES
 from benchmarks.common.system.files import read_regular_file
@@ -23,6 +22,9 @@ from scripts.runner import rounds
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run
 from scripts.stats.formatting import plural, printable
+
+if TYPE_CHECKING:
+    import pandas
 
 MAX_SETS = 30
 """The newest result sets, in which earlier runs are looked for."""
@@ -54,12 +56,12 @@ def chart_text(left: Sequence[Run], results: Path) -> str:
     return f"first charts: {printable(str(results))}/charts, {when}"
 
 
-def duration_text(left: Sequence[Run], results: Path) -> str:
-    """How long these runs take, by the last ones with the same requested settings."""
+def duration_text(left: Sequence[Run], results: Path | None) -> str:
+    """How long these runs take, by the last ones with the same requested settings. results: None for a new set."""
     seconds = last_seconds(results)
     known = [seconds[run.key[0]] for run in left if run.key[0] in seconds]
     if not known:
-        return "how long this takes is not known: no run with these settings was made here before"
+        return "how long they take is not known: no run with these settings was made here before"
     about = f"about {duration(sum(known))}, by the last runs here"
     num_unknown = len({run.key[0] for run in left if run.key[0] not in seconds})
     if not num_unknown:
@@ -73,13 +75,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
 
 
-def last_seconds(results: Path) -> dict[str, float]:
+def last_seconds(results: Path | None) -> dict[str, float]:
     """wall_s of the newest run with each hash of requested settings; 0 for skipped runs.
 
     Of the newest sets in results/ and beside this set that were measured on this machine. What cannot be read is left
     out: this is an estimate, and the set of another day stops no suite.
     """
-    folders = {path.resolve() for parent in (ROOT / "results", results.parent) for path in parent.glob("*/runs.csv")}
+    parents = {ROOT / "results", *([results.parent] if results else [])}
+    folders = {path.resolve() for parent in parents for path in parent.glob("*/runs.csv")}
     newest = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_SETS]
     found: dict[str, float] = {}
     for path in newest:
@@ -100,6 +103,8 @@ def _measured_here(folder: Path) -> bool:
 
 def _seconds_of_set(folder: Path) -> Iterator[tuple[str, float]]:
     """(hash of the requested settings, seconds) of the runs of a set, the newest first."""
+    import pandas  # for which a mistake in a command line need not wait
+
     try:
         runs, settings = (_columns(folder / f"{name}.csv") for name in ("runs", "settings"))
         hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
@@ -112,6 +117,8 @@ def _seconds_of_set(folder: Path) -> Iterator[tuple[str, float]]:
             yield hashes[name], float(seconds)
 
 
-def _columns(path: Path) -> pandas.DataFrame:
+def _columns(path: Path) -> "pandas.DataFrame":
+    import pandas
+
     content = io.BytesIO(read_regular_file(path, MAX_TABLE_BYTES))
     return pandas.read_csv(content, dtype=str, keep_default_na=False, on_bad_lines="skip")

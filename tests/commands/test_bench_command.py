@@ -237,11 +237,13 @@ def reach(moment):
 
 sys.meta_path.insert(0, Signaller())
 sys.addaudithook(lambda event, arguments: reach(event))
+reach("site")
 """
 """A sitecustomize that sends the signal at the moment. Ctrl-C goes to the whole group."""
 
 START_MOMENTS = {
     "the first interpreter's imports": ("bench", "import scripts.commands.start"),
+    "the second interpreter's own start": (f"{sys.executable} {BENCH}", "site"),
     "the second interpreter's imports": ("bench run", "import tyro"),
     "the imports of the suite": ("bench run", "import pandas"),
     "the plan": ("bench run", "import scripts.runner.rounds"),
@@ -274,8 +276,8 @@ def signalled(tmp_path, process, moment, signum, command=(BENCH, "run", "single"
 @pytest.mark.parametrize("moment", START_MOMENTS)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
 def test_a_signal_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment, signum):
-    """Protects Ctrl-C in the first seconds from a traceback. No process is left. Mutants: no mask in bench; handlers
-    only once torch is imported."""
+    """Protects Ctrl-C in the first seconds from a traceback. No process is left. Mutants: no mask in bench, or
+    none before execvp; no end_on_signals."""
     words = (BENCH, "run", "single", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml")
     done = signalled(tmp_path, *START_MOMENTS[moment], int(signum), words)
     assert (done.returncode, done.stderr) == (128 + signum, f"stopped by {signum.name}\n")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from fault_runs import processes_of
+from fault_runs import patience, processes_of
 from support import ROOT, draw_images, environment, hear_sigint
 
 from benchmarks.common.config.config import Config
@@ -49,8 +49,7 @@ steps: 40
 warmup_steps: 1
 windows: {WINDOWS}
 window_steps: 4
-timeout_s: 20
-limit_s: 200
+limit_s: 1500
 """
 SYNTHETIC, FOLDER = "loader: synthetic\nworkers: 0\n", "loader: folder\nworkers: 1\n"
 # Which processes there are, by what is in their command line, the first that fits.
@@ -125,7 +124,7 @@ class Set:
         self.temporary.mkdir(parents=True)
         self.config = base / "tiny.yaml"
         self.loader = SYNTHETIC if kind == "slurm" else rng.choice((SYNTHETIC, FOLDER))
-        self.config.write_text(TINY + self.loader)
+        self.config.write_text(f"{TINY}timeout_s: {patience(20)}\n{self.loader}")
         self.repeats = 0
         self.process: subprocess.Popen | None = None
         self.started_at = 0.0

@@ -183,6 +183,37 @@ def test_quit_leaves_a_row(tmp_path):
     assert processes_of(tmp_path) == []
 
 
+SWALLOWS = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
+ENDS = "from benchmarks.common.system.forward_signals import end_on_signals; end_on_signals()\n"
+ENDED_BY = {
+    "an import that swallows exceptions": ("import swallows", 130, "stopped by SIGINT\n"),
+    "two signals": (
+        "import os\ntry: os.kill(os.getpid(), 2)\nfinally: os.kill(os.getpid(), 15); print('tidy')",
+        130,
+        None,
+    ),
+    "a forked child": ("import os\nif not os.fork(): os.kill(os.getpid(), 15)\nprint(os.wait()[1])", 0, ""),
+}
+
+
+@pytest.mark.parametrize("name", ENDED_BY)
+def test_a_signal_before_there_are_other_handlers(tmp_path, name):
+    """Protects the end by a signal: an import cannot lose it, what is to be removed is, and a child says nothing.
+    Mutants: SystemExit in an import; a second signal that exits at once; children that print the line."""
+    code, returned, said = ENDED_BY[name]
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS + code],
+        cwd=ROOT,
+        env=environment(PYTHONPATH=tmp_path),
+        preexec_fn=hear_sigint,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (returned, "stopped by SIGINT\n" if said is None else said)
+    assert done.stdout == {"two signals": "tidy\n", "a forked child": "15\n"}.get(name, "")
+
+
 def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
     """Protects the terminal: Ctrl-C reaches every process of the suite, and Python programs that are still importing
     printed tracebacks. Mutant: SignalForwarder.run without the mask."""

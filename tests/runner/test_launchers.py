@@ -408,7 +408,7 @@ def test_a_suite_says_first_what_it_will_do(suite):
     assert first[:4] == [
         f"{suite.results}: 6 runs in 2 rounds, after a warm-up that does not count",
         "  " + first[1].strip(),
-        "how long this takes is not known: no run with these settings was made here before",
+        "how long they take is not known: no run with these settings was made here before",
         f"first charts: {suite.results}/charts, as soon as two strategies have a run",
     ]
     assert sorted(first[1].strip().split("; ")) == ["dataparallel", "ddp", "single"]
@@ -416,6 +416,8 @@ def test_a_suite_says_first_what_it_will_do(suite):
     assert again[0].startswith(f"{suite.results}: 5 runs in 3 rounds") and "1 kind of run that was not" in again[2]
     assert again[2].startswith("about ") and " s, by the last runs here" in again[2]
     assert again[3] == f"first charts: {suite.results}/charts, after round 1"
+    plan = suite.run(REPEATS=4, STRATEGIES="single ddp", PLAN="yes").stdout.splitlines()[0]
+    assert plan.startswith("2 of 8 runs, in ") and "none is started; about " in plan
     nothing = suite.run(REPEATS=3, STRATEGIES="single ddp").stdout.splitlines()
     assert nothing[0] == f"{suite.results}: every planned run has a row already"
 
