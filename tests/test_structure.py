@@ -14,6 +14,7 @@ import sys
 import pytest
 from support import ROOT, STRATEGIES, environment
 
+from benchmarks.common.config.settings import READERS
 from benchmarks.common.dist.layout import StrategyFacts
 from scripts.strategies.strategy_list import CORE_STRATEGIES, strategy_facts
 
@@ -222,6 +223,8 @@ NAMED = {
     "sets.result_set": {"single"},
     "strategies.strategy_list": {*CORE_STRATEGIES},
     "runner.preflight": {"horovod_ddp", "slurm"},  # which variables of several machines their launchers read
+    # which options a strategy reads; a test in tests/benchmarks/test_host.py compares it with the scripts
+    "config.settings": {strategy for strategies in READERS.values() for strategy in strategies},
     # words of commands, and the defaults of options
     "commands.command_table": {"slurm"},
     "options.run_options": {"ddp"},

@@ -292,6 +292,7 @@ def pack(options: data_options.PackOptions, flags: Sequence[str]) -> int:
 
 
 def index_data(options: data_options.IndexOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.data.contents import cached_contents
     from benchmarks.common.data.fingerprint import cached_fingerprint
     from benchmarks.common.data.listing import list_images
     from scripts.setup.check_data import check_image_folder
@@ -301,6 +302,7 @@ def index_data(options: data_options.IndexOptions, flags: Sequence[str]) -> int:
     for part in ("train", "val"):
         print(f"{root / part}: {len(list_images(root / part)):,} images")
     print(f"fingerprint {cached_fingerprint(root)}")
+    print(f"contents {cached_contents(root)}")
     return 0
 
 

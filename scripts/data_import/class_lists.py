@@ -67,15 +67,15 @@ def _read_archive(archive: Path) -> dict[str, bytes]:
 def devkit_classes(devkit: dict[str, bytes]) -> list[str]:
     """The wnid of each image of val, in the order of the images' names.
 
-    ILSVRC's class numbers are those of meta.mat, whose synsets without children are the 1,000 classes.
-    torchvision.datasets.imagenet reads both files the same way. Raises UserError where they do not fit each other.
+    The ground truth has the numbers that meta.mat gives its synsets; torchvision.datasets.imagenet reads both the same
+    way. Raises UserError where they do not fit each other.
     """
     import scipy.io
 
     try:
         synsets = scipy.io.loadmat(io.BytesIO(devkit[META]), squeeze_me=True)["synsets"]
         rows = [synset.item() if hasattr(synset, "item") else synset for synset in synsets]
-        wnid_of = {int(row[0]): str(row[1]) for row in rows if int(row[4]) == 0}
+        wnid_of = {int(row[0]): str(row[1]) for row in rows}
         return [wnid_of[int(line)] for line in devkit[GROUND_TRUTH].split()]
     except Exception as error:  # of a damaged file scipy raises errors of many types
         raise UserError(f"{META} and {GROUND_TRUTH} of the devkit cannot be read: {error!r}") from None

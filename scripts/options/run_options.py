@@ -68,7 +68,7 @@ class RunOptions(RoundOptions):
 @dataclasses.dataclass(frozen=True)
 class RunCommand(RunOptions):
     one_gpu: bool = False
-    """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel, loading."""
+    """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
 
 
 @dataclasses.dataclass(frozen=True)

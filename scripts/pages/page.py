@@ -27,6 +27,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions as Options
+from scripts.pages.headline import headline
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
@@ -42,9 +43,8 @@ from scripts.pages.report_content import (
     wall_tables,
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
-from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1
-from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.result_set import BASELINE, ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
@@ -76,17 +76,25 @@ def report_tables(results: ResultSet) -> list[ReportTable]:
 
 
 def describe_error_rate(results: ResultSet) -> str:
-    """How often a page like this has a false alarm, at most: the sum over its families of comparisons (Bonferroni)."""
+    """How often a page like this has a false alarm, at most: in its one family with a corrected level, and in all.
+
+    All is the sum over its families of comparisons (Bonferroni).
+    """
     sections = load_sections()
     sets = load_study_sets(results, sections)
-    ranked = len(results.ranked) > 1
-    number = bool(results.baselines) + ranked + sum(section.families(sets) for section in sections)
-    if not number:
-        return ""
-    return (
-        f"This page has {number} {'family' if number == 1 else 'families'} of comparisons of speed, each with 95 % "
-        f"together: where all is equal, at most {min(100, 5 * number)} % of such pages show a difference."
+    others = (len(results.ranked) > 1) + sum(section.families(sets) for section in sections)
+    whole = min(100, 5 * (bool(results.baselines) + others))
+    exploratory = (
+        f"exploratory: {others} {'family' if others == 1 else 'families'} of comparisons with the highest mean "
+        "or in studies, each with 95 % of its own and not corrected for the others"
     )
+    if not results.baselines:
+        return f"All comparisons here are {exploratory}; at most {whole} % of such pages err." if others else ""
+    main = (
+        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of "
+        "pages show a difference there."
+    )
+    return f"{main} The rest is {exploratory}; with it, at most {whole} % of such pages err." if others else main
 
 
 def paper_figures(results: ResultSet) -> dict[str, Figure]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from scripts.pages.headline import headline
 from scripts.pages.latex import (
     Tex,
     tex_column_format,
@@ -21,7 +22,6 @@ from scripts.pages.latex import (
 )
 from scripts.pages.methods import checklist, methods
 from scripts.pages.provenance import reproduction_commands
-from scripts.pages.verdict import headline
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_failures, describe_images

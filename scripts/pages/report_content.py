@@ -47,7 +47,8 @@ COLUMN_MEANINGS = (
     ),
     (
         "x single",
-        "throughput over that of one process in the same precision, with simultaneous 95 % intervals of all strategies",
+        "throughput over that of one process in the same precision, which the cell names where it is not that of most; "
+        "simultaneous 95 % intervals over rounds, of all strategies",
     ),
     (
         "efficiency",
@@ -56,7 +57,8 @@ COLUMN_MEANINGS = (
     ("step p50, p95", "median and 95th percentile of a step, each the mean over runs, with its interval"),
     (
         "top-1 %, val images",
-        "accuracy after the last epoch, over every validation image exactly once, with its interval",
+        "accuracy after the last epoch, over every validation image exactly once; 95 % interval over images, and over "
+        "seeds where there are several",
     ),
     (
         "memory MB",
@@ -69,7 +71,8 @@ COLUMN_MEANINGS = (
     ),
     (
         "TFLOP/s, MFU %",
-        "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices in the precision used",
+        "images/s x FLOPs an image (2 a multiply-add), and its share of the peak of all devices in the precision used; "
+        "the interval of MFU is over runs and over the peaks that were measured, and is missing after one measurement",
     ),
     ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
     (
@@ -117,9 +120,10 @@ def _table_row(results: ResultSet, group: RunGroup) -> dict:
     row = dict.fromkeys(REPORT_COLUMNS, "") | strategy_cells(results, group)
     if over and (ok.batch_per_device > 0).all():
         row["efficiency"] = scale_with_interval(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
-    if use := device_use(group, results.environment):  # in proportion to images/s, interval and all
+    if use := device_use(group, results.environment, results.other_peaks):
         row["TFLOP/s"] = scale_with_interval(use.tflops, estimate, "{:#.3g}".format)
-        row["MFU %"] = "" if use.mfu is None else scale_with_interval(100 * use.mfu, estimate, "{:.1f}".format)
+        low, high = (100 * bound for bound in use.mfu_bounds) if use.mfu_bounds else (None, None)
+        row["MFU %"] = "" if use.mfu is None else format_with_interval(100 * use.mfu, low, high, "{:.1f}".format)
     means = {
         "step p50 ms": "step_ms_p50",
         "step p95 ms": "step_ms_p95",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
-from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
 from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -151,11 +151,13 @@ def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[s
     config = dataclasses.replace(config, data=os.environ.get("DATA") or config.data)
     ranks_here = requested["ranks"] // requested["nodes"]
     run = _proof_run(variables, requested["strategy"], config, ranks_here, num_steps)
-    if run.requested["fingerprint"] != requested["fingerprint"]:
-        raise UserError(
-            f"{config.data} (fingerprint {run.requested['fingerprint']}) proves other images than {results} was "
-            f"measured with ({requested['fingerprint']}); set {typed_option('DATA')} to these"
-        )
+    for name in IMAGE_FIELDS:
+        measured, here = requested.get(name), run.requested[name]
+        if measured not in ("", None, here):
+            raise UserError(
+                f"{config.data} ({name} {here}) proves other images than {results} was measured with ({measured}); "
+                f"set {typed_option('DATA')} to these"
+            )
     return run
 
 

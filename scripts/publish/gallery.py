@@ -29,9 +29,9 @@ from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions as Options
+from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_content import scale_with_interval, table_rows
-from scripts.pages.verdict import headline
 from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time

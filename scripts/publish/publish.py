@@ -3,9 +3,9 @@
     ./bench publish --name cpu2-epyc_torch2.15_202611 --results results/x [--replace]
 
 What goes along: the tables, environment.json, the report and its charts, the same of the sets `scaling`, `sweeps`
-and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names.
-environment.json keeps only what allowlist.py lists. If a file still holds what a set may not say, such as
-a password, an address or a host, nothing is published.
+and `ablation` inside, and a manifest with checksums; no logs and no checkpoints. Paths of this machine become names,
+and hosts numbers. environment.json keeps only what allowlist.py lists. If a file still holds what a set may not say,
+such as a password, an address or a host, nothing is published.
 All is made in a folder beside the place and renamed, so that a stop leaves the old set or the new one. Exit code: 1
 where the set may not be published, with a line for each reason, 2 for a mistake. Needs no torch.
 """
@@ -35,6 +35,7 @@ from scripts.publish import readme
 from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
 from scripts.publish.manifest import write_manifest
 from scripts.publish.publishable import RULE, find_problems, missing_files
+from scripts.publish.settings_made_public import publish_settings
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import file_inside, refuse_links
@@ -62,6 +63,7 @@ def main(options: Options) -> int:
         new = Path(scratch) / options.name
         names = local_names() | _hosts(results)
         copy_set(options.results, new, _private(results, options.name), names)
+        publish_settings(new)
         if lines := not_allowed(new, names):  # before minutes of drawing
             return _refuse(options, [*lines, TAKE_OUT])
         write_report(new, results)

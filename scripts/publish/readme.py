@@ -25,9 +25,11 @@ from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.frames import iterate_rows
+from scripts.sets.proofs import BIT_IDENTICAL, proof_text
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
+from scripts.sets.strategy_cells import of_another_precision
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
@@ -108,7 +110,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     exposed = "exposed comm., ms/step ±95%"
     header = ("strategy", "devices", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
     bases = {*results.baselines.values()}
-    rows = [_strategy_row(group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
+    rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).median()
     return {
@@ -118,20 +120,30 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
         "rounds": plural_of_several([len(group.run_windows) for group in results.compared], "round"),
-        "minutes": f"{len(results.ok)} runs took {results.table('runs').wall_s.sum() / 60:.0f} minutes",
+        "minutes": f"{len(results.ok)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
 
 
-def _strategy_row(group: RunGroup, over: RatioEstimate | None, base: bool, exposed: StepMean | None) -> tuple[str, ...]:
+def _elapsed_s(results: ResultSet) -> float:
+    """Seconds from the start of the first run, a warm-up or not, to the end of the last: more than the sum of runs."""
+    runs = read_table(results.path, "runs")
+    began = pandas.to_datetime(runs.started_at, format="ISO8601", utc=True)
+    ended = began + pandas.to_timedelta(runs.wall_s.fillna(0), unit="s")
+    return (ended.max() - began.min()).total_seconds()
+
+
+def _strategy_row(
+    results: ResultSet, group: RunGroup, over: RatioEstimate | None, base: bool, exposed: StepMean | None
+) -> tuple[str, ...]:
     """base: whether it is a baseline."""
     speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
         code_span(group.label) + ("" if group.parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
-        _ratio_text(over) if over else "1" if base else "",
+        _ratio_text(over) + of_another_precision(results, group) if over else "1" if base else "",
         "" if exposed is None else exposed.text(),
         accuracy.text if accuracy else "",
     )
@@ -204,8 +216,10 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
             alike.setdefault((where, *cells), []).append(code_span(row.strategy))
     header = ("strategies", "settings of", "devices", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(", ".join(names), *cells) for cells, names in alike.items()]
-    proven = _last_proofs(path).bit_identical == "yes"
-    return {"proof": f"{proven.sum()} of {len(proven)}", "proofs": markdown_table(header, lines)}
+    results = load_set(path)
+    said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.run_windows]
+    identical = sum(words.startswith(BIT_IDENTICAL) for words in said)
+    return {"proof": f"{identical} of {len(said)} configurations", "proofs": markdown_table(header, lines)}
 
 
 def _last_proofs(path: Path) -> pandas.DataFrame:

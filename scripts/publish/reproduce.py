@@ -23,7 +23,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import seed_of_round, settings_hash
+from benchmarks.common.config.settings import IMAGE_FIELDS, seed_of_round, settings_hash
 from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
@@ -188,10 +188,14 @@ def plan_rounds(
 def _data(requested: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
-    found, expected = run_plan.images_fingerprint(_config(requested | {"data": folder})), requested["fingerprint"]
-    if found != expected:
-        give = f"give {typed_option('DATA', '')}"
-        raise UserError(f"{folder} holds other images ({found}) than {published} was made with ({expected}); {give}")
+    config = _config(requested | {"data": folder})
+    found = {"fingerprint": run_plan.images_fingerprint(config), "contents": run_plan.images_contents(config)}
+    for name in IMAGE_FIELDS:
+        if requested.get(name) and found[name] != requested[name]:
+            raise UserError(
+                f"{folder} holds other images ({found[name]}) than {published} was made with ({requested[name]}); "
+                f"give {typed_option('DATA', '')}"
+            )
     return folder
 
 

@@ -35,7 +35,7 @@ from scripts.setup.first_minute import unused_device_line
 
 NO_IMAGES = """\
 warning: there are GPUs and no images are named: all runs repeat one SYNTHETIC batch.
-warning: They time training alone, and have no accuracy. With images: DATA=/path/to/imagenet (./bench run: --data)."""
+warning: They time training alone, and have no accuracy. With images: {}."""
 STUDIES = ROOT / "scripts" / "studies"
 
 
@@ -61,7 +61,7 @@ def find_plan(name: str) -> Plan:
 def main(name: str = "all", /) -> int:
     variables = with_images(given := read_variables())
     if variables != given:
-        print(NO_IMAGES, file=sys.stderr)
+        print(NO_IMAGES.format(typed_option("DATA", "/path/to/imagenet")), file=sys.stderr)
     if not machine.num_gpus() and (line := unused_device_line()):
         print(line, file=sys.stderr)
     preflight.check_rendezvous()

@@ -20,8 +20,9 @@ import tyro
 
 from benchmarks.common.config.config import Config, PackKind, load_config
 from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.packed import has_files, open_packs
+from benchmarks.common.data.packed import contents_of_packs, has_files, open_packs
 from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -103,6 +104,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
         config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
+    requested |= {"contents": images_contents(config)}
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
@@ -155,6 +157,19 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     preflight.check_data(data)
     return cached_fingerprint(Path(data))
+
+
+def images_contents(config: Config) -> str:
+    """The name of the bytes of the images that a run reads, or that its packs were made of; '' where these are
+    synthetic, or where the packs do not say. Raises UserError without any."""
+    if config.loader == "synthetic":
+        return ""
+    return contents_of_packs(config) if config.loader == "packed" else _contents(config.data)
+
+
+@functools.cache
+def _contents(data: str) -> str:
+    return cached_contents(Path(data))
 
 
 def plan_strategies(variables: MakeVariables) -> list[Run]:

@@ -26,6 +26,7 @@ from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
+from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.typed_options import typed_option
@@ -135,6 +136,7 @@ def write_row(
             if resolved:
                 # those of the start: a commit that is made during the run is not what ran
                 resolved = resolved | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
+                resolved |= {"variables": kernel_variables(os.environ)}
                 folder.add_resolved(resolved)
             row = row | {"settings": add_settings(options.results, requested, resolved)}
         append_rows(options.results, "runs", [row])

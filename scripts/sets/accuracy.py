@@ -3,9 +3,9 @@
     from scripts.sets.accuracy import describe_top1, top1_accuracy
 
 n is the number of recorded seeds: runs of one seed do not show how far another seed would be off, whether they are
-bit-identical, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation images. Of
-several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with Student's t
-(proportions.interval_over_seeds has the sources). Needs no torch.
+equal in all recorded digits, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation
+images. Of several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with
+Student's t (proportions.interval_over_seeds has the sources). Needs no torch.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import plural, plural_of_several
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, welch_p_value, wilson_interval
 
-OUTCOME_COLUMNS = ["train_loss", "val_loss", "acc1"]  # bit-identical runs agree in all of them
+OUTCOME_COLUMNS = ["train_loss", "val_loss", "acc1"]  # each in nine digits
 SIGNIFICANCE_LEVEL = 0.05  # p, corrected for all pairs, below which two accuracies are said to differ
 
 
@@ -101,11 +101,11 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
 
 
 def _counts(found: Sequence[Top1Accuracy]) -> str:
-    """n = 1 seed, 3 runs, rounds bit-identical"""
+    """n = 1 seed, 3 runs, rounds equal in all recorded digits"""
     num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
     text = f"n = {plural_of_several(num_seeds, 'seed')}, {plural_of_several(num_runs, 'run')}"
     if any(each.num_runs > each.num_seeds for each in found):
-        text += ", rounds " + ("bit-identical" if all(each.identical for each in found) else "differ")
+        text += ", rounds " + ("equal in all recorded digits" if all(each.identical for each in found) else "differ")
     return text
 
 

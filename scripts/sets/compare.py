@@ -45,6 +45,7 @@ COMPARISON_COLUMNS = ("comparison", "ratio", "95 % interval", "verdict", "smalle
 # Two sets are often compared for these: a difference is printed, and no reason to refuse.
 FIELDS_THAT_MAY_DIFFER = (
     *("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", "config"),
+    *("kernel", "gpu_driver", "nccl"),
     *SOURCE_FIELDS,
 )
 
@@ -288,7 +289,6 @@ def _refuse_unlike(title: str, first: RunGroup, second: RunGroup, anyway: bool) 
     names = differing_fields([one, other])
     _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)
     named = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
-    named += [name for name in SOURCE_FIELDS if one.resolved.get(name) != other.resolved.get(name)]
     if named:
         print(f"note: {title}: A and B differ in {_differences(one, other, named)}", file=sys.stderr)
 

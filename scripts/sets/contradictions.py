@@ -2,9 +2,9 @@
 
     for sentence in find_contradictions(path, tables, groups): ...
 
-A run has one row and one run_id; a round has one ok run of a group; rates are images over seconds; a run has at most
-the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or warmed
-the machine may be repeated in its round.
+A run has one row and one run_id; a round has one ok run of the same settings; rates are images over seconds; a run has
+at most the requested number of windows, and a window is as long as its steps. A run that failed, was interrupted or
+warmed the machine may be repeated in its round.
 """
 
 from collections.abc import Iterable, Iterator
@@ -63,7 +63,8 @@ def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.Data
 def _rounds(runs: pandas.DataFrame, groups: GroupRows) -> Iterator[str]:
     for _, rows in groups:
         ok = rows[(rows.status == "ok") & rows["repeat"].notna()]
-        again = ok[ok.duplicated(["repeat"]) & ~ok.duplicated(["run_id"])]  # _twice reports the same row
+        # a group may have a round twice, requested in two ways; _twice reports the same row
+        again = ok[ok.duplicated(["repeat", "settings"]) & ~ok.duplicated(["run_id"])]
         if len(again):
             at = runs[runs.run_id.isin(again.run_id) & (runs.status == "ok")].line
             yield f"runs.csv, {lines(at)}: a second ok run of {rows.strategy.iloc[0]} with the same settings in a round"

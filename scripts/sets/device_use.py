@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -24,7 +25,9 @@ from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.sets.result_set import RunGroup, load_set
+from scripts.stats.intervals import Estimate
 
+DATA_SHEET = "NVIDIA's data sheet"
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
 # device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.
 PUBLISHED_TFLOPS = (
@@ -73,12 +76,15 @@ class DeviceUse:
     peak_from: str
     precision: str
     num_devices: int
+    mfu_bounds: tuple[float, float] | None = None
+    """The 95 % interval of the throughput over the largest and the smallest peak that was measured; None where the
+    throughput has no interval, or the peak was measured once, so that its spread is not known."""
 
 
-def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
+def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] = ()) -> DeviceUse | None:
     """Achieved TFLOP/s and MFU of a strategy's ok runs; None without a throughput or FLOPs.
 
-    environment: the set's environment.json, or {}.
+    environment: the set's environment.json, or {}. other_peaks: measured_peak of sets of the same session.
     """
     if group.throughput is None or not group.ok.flops_per_image.iloc[0] > 0:
         return None
@@ -91,9 +97,28 @@ def device_use(group: RunGroup, environment: dict) -> DeviceUse | None:
         num_devices = min(num_devices, max(shares, 1))
     if peak is None:
         return DeviceUse(tflops, None, None, peak_from, row.precision, int(num_devices))
-    return DeviceUse(
-        tflops, peak * num_devices, tflops / (peak * num_devices), peak_from, row.precision, int(num_devices)
+    mfu, bounds = tflops / (peak * num_devices), None
+    peaks = _measured_again(row, peak, environment.get("measured_peak") or {}, other_peaks)
+    if len(peaks) != 1 or peak_from.startswith(DATA_SHEET):
+        bounds = _mfu_bounds(mfu, group.throughput, [each / peak for each in peaks])
+    return DeviceUse(tflops, peak * num_devices, mfu, peak_from, row.precision, int(num_devices), bounds)
+
+
+def _measured_again(row: Any, peak: float, measured: dict, other_peaks: Sequence[dict]) -> list[float]:
+    """The peak, and what was found when it was measured again: in passes of that measurement, and in other sets."""
+    again = [*(measured | {"tflops": each} for each in measured.get("passes", [])), *other_peaks]
+    found = (
+        peak_tflops(row.device_name, row.precision, row.threads_per_rank, {"measured_peak": each})[0] for each in again
     )
+    return [peak, *filter(None, found)]
+
+
+def _mfu_bounds(mfu: float, throughput: Estimate, peaks: Sequence[float]) -> tuple[float, float] | None:
+    """peaks: each over the one that `mfu` is of."""
+    if throughput.low is None or throughput.high is None:
+        return None
+    low, high = (mfu * bound / throughput.value for bound in (throughput.low, throughput.high))
+    return low / max(peaks), high / min(peaks)
 
 
 def why_lower_mfu(uses: Sequence[tuple[str, DeviceUse]]) -> str:
@@ -127,7 +152,7 @@ def peak_tflops(
     kind = precision if not precision.startswith("apex-") else "fp32" if precision == "apex-O0" else "fp16"
     for pattern, peaks in PUBLISHED_TFLOPS:
         if re.fullmatch(pattern, device_name):
-            return peaks.get(kind), f"NVIDIA's data sheet, dense {kind}"
+            return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
         return None, "not known; on the same machine run: python -m scripts.sets.device_use --measure"

@@ -3,37 +3,39 @@
     from scripts.sets.identity import Identity, differing_fields, comparable
 
 The rule of pooling: two runs are one group, and their times are pooled, exactly where they agree in every field of
-their requested and of their resolved settings, but for NOT_COMPARED and SOURCE_FIELDS of
-benchmarks.common.config.settings. `separates_runs` says it of one field. Columns of runs.csv do
-not count by themselves: to make a new column separate runs, put its value into `resolved` of Record.finish.
+their requested and of their resolved settings, but for NOT_COMPARED of benchmarks.common.config.settings, and for
+options that their strategy does not read (READERS there). A requested `auto` is what the run made of it. A field of
+NEWER_FIELDS that a run did not record is unknown, and separates nothing. Columns of runs.csv do not count by
+themselves: to make a new column separate runs, put its value into `resolved` of Record.finish.
 """
 
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, compared_fields
+from benchmarks.common.config.settings import NOT_COMPARED, READERS, SOURCE_FIELDS, compared_fields
 from benchmarks.common.dist.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.
 RESOLVED_SUFFIX = " resolved"
+AUTO = "auto"
 # On one machine these follow from the requested settings, so that they separate no two runs by themselves.
 DERIVED_FIELDS = {"world_size", "backend", *STORED_FIELDS} - FIELDS.keys()
-# Options of some strategies; the other strategies, the baseline among them, ignore these.
-STRATEGY_OPTIONS = (
-    *("opt_level", "compression", "bucket_cap_mb", "comm_hook", "powersgd_rank", "shard_ranks", "local_period"),
-    *("local_group", "cut", "split_size", "copy_stream", "microbatches", "pipeline_schedule"),
-)
+MACHINE_FIELDS = ("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "variables")
+# Sets from before lack these.
+NEWER_FIELDS = {*MACHINE_FIELDS, "contents", f"workers{RESOLVED_SUFFIX}"}
+PUBLISHED_HOST = re.compile(r"host \d+")  # what a published set says for a host; another set's is not known
 # What makes a strategy. Groups of one set that differ in these fields alone are what the suite compares.
 STRATEGY_FIELDS = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
     **dict.fromkeys(DERIVED_FIELDS, "follows from that"),
     "precision": "what it computes in",
-    **dict.fromkeys(STRATEGY_OPTIONS, "an option that other strategies lack"),
+    **dict.fromkeys(READERS, "an option that other strategies lack"),
 }
 # bench-all adds runs of the baseline that differ from all other runs in these; see scripts/runner/run_plan.py.
 SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
@@ -41,12 +43,13 @@ SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
 RESOLVED_GLOBAL_BATCH = f"global_batch{RESOLVED_SUFFIX}"
 
 
-def separates_runs(name: str) -> bool:
+def separates_runs(name: str, strategy: str = "") -> bool:
     """Whether runs that differ in this field of their settings, requested or resolved, are groups of their own.
 
-    The one exception is of runs that take the seeds of a list in turn: `seeds` separates them, and `seed` does not.
+    strategy: of the runs; '': any. The one exception is of runs that take the seeds of a list in turn: `seeds`
+    separates them, and `seed` does not.
     """
-    return name not in NOT_COMPARED and name not in SOURCE_FIELDS
+    return name not in NOT_COMPARED and (not strategy or strategy in READERS.get(name, (strategy,)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,14 +66,17 @@ class Identity:
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
         """Every field that separates runs. A resolved field that was also requested ends in RESOLVED_SUFFIX."""
-        requested, resolved = (
-            {name: value for name, value in compared_fields(half).items() if separates_runs(name)}
-            for half in (self.requested, self.resolved)
-        )
+        strategy, resolved = str(self.requested.get("strategy", "")), compared_fields(self.resolved)
+        requested = {
+            name: resolved.get(name, value) if value == AUTO else value
+            for name, value in compared_fields(self.requested).items()
+            if separates_runs(name, strategy)
+        }
         if not self.recorded:  # the values in the file are not known, so that its name is all there is
             requested |= {name: value for name, value in self.requested.items() if name == "config"}
-        both = {name + RESOLVED_SUFFIX if name in requested else name: value for name, value in resolved.items()}
-        return requested | both
+        both = {name + RESOLVED_SUFFIX if name in self.requested else name: value for name, value in resolved.items()}
+        known = requested | both
+        return {name: value for name, value in known.items() if value != "" or name not in NEWER_FIELDS}
 
     @functools.cached_property
     def key(self) -> str:
@@ -100,13 +106,20 @@ def differing_fields(identities: list[Identity]) -> list[str]:
         name
         for name in names
         if len({_as_json(each.fields.get(name)) for each in _identities_with_field(name, identities)}) > 1
+        and not (name == "host" and _are_of_several_sets([each.fields.get(name) for each in identities]))
     ]
 
 
+def _are_of_several_sets(hosts: Sequence[object]) -> bool:
+    """Whether some are what a published set says, and some are not: nobody knows whether they are the same."""
+    return len({PUBLISHED_HOST.fullmatch(str(each)) is None for each in hosts if each is not None}) > 1
+
+
 def _identities_with_field(name: str, identities: list[Identity]) -> list[Identity]:
-    """The identities that can have this field: recorded settings may have fields that columns of runs.csv lack."""
+    """The identities that can have this field: recorded settings may have fields that columns of runs.csv lack, or that
+    older ones lack."""
     kinds = {each.recorded for each in identities if name in each.fields}
-    return [each for each in identities if each.recorded in kinds]
+    return [each for each in identities if each.recorded in kinds and (name in each.fields or name not in NEWER_FIELDS)]
 
 
 def _as_json(value: object) -> str:
@@ -158,7 +171,10 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
     own = STRATEGY_FIELDS.keys() | {RESOLVED_GLOBAL_BATCH}
     own |= one.resolved.keys() ^ other.resolved.keys() if one.recorded and other.recorded else set()
     # the user chooses the requested precision; the resolved one, and the one of an old set, are the strategy's
-    chosen = {"precision"} if one.recorded and other.recorded else set()
+    same_precision = one.requested.get("precision") == other.requested.get("precision")
+    chosen = {"precision"} if one.recorded and other.recorded and not same_precision else set()
+    if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
+        own |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
     return [
         name
         for name in differing_fields([one, other])
@@ -211,7 +227,9 @@ def belongs_to(row: Identity, group: Identity) -> bool:
     Its requested settings decide; where these were not recorded, the columns of runs.csv do.
     """
     if row.recorded and group.recorded:
-        return _as_json(compared_fields(row.requested)) == _as_json(compared_fields(group.requested))
+        wanted, had = (Identity(each.requested, {}).fields for each in (row, group))
+        names = (wanted.keys() | had.keys()) - (NEWER_FIELDS & (wanted.keys() ^ had.keys()))
+        return all(wanted.get(name) in (had.get(name), group.fields.get(name)) for name in names)
     known = {name: value for name, value in row.fields.items() if name in group.fields}
     return not row.recorded and all(
         format_setting(value) == format_setting(group.fields[name]) for name, value in known.items()

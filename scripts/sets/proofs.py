@@ -12,12 +12,16 @@ from typing import Any
 import numpy
 import pandas
 
+from benchmarks.common.config.settings import SOURCE_FIELDS
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import RunGroup
 
 LENGTH = "length"
+BIT_IDENTICAL = "yes: bit-identical"
+# They change no update.
+NOT_OF_UPDATE = {*SOURCE_FIELDS, "host", "kernel", "num_cores"}
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
 MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), LENGTH),
@@ -82,7 +86,8 @@ def _identity(row: Any) -> Identity | None:
 
 def _differing(proof: Identity, group: Identity) -> list[str]:
     """The fields in which a proof differs from a group; of a proof without resolved settings, the requested fields."""
-    return differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
+    found = differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
+    return [name for name in found if name not in NOT_OF_UPDATE]
 
 
 def _others(names: list[str]) -> list[str]:
@@ -94,11 +99,12 @@ def _others(names: list[str]) -> list[str]:
 def proof_verdict(row: Any) -> str:
     """A row of equivalence.csv in words."""
     if row.verdict == "ok" and row.bit_identical == "yes":
-        return "yes: bit-identical"
+        return BIT_IDENTICAL
     if row.verdict == "ok":
-        return f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
+        within = f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
+        return f"{within}, {row.reason}" if row.reason else within
     if row.verdict == "skipped":
-        return "skipped"  # the reason is said once, below the table
+        return f"skipped: {row.reason}" if row.reason else "skipped"
     if row.verdict == "not proved":
         return f"not proved: {row.reason}"
     if numpy.isfinite(row.max_relative_difference):

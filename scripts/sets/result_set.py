@@ -22,9 +22,11 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
+    NEWER_FIELDS,
     Identity,
     belongs_to,
     compute_precision,
+    differing_fields,
     group_labels,
     same_request,
     same_share_of_machine,
@@ -134,6 +136,12 @@ class ResultSet:
     def environment(self) -> dict:
         """environment.json; {} where it is missing or broken, which is said on stderr."""
         return _read_environment(self.path / "environment.json")
+
+    @functools.cached_property
+    def other_peaks(self) -> list[dict]:
+        """The peaks of the device that sets inside this one measured: how far the next measurement would be off."""
+        found = (_read_environment(path).get("measured_peak") for path in sorted(self.path.glob("*/environment.json")))
+        return [peak for peak in found if peak]
 
     def table(self, name: str) -> pandas.DataFrame:
         """A table of the set, read when it is first asked for. Raises UserError where it cannot be read."""
@@ -316,4 +324,16 @@ def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity
         if places is None:
             places = parts.setdefault(identity.key, (identity, []))[1]
         places.append(place)
-    return [(identity, rows.loc[sorted(places)]) for identity, places in parts.values()]
+    return [(identity, rows.loc[sorted(places)]) for identity, places in _without_unknown(parts).values()]
+
+
+def _without_unknown(parts: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
+    """The parts, where runs that did not record some of NEWER_FIELDS are with the one part that may be theirs."""
+    newer = {name for identity, _ in parts.values() for name in identity.fields if name in NEWER_FIELDS}
+    for key, (identity, places) in [*parts.items()]:
+        if identity.recorded and newer - identity.fields.keys():
+            alike = [other for other in parts if other != key and not differing_fields([identity, parts[other][0]])]
+            if len(alike) == 1 and parts[alike[0]][0].recorded:
+                parts[alike[0]][1].extend(places)
+                del parts[key]
+    return parts

@@ -289,7 +289,7 @@ def unclean(results: ResultSet) -> Iterator[CausedWarning]:
     commits = sorted(set(results.ok.commit) - {""})
     if len(commits) > 1:
         yield CausedWarning(
-            f"made by {len(commits)} commits ({_list(commits)}): differences may be the code's; use a set of its own."
+            f"made by {len(commits)} commits ({_list(commits)}): the runs of each are groups of their own."
         )
 
 

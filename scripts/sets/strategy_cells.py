@@ -6,10 +6,16 @@ Every value is text, empty where it was not measured. Needs no torch.
 """
 
 from scripts.sets.accuracy import top1_accuracy
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.identity import compute_precision
+from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
 from scripts.stats.formatting import format_number, format_with_interval, plural
 
 STRATEGY_COLUMNS = ("strategy", "images/s", "n", "x single", "status", "top-1 %")
+
+
+def of_another_precision(results: ResultSet, group: RunGroup) -> str:
+    """', over bf16 single' where that is not the precision that most groups compute in; '' for a ratio like most."""
+    return "" if group in results.ranked else f", over {compute_precision(group.identity)} {BASELINE}"
 
 
 def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
@@ -23,5 +29,6 @@ def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
         cells["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"
     if estimate and over:
         cells["x single"] = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
+        cells["x single"] += of_another_precision(results, group)
     cells["top-1 %"] = accuracy.text if accuracy else ""
     return cells

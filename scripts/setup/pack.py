@@ -23,6 +23,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
 from benchmarks.common.data.mapped_arrays import ALIGNED, ArrayShapes, DamagedFile, checksum, file_header
@@ -48,17 +49,17 @@ def main(options: Options) -> None:
     try:
         check_image_folder(root)
         listings = {part: list_images(root / part) for part in ("train", "val")}
-        fingerprint = cached_fingerprint(root)
+        images = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {typed_option('DATA')} must hold train/ and val/") from None
-    todo = {part: one for part, one in listings.items() if not is_complete(pack_path(config, part), fingerprint)}
+    todo = {part: one for part, one in listings.items() if not is_complete(pack_path(config, part), images)}
     sizes = {part: estimate_bytes(config, part, listing) for part, listing in todo.items()}
     check_free_space(pack_path(config, "train").parent, sum(sizes.values()))
     for part, listing in todo.items():
         with lock_pack(pack_path(config, part)):
-            write_pack(pack_path(config, part), listing, config.pack, fingerprint, began_ns)
+            write_pack(pack_path(config, part), listing, config.pack, images, began_ns)
 
 
 def refuse_links_in_data(config: Config) -> None:
@@ -71,8 +72,8 @@ def refuse_links_in_data(config: Config) -> None:
             raise UserError(f"{path} is a link, and nothing is packed through one; name the folder in PACKED")
 
 
-def is_complete(path: Path, fingerprint: str) -> bool:
-    """Whether a packed file of these images is there; all of it is read.
+def is_complete(path: Path, images: dict[str, str]) -> bool:
+    """Whether a packed file of these images, by their fingerprint and contents, is there; all of it is read.
 
     Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
     """
@@ -80,7 +81,8 @@ def is_complete(path: Path, fingerprint: str) -> bool:
         return False
     try:
         pack = PackedSource(path)
-        if (pack.metadata["fingerprint"], pack.metadata["part"]) != (fingerprint, path.stem):
+        expected = images | {"part": path.stem}
+        if any(pack.metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
             if os.environ.get("PACKED"):
                 raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise DamagedFile("it is of other images")
@@ -130,14 +132,14 @@ def lock_pack(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, began_ns: int) -> None:
+def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, str], began_ns: int) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
     Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
-    metadata |= {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
+    metadata |= images | {"classes": json.dumps(listing.classes)}
     header_bytes = MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
     plan = json.dumps([metadata, listing.times, header_bytes])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0

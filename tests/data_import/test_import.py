@@ -21,6 +21,7 @@ import torch
 from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_parquet, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders
 
+from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import import_images
@@ -71,7 +72,7 @@ def test_every_source_gives_the_same_images(source, tmp_path, tiny_data, capsys)
     assert all(torch.equal(*pair) for pair in zip(first, expected, strict=True))
     printed = capsys.readouterr().out
     assert f"{NUM_TRAIN} images of 4 classes" in printed and f"{NUM_VAL} images of 4 classes" in printed
-    assert f"fingerprint {cached_fingerprint(tiny_data)}" in printed
+    assert f"fingerprint {cached_fingerprint(tiny_data)}, contents {cached_contents(tiny_data)}" in printed
 
 
 def test_every_source_has_the_same_checksums(tmp_path, tiny_data, capsys):

@@ -15,11 +15,14 @@ from matplotlib import pyplot
 from result_sets import SECRET, change, write_set
 from support import ROOT, environment
 
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.results import read_table
 from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
 from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.readme import PUBLISHED, shown_sets
+from scripts.publish.settings_made_public import publish_settings
 from scripts.sets.result_set import load_set
 
 
@@ -205,6 +208,41 @@ def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
     pyplot.close(figure)
     (tmp_path / "run.log").write_text("")
     assert allowlist.not_allowed(tmp_path, set()) == ["run.log: a set has no files of this kind"]
+
+
+def test_hosts_become_numbers_and_hashes_follow(own, tmp_path):
+    """Protects who measured: a host's hash and a library's folder stay here. Each run keeps its settings, also in the
+    set inside; nothing else changes. Mutants: the hashes as they were; each set counts its hosts by itself."""
+    hosts, preloaded = ["aaaaaaaaaaaa", "bbbbbbbbbbbb"], "LD_PRELOAD=/opt/x/lib/a.so:/usr/lib/b.so OMP_PROC_BIND=true"
+
+    def with_machine(host):
+        def changed(frame):
+            met = [json.dumps(json.loads(cell) | {"host": host, "variables": preloaded}) for cell in frame.met]
+            return frame.assign(met=met)
+
+        return changed
+
+    plain = shutil.copytree(own, tmp_path / "plain")
+    before = {path.name: path.read_bytes() for path in plain.glob("*.csv")}
+    publish_settings(plain)
+    assert {path.name: path.read_bytes() for path in plain.glob("*.csv")} == before
+    shutil.copytree(own, own / "sweeps")
+    for folder, host in ((own, hosts[1]), (own / "sweeps", hosts[0])):
+        for table in ("settings", "equivalence"):
+            change(folder, table, with_machine(host))
+    change(own / "sweeps", "settings", lambda frame: pandas.concat([with_machine(hosts[1])(frame[:1]), frame[1:]]))
+    publish_settings(own)
+    text = "".join(path.read_text() for path in own.rglob("*.csv"))
+    assert not any(host in text for host in hosts) and "/lib/" not in text and "a.so:b.so OMP_PROC_BIND=true" in text
+    for folder in (own, own / "sweeps"):
+        settings = read_table(folder, "settings")
+        for row in settings.itertuples():
+            assert row.settings == settings_hash(json.loads(row.asked), json.loads(row.met))
+        ok = read_table(folder, "runs").query("status == 'ok'")
+        assert {*ok.settings} <= {*settings.settings}
+    assert {json.loads(cell)["host"] for cell in read_table(own, "settings").met} == {"host 1"}
+    inner = [json.loads(cell)["host"] for cell in read_table(own / "sweeps", "settings").met]
+    assert inner == ["host 1"] + ["host 2"] * (len(inner) - 1)
 
 
 def test_a_failed_move_leaves_the_old_set(tmp_path):

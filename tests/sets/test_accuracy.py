@@ -24,7 +24,7 @@ def add_runs(folder, strategy, outcomes, asked=None, **columns):
 def test_repeats_of_one_seed_are_one_seed_bit_identical_or_not(tmp_path):
     """Protects n on GPUs, whose repeats of one seed differ in the last bits. Mutant: counts results."""
     add_runs(tmp_path, "single", 3 * [(60, 2.0)])
-    assert "n = 1 seed, 3 runs, rounds bit-identical; " in describe_top1(load_set(tmp_path).groups)
+    assert "n = 1 seed, 3 runs, rounds equal in all recorded digits; " in describe_top1(load_set(tmp_path).groups)
     add_runs(tmp_path, "ddp", [(70, 2.0), (71, 2.1), (72, 2.1)])
     single, ddp = (top1_accuracy(group) for group in load_set(tmp_path).groups)
     assert (single.num_seeds, ddp.num_seeds) == (1, 1) and (single.identical, ddp.identical) == (True, False)
@@ -47,7 +47,7 @@ def test_several_seeds_widen_the_interval_and_the_sentence_says_so(tmp_path):
     assert single.high - single.low > 1.5 * 100 * (high - low)
     text = describe_top1(groups)
     assert "for the images and the spread over seeds" in text and "(Welch, unpaired approximation)" in text
-    assert "n = 3 seeds, 3/4 runs, rounds bit-identical; " in text
+    assert "n = 3 seeds, 3/4 runs, rounds equal in all recorded digits; " in text
     add_runs(tmp_path, "slurm", [(60, 2.0)])
     text = describe_top1(load_set(tmp_path).groups)
     assert (

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from scripts.pages.verdict import headline
+from scripts.pages.headline import headline
 from scripts.publish.gallery import why_not_shown
 from scripts.publish.publishable import find_problems
 from scripts.publish.readme import PUBLISHED

@@ -58,7 +58,7 @@ FIELDS = [
     "ranks",
     "norm",
     "memory_format",
-    "bucket_cap_mb",
+    "split_size",
     "momentum",
     "new",
 ]
@@ -73,6 +73,19 @@ def test_whatever_else_was_asked_must_be_the_same(tmp_path, name):
 def test_every_resolved_setting_must_be_the_same(tmp_path, name):
     text = cell(tmp_path, proof=LENGTH, met={name: 77})
     assert text in (f"no proof of these settings: {name}", f"no proof of these settings: {name} resolved")
+
+
+MACHINE = {"host": "a", "kernel": "6.1", "num_cores": 2, "cpu_capability": "AVX512", "variables": "none"}
+
+
+@pytest.mark.parametrize("name", MACHINE)
+def test_a_proof_covers_another_host_but_no_other_kernels(tmp_path, name):
+    """Protects a proof that was made on another node: what computes is the same there. A proof from before these were
+    recorded covers, too."""
+    covered = "yes: bit-identical; but for length"
+    assert cell(tmp_path / "old", proof=LENGTH, runs_met=SHAPE | MACHINE) == covered
+    said = cell(tmp_path / "new", proof=LENGTH, met=MACHINE | {name: "other"}, runs_met=SHAPE | MACHINE)
+    assert said == (covered if name in ("host", "kernel", "num_cores") else f"no proof of these settings: {name}")
 
 
 def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):

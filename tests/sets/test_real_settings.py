@@ -4,10 +4,13 @@
 """
 
 import shutil
+import subprocess
 
 import pytest
-from support import run_strategy
+from support import environment, run_strategy
 
+from benchmarks.common.config.settings import SOURCE_FIELDS
+from benchmarks.common.store.results import read_table
 from scripts.sets.identity import differing_fields
 from scripts.sets.result_set import load_set
 
@@ -18,8 +21,13 @@ FLAGS = {
     "augment": "--no-augment",
     "workers": "--workers 1",
     "seed": "--seed 3",
-    "fingerprint": "",
+    "fingerprint": "",  # and so are the contents
 }
+
+
+def differing_settings(one, other):
+    """Whoever works on the checkout meanwhile changes its source."""
+    return [name for name in differing_fields([one.identity, other.identity]) if name not in SOURCE_FIELDS]
 
 
 @pytest.mark.slow
@@ -35,4 +43,60 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
         run_strategy("single", results, f"{SHORT} {flags}", DATA=data, CONFIG=tiny_config)
     base, *others = load_set(results).groups
     assert base.counts == {"ok": 2} and all(group.counts == {"ok": 1} for group in others)
-    assert [differing_fields([base.identity, group.identity]) for group in others] == [[name] for name in FLAGS]
+    assert [differing_settings(base, group) for group in others] == [
+        [name] if name != "fingerprint" else ["fingerprint", "contents"] for name in FLAGS
+    ]
+
+
+@pytest.mark.real_interpreter  # variables that torch reads when it is loaded
+@pytest.mark.parametrize("name", ["ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"])
+def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tiny_config, name):
+    """The pooled pair: 47 and 18 images/s under one mean. Mutant: the supervisor records no variables."""
+    results, variables = tmp_path / "a set", {"DATA": tiny_data, "CONFIG": tiny_config}
+    run_strategy("single", results, SHORT, **variables, REPEAT=1)
+    run_strategy("single", results, SHORT, **variables, REPEAT=2, **{name: "AVX2" if "ONEDNN" in name else "default"})
+    one, other = load_set(results).groups
+    assert [group.counts for group in (one, other)] == [{"ok": 1}] * 2
+    aten = ["cpu_capability"] if name == "ATEN_CPU_CAPABILITY" else []
+    assert differing_settings(one, other) == [*aten, "variables"]
+
+
+def test_a_run_on_replaced_images_is_a_group_of_its_own(tmp_path, own_data, tiny_config):
+    """The pooled pair: 456 of 480 images replaced by others of the same names, and the first and last of each class as
+    they were. Mutant: the plan asks for the fingerprint alone."""
+    results = tmp_path / "a set"
+    run_strategy("single", results, SHORT, DATA=own_data, CONFIG=tiny_config, REPEAT=1)
+    for folder in (own_data / "train").iterdir():
+        first, *between, _ = sorted(folder.iterdir())
+        for path in between:
+            shutil.copyfile(first, path)
+    run_strategy("single", results, SHORT, DATA=own_data, CONFIG=tiny_config, REPEAT=2)
+    one, other = load_set(results).groups
+    assert differing_settings(one, other) == ["contents"]
+
+
+def test_runs_of_two_commits_and_of_local_changes_are_three_groups(tmp_path, checkout, tiny_data, tiny_config):
+    """The pooled pair: two commits, one of them dirty. Mutant: SOURCE_FIELDS separate nothing."""
+    here, results = shutil.copytree(checkout, tmp_path / "own checkout"), tmp_path / "a set"
+
+    def git(*words):
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", here, *who, *words], check=True, capture_output=True)
+
+    def run(number):
+        env = environment(RESULTS=results, ARGS=SHORT, DATA=tiny_data, CONFIG=tiny_config, REPEAT=number)
+        subprocess.run([here / "launchers" / "single.sh"], env=env, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "one")
+    run(1)
+    (here / "note.txt").write_text("a change")
+    run(2)
+    git("add", "-A")
+    git("commit", "-qm", "two")
+    run(3)
+    assert [*read_table(results, "runs").status] == ["ok"] * 3
+    groups = load_set(results).groups
+    assert [group.counts for group in groups] == [{"ok": 1}] * 3
+    assert {*differing_fields([group.identity for group in groups])} == {"commit", "local_changes"}

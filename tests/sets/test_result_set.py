@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
-from benchmarks.common.config.settings import NOT_COMPARED, SOURCE_FIELDS, requested_settings, settings_hash
+from benchmarks.common.config.settings import NOT_COMPARED, READERS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
+from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set, same_hash_other_settings
 
@@ -58,21 +59,30 @@ def another(name):
     if name == "cut":  # a number, or one of two words
         return 3
     choices = getattr(expected, "__args__", (f"{default}x",))
-    return next(choice for choice in choices if choice != default)
+    return next(choice for choice in choices if choice not in (default, "auto"))
 
 
 @pytest.mark.parametrize("name", [*FIELDS, "a field of the future"])
 def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_path, name):
     """Protects every mean. Seen to fail with norm and seed left out of Identity.fields."""
     value = another(name) if name in FIELDS else [1, 2]
-    for half in (asked(), asked(**{name: value}), asked()):
+    strategy = READERS.get(name, ["ddp"])[0]
+    for half in (asked(strategy), asked(strategy, **{name: value}), asked(strategy)):
         add(tmp_path, half)
     if name in NOT_COMPARED:
         assert labels(tmp_path) == {"ddp": 3}
     else:
         found = labels(tmp_path)
-        assert sorted(found.values()) == [1, 2] and all(label.startswith(f"ddp, {name} ") for label in found)
-        assert not any(", " in label.removeprefix("ddp, ").replace("[1, 2]", "") for label in found), found
+        assert sorted(found.values()) == [1, 2] and all(label.startswith(f"{strategy}, {name} ") for label in found)
+        assert not any(", " in label.removeprefix(f"{strategy}, ").replace("[1, 2]", "") for label in found), found
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_option_that_a_strategy_does_not_read_is_no_setting_of_its_runs(tmp_path, name):
+    """Protects `bench-all ARGS="--compression fp16"`: only Horovod's runs are others, the rest stay one group."""
+    for round, half in enumerate((asked("single"), asked("single", **{name: another(name)}))):
+        add(tmp_path, half, repeat=round + 1)
+    assert labels(tmp_path) == {"single": 2}
 
 
 @pytest.mark.parametrize("name", ["ranks", "nodes", "threads_per_rank", "fingerprint"])
@@ -83,10 +93,65 @@ def test_where_and_on_what_count_too(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [*MET, "num_shards", "a library's version"])
-def test_resolved_settings_separate_runs_but_for_the_source(tmp_path, name):
+def test_resolved_settings_separate_runs(tmp_path, name):
+    """Two commits are two groups, and so are a commit and the same with local changes."""
     add(tmp_path, asked())
     add(tmp_path, asked(), MET | {name: "other"})
-    assert len(labels(tmp_path)) == (1 if name in SOURCE_FIELDS else 2)
+    assert len(labels(tmp_path)) == 2
+
+
+MACHINE = {"num_cores": 2, "cpu_flags": "ab", "cpu_capability": "AVX512", "kernel": "6.1", "host": "0123456789ab"}
+MACHINE |= {"gpu_driver": "580.1", "nccl": "2.27.3", "variables": "none"}
+
+
+@pytest.mark.parametrize("name", [*MACHINE, "contents"])
+def test_an_older_runs_machine_is_unknown_and_no_mismatch(tmp_path, name):
+    """Protects old sets: a run that did not record a field is with the one group that may be its own; where there are
+    two, with neither. Mutants: an absent field is a value; the older run joins the first of two groups."""
+    other = MACHINE | {name: "other"}
+    add(tmp_path, asked(contents="9-of-9-a"), MET | MACHINE)
+    add(tmp_path, asked(), repeat=2)
+    assert labels(tmp_path) == {"ddp": 2}
+    images = {"contents": "9-of-9-b"} if name == "contents" else {"contents": "9-of-9-a"}
+    add(tmp_path, asked(**images), MET | (MACHINE if name == "contents" else other), repeat=3)
+    assert sorted(labels(tmp_path).values()) == [1, 1, 1]
+
+
+def test_two_runs_of_other_kernels_are_two_groups_and_not_compared(tmp_path):
+    """Protects speed-ups: 47 and 18 images/s were one mean, and a variable of one strategy was no difference."""
+    slow = MACHINE | {"cpu_capability": "AVX2", "variables": "ATEN_CPU_CAPABILITY=avx2"}
+    for half, met in ((asked("single", ranks=1), MACHINE), (asked(), MACHINE), (asked(), slow)):
+        add(tmp_path, half, MET | met | {"world_size": 1})
+    results = load_set(tmp_path)
+    over = {group.label: results.baseline_of(group) for group in results.groups if group.strategy == "ddp"}
+    assert [base and base.label for base in over.values()] == ["single", None]
+    assert "variables ATEN_CPU_CAPABILITY=avx2" in [*over][1]
+
+
+def test_a_published_host_is_not_known_elsewhere():
+    """Protects the comparison of a published set with a new one: "host 1" is a name within its set."""
+    one, two, mine, yours = (
+        Identity(asked(), MET | {"host": host}) for host in ("host 1", "host 2", "0123456789ab", "ba9876543210")
+    )
+    assert differing_fields([one, two]) == differing_fields([mine, yours]) == ["host"]
+    assert differing_fields([one, mine]) == differing_fields([yours, two]) == []
+
+
+def test_auto_and_what_it_becomes_are_one_group(tmp_path):
+    """Protects from two halves of one measurement, also where both have the same rounds.
+    Mutant: a contradiction is a round twice in a group, however it was requested."""
+    met = MET | {"decoder": "nvimgcodec", "workers": 0}
+    for repeat in (1, 2):
+        add(tmp_path, asked(decoder="auto", workers="auto"), met, repeat=repeat)
+        add(tmp_path, asked(decoder="nvimgcodec", workers=0), met, repeat=repeat)
+    add(tmp_path, asked(decoder="pillow", workers=0), met | {"decoder": "pillow"})
+    add(tmp_path, asked(decoder="nvimgcodec", workers=0), None, status="failed", repeat=3)
+    results = load_set(tmp_path)
+    assert {group.label: group.counts for group in results.groups} == {
+        "ddp, decoder nvimgcodec": {"ok": 4, "failed": 1},
+        "ddp, decoder pillow": {"ok": 1},
+    }
+    assert not results.contradictions
 
 
 def test_derived_fields_are_named_where_nothing_else_separates_groups(tmp_path):

@@ -142,6 +142,18 @@ def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
     assert commands == [f"{by_pip} --require-hashes --only-binary :all: {VOLTA}"]
 
 
+def test_another_index_has_other_builds_of_torch(machine, tmp_path):
+    """Protects TORCH_INDEX, with which a machine without GPUs saves NVIDIA's libraries: uv and pip get the index beside
+    PyPI, and no lock, whose hashes are those of PyPI's wheels. Mutant: the lock is kept."""
+    machine(None)
+    index = "https://an.index/cpu"
+    said, commands = installed(tmp_path, TORCH_INDEX=index)
+    assert f"--index {index}" in commands[-1] and "-m uv pip install" in commands[-1] and index in said
+    assert "-r requirements.txt torch>=" in commands[-1] and "--require-hashes" not in commands[-1]
+    _, commands = installed(tmp_path / "by pip", TORCH_INDEX=index, PIP_ARGS="--no-cache-dir")
+    assert f"--extra-index-url {index}" in commands[-1] and "-m pip install" in commands[-1]
+
+
 def test_a_locked_set_up_asks_for_hashes_of_everything(machine, tmp_path):
     """Protects against one package without a hash: uv takes it from a lock without a word. And from a source, whose
     build fetches tools that no lock knows."""

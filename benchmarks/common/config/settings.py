@@ -2,10 +2,10 @@
 
     {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
 
-Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the
-configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that skipped and killed
-runs have it. Resolved, stored as "met": the value of each `auto`, the hardware, the versions, the commit. The run adds
-this half. Needs no torch.
+Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint and contents of the data, and every
+field of the configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that
+skipped and killed runs have it. Resolved, stored as "met": the value of each `auto`, the machine, the versions, the
+commit. The run adds this half. Needs no torch.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones,
 # A new field is compared by default. These fields are not, and this is the only such list.
 NOT_COMPARED = {
     "config": "a name; the values in the file count one by one",
-    "data": "a path; the fingerprint of what lies there counts",
+    "data": "a path; the fingerprint and the contents of what lies there count",
     "checkpoint_dir": "a place",
     "checkpoint_steps": "no timed window includes a checkpoint",
     "checkpoint_keep": "the same",
@@ -38,8 +38,24 @@ NOT_COMPARED = {
     "compile_s": "resolved, a time: seconds before the first step",
     "rendezvous": "how ranks find each other before the first step",
 }
-# These fields separate groups only where commits are compared. Reports always name them.
+# Two sets are often compared for these. Within a set they separate runs, as every field does.
 SOURCE_FIELDS = ("commit", "local_changes")
+IMAGE_FIELDS = ("fingerprint", "contents")
+"""What names the images: their names and some sizes, and their bytes. Sets from before have the first only."""
+# Options that some strategies read, and their readers. The runs of other strategies are alike whatever these say.
+DDP = ("ddp", "ddp_spawn", "slurm", "ddp_amp", "ddp_compile", "ddp_compressed", "hybrid_parallel", "zero1")
+READERS = {
+    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), DDP),
+    **dict.fromkeys(("comm_hook", "powersgd_rank"), ("ddp_compressed",)),
+    "shard_ranks": ("fsdp",),
+    **dict.fromkeys(("local_period", "local_group"), ("local_sgd",)),
+    "compression": ("horovod_ddp",),
+    "opt_level": ("apex_ddp",),
+    "cut": ("model_parallel", "pipeline_parallel", "hybrid_parallel"),
+    "split_size": ("model_parallel", "hybrid_parallel"),
+    "copy_stream": ("model_parallel",),
+    **dict.fromkeys(("microbatches", "pipeline_schedule"), ("pipeline_parallel",)),
+}
 
 
 def requested_settings(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> Half:

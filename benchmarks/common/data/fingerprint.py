@@ -8,23 +8,27 @@ file of each class. Paths and times are not in it, so it is the same on every ma
 not. Needs no torch.
 
 It does not see other bytes in a file of the same size. Of the files between the first and the last of a class it sees
-the names only.
+the names only. contents.py hashes the bytes; this name stays beside it, since older sets name their images by it.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.data.listing import ImageListing, cache_path, index_path, list_images
+from benchmarks.common.data.listing import LISTING_THREADS, ImageListing, cache_path, index_path, list_images
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.files import read_regular_file
 
 DIGITS = 16
 LARGEST_KEPT_BYTES = 1 << 26  # of the file that keeps it, with the paths of two images a class
+
+FILES_A_TASK = 500  # whose stats one thread compares
 
 Stats = dict[str, list[int]]
 """By a file's path: its size in bytes, and the modification times of its content and of its inode, in ns."""
@@ -46,7 +50,7 @@ def _fingerprint_and_stats(train: ImageListing, val: ImageListing) -> tuple[str,
             files = images.names(number)
             below = os.path.join(root, name)
             ends = [os.path.join(below, file) for file in (*files[:1], *files[-1:])]
-            stats = {path: _stat(path) for path in ends}
+            stats = {path: file_stat(path) for path in ends}
             all_stats |= stats
             words = (name, str(len(files)), *(str(stats[path][0]) for path in ends), *files)
             digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
@@ -54,7 +58,8 @@ def _fingerprint_and_stats(train: ImageListing, val: ImageListing) -> tuple[str,
     return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}", all_stats
 
 
-def _stat(path: str) -> list[int]:
+def file_stat(path: str) -> list[int]:
+    """Size in bytes, and the modification times of a file's content and of its inode, in ns. Raises OSError."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
@@ -67,14 +72,38 @@ def cached_fingerprint(data: Path) -> str:
     Raises OSError and UserError as list_images does.
     """
     train, val = (list_images(data / part) for part in ("train", "val"))
-    kept, times = cache_path(data, "fingerprint"), f"{train.times}\n{val.times}"
-    listed = hashlib.sha256(times.encode()).hexdigest()
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        before = json.loads(read_regular_file(kept, LARGEST_KEPT_BYTES))
-        if before["listed"] == listed and all(_stat(path) == stat for path, stat in before["files"].items()):
-            return str(before["value"])
+    kept = cache_path(data, "fingerprint")
+    if before := kept_value(kept, train, val):
+        return before
     value, stats = _fingerprint_and_stats(train, val)
     if index_path(data / "train").exists():
-        with contextlib.suppress(OSError):
-            write_text_atomically(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
+        keep_value(kept, train, val, value, stats)
     return value
+
+
+def kept_value(kept: Path, train: ImageListing, val: ImageListing) -> str:
+    """What keep_value wrote to the file `kept`; '' where the listing, or one of the files, is not as it was."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        before = json.loads(read_regular_file(kept, LARGEST_KEPT_BYTES))
+        if before["listed"] == _listed(train, val) and _are_unchanged(before["files"]):
+            return str(before["value"])
+    return ""
+
+
+def keep_value(kept: Path, train: ImageListing, val: ImageListing, value: str, stats: Stats) -> None:
+    """Write a value that holds as long as the listing and these files are as they are. A cache that cannot be written
+    only costs time."""
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(kept, json.dumps({"listed": _listed(train, val), "value": value, "files": stats}))
+
+
+def _listed(train: ImageListing, val: ImageListing) -> str:
+    return hashlib.sha256(f"{train.times}\n{val.times}".encode()).hexdigest()
+
+
+def _are_unchanged(stats: Mapping[str, list[int]]) -> bool:
+    files = [*stats.items()]
+    tasks = [files[first : first + FILES_A_TASK] for first in range(0, len(files), FILES_A_TASK)]
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        return all(pool.map(lambda task: all(file_stat(path) == stat for path, stat in task), tasks))

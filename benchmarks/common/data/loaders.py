@@ -267,7 +267,7 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
     num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")
     decoder = decode.resolve_decoder(config)
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
-    resolved |= {"workers": num_workers} if config.workers == "auto" else {}
+    resolved |= {"workers": num_workers}
     config = dataclasses.replace(config, workers=num_workers * sharding.num_devices)
     train_set, val_set = open_datasets(config)
     train_batches, val_batches = _samplers(config, len(train_set), len(val_set), sharding)

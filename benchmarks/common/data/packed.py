@@ -19,6 +19,7 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.config.config import PACK_KINDS, Config
+from benchmarks.common.data.contents import CONTENTS
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
@@ -158,6 +159,14 @@ def pack_path(config: Config, part: str) -> Path:
     """Below the folder that PACKED names, else below packed/ beside train/ and val/."""
     folder = os.environ.get("PACKED") or Path(config.data) / "packed"
     return Path(folder) / config.pack / f"{part}.safetensors"
+
+
+def contents_of_packs(config: Config) -> str:
+    """The name of the bytes of the images that the packs were made of; '' where they do not say, or are missing."""
+    with contextlib.suppress(OSError, DamagedFile):
+        contents = map_arrays(pack_path(config, "train"))[0].get("contents", "")
+        return contents if CONTENTS.fullmatch(contents) else ""
+    return ""
 
 
 def has_files(data: str) -> bool:

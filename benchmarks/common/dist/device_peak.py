@@ -17,7 +17,8 @@ from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system.errors import UserError
 
-MEASURE_S = 0.2  # for each operation and precision
+NUM_PASSES = 3
+MEASURE_S = 0.07  # for each operation and precision, in each pass
 KINDS: dict[Precision, tuple[torch.dtype, bool]] = {  # type, and whether products of float32 may be TF32
     "fp32": (torch.float32, False),
     "bf16": (torch.bfloat16, False),
@@ -29,23 +30,28 @@ KINDS: dict[Precision, tuple[torch.dtype, bool]] = {  # type, and whether produc
 def measure_peak() -> dict:
     """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
 
-    Returns device_name, threads and tflops by precision, for each in which a run can compute here.
+    Returns device_name, threads, tflops by precision, for each in which a run can compute here, and the tflops of each
+    pass, which tell their spread.
     """
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     before = torch.get_num_threads()
     threads = int(os.environ.get("THREADS_PER_RANK") or before)
     capability = torch.cuda.get_device_capability(device) if cuda else None
-    tflops = {}
+    passes: list[dict[str, float]] = [{} for _ in range(NUM_PASSES)]
     torch.set_num_threads(threads)
     for kind, (dtype, tf32) in KINDS.items():
         if not _can_compute(kind, capability):
             continue
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-        tflops[kind] = max(_tflops(flops, work) for flops, work in _peak_operations(dtype, device))
+        operations = [*_peak_operations(dtype, device)]
+        for found in passes:
+            found[kind] = max(_tflops(flops, work) for flops, work in operations)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_num_threads(before)
-    return {"device_name": device_name(device), "threads": None if cuda else threads, "tflops": tflops}
+    tflops = {kind: max(found[kind] for found in passes) for kind in passes[0]}
+    known = {"device_name": device_name(device), "threads": None if cuda else threads}
+    return known | {"tflops": tflops, "passes": passes}
 
 
 def _can_compute(precision: Precision, capability: tuple[int, int] | None) -> bool:

@@ -76,6 +76,17 @@ def query_gpus() -> NvidiaSmiResult:
     return _run_nvidia_smi("name,driver_version") if "compute_cap" in found.problem else found
 
 
+def driver_version() -> str:
+    """Of NVIDIA's driver, by NVML; '' where it does not say."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception:  # no library, no driver
+        return ""
+
+
 def _visible_devices() -> list[str] | None:
     """The devices in CUDA_VISIBLE_DEVICES, up to a -1, which ends the list; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

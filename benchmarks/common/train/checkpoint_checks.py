@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import NOT_COMPARED
+from benchmarks.common.config.settings import IMAGE_FIELDS, NOT_COMPARED
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 
@@ -51,13 +51,13 @@ def about(config: Config, num_classes: int) -> dict[str, Any]:
 def trained_with(config: Config) -> dict[str, Any]:
     """The settings that must not change when a training is resumed.
 
-    The fingerprint of the images is '' for synthetic images, and in a run that no launcher started.
+    The fingerprint and the contents of the images are '' for synthetic images, and in a run that no launcher started.
     """
-    folder, fingerprint = RunFolder.current(), ""
+    folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder and folder.has_settings():
-        fingerprint = folder.settings()["asked"].get("fingerprint", "")
+        images = {name: folder.settings()["asked"].get(name, "") for name in IMAGE_FIELDS}
     fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | NOT_COMPARED}
-    return fields | {"fingerprint": fingerprint}
+    return fields | images
 
 
 def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
@@ -71,7 +71,7 @@ def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
         return ""
     defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
     before = defaults | before
-    names = [name for name in now if name != "fingerprint" or (before.get(name) not in ("", None) and now[name])]
+    names = [name for name in now if name not in IMAGE_FIELDS or (before.get(name) not in ("", None) and now[name])]
     changed = [
         f"{name} {now[name]}, not {shown_value(before.get(name))}"
         for name in names

@@ -15,6 +15,8 @@ from benchmarks.common.dist.devices import RankContext, device_name
 from benchmarks.common.store.columns import TABLES, columns_from
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.gpus import driver_version
+from benchmarks.common.system.host import machine_facts
 from benchmarks.common.train.clock import Window
 from benchmarks.common.train.exit_codes import boot_id
 from benchmarks.common.train.meters import Totals
@@ -116,6 +118,8 @@ class Record:
             **({"global_batch": self.config.global_batch} if self.config.batch_per_device else {}),
             **({"cudagraph_skips": cudagraph_skips()} if self.config.cuda_graphs else {}),
             **_versions(),
+            **machine_facts(),
+            **_kernels(context),
             **resolved,
         }
         row = measured | {name: resolved[name] for name in TABLES["runs"] if name in resolved}
@@ -144,6 +148,17 @@ def _versions() -> dict[str, str]:
         "cuda": torch.version.cuda or "",
         "cudnn": str(torch.backends.cudnn.version() or ""),
         "pillow": PIL.__version__,
+    }
+
+
+def _kernels(context: RankContext) -> dict[str, str]:
+    """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, and
+    NCCL. '' for what the run does not use."""
+    nccl = torch.cuda.nccl.version() if context.backend == "nccl" else ()
+    return {
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpu_driver": driver_version() if context.device.type == "cuda" else "",
+        "nccl": ".".join(map(str, nccl)),
     }
 
 

@@ -6,14 +6,13 @@
 import dataclasses
 
 from benchmarks.common.config.config import find_field, load_config
-from benchmarks.common.config.settings import NOT_COMPARED
+from benchmarks.common.config.settings import NOT_COMPARED, READERS
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
-from scripts.sets.identity import STRATEGY_OPTIONS
 from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 
@@ -50,7 +49,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
     baseline = strategy_list.CORE_STRATEGIES[0]
-    if key not in STRATEGY_OPTIONS:
+    if key not in READERS:
         return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
     config = load_config(variables.flags)
     in_its_precision = baselines_in_other_precisions(variables, config, [baseline, specs[0].strategy])

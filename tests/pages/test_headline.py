@@ -1,6 +1,6 @@
 """The first sentence of a report: what a set says of its strategies, for each case of a set.
 
-.venv/bin/python -m pytest tests/pages/test_verdict.py
+.venv/bin/python -m pytest tests/pages/test_headline.py
 """
 
 import re
@@ -10,7 +10,7 @@ from result_sets import CPU, add_runs, join_sets, write_set
 from support import recorded
 
 from benchmarks.common.store.results import append_rows
-from scripts.pages.verdict import headline
+from scripts.pages.headline import headline
 from scripts.sets.result_set import load_set
 
 
@@ -39,9 +39,9 @@ def verdict_of(folder):
         (
             {"single": 100, "ddp": 180},
             3,
-            r"No verdict, since it needs 5 rounds and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
+            r"No verdict, since 5 rounds are needed and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
         ),
-        ({"single": 100, "ddp": 180}, 1, r"No verdict, since it needs 5 rounds and this set has 1; .*"),
+        ({"single": 100, "ddp": 180}, 1, r"No verdict, since 5 rounds are needed and this set has 1; .*"),
         ({"single": 100}, 5, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
         ({"single": 100}, 1, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
         (

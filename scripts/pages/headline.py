@@ -1,6 +1,6 @@
 """What a set says of its strategies: one sentence in plain words, and the sentences that it rests on.
 
-    from scripts.pages.verdict import headline, verdict
+    from scripts.pages.headline import headline, one_sentence
 
 Every sentence is made from the set's statistics; none says more than the intervals do. Needs no torch.
 """
@@ -31,13 +31,13 @@ class Ranking:
         """Whether every other group is slower with confidence."""
         return bool(self.over_best) and all(over.verdict == "slower" for over in self.over_best.values())
 
-    def not_told_apart(self, baseline: RunGroup) -> list[str]:
+    def indistinguishable(self, baseline: RunGroup) -> list[str]:
         """The groups, without the baseline, that were not seen to differ from the best one."""
         unseen = [label for label, over in self.over_best.items() if over.verdict == "no difference seen"]
         return [label for label in unseen if label != baseline.label]
 
 
-def rank(results: ResultSet) -> Ranking:
+def rank_groups(results: ResultSet) -> Ranking:
     """The largest family of comparable groups of a set. Raises ValueError for a set without a timed group."""
     ranked = results.ranked
     alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
@@ -45,7 +45,7 @@ def rank(results: ResultSet) -> Ranking:
     return Ranking(alike, next(group for group in alike if group.label == name), over_best)
 
 
-def verdict(results: ResultSet, ranking: Ranking) -> str:
+def one_sentence(results: ResultSet, ranking: Ranking) -> str:
     """The answer of the set in one sentence: whether a strategy is faster than one process, and which is the fastest.
 
     Without timed groups of a parallel strategy, or with too few rounds, it says that there is no verdict, and why.
@@ -70,7 +70,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
         times = f"{over[best.label].value:.2f} times as fast as {single.label}"
         if ranking.excluded:
             return f"{among}{best.label} is the fastest strategy, {times}"
-        others = _name(ranking.not_told_apart(single), "others")
+        others = _name(ranking.indistinguishable(single), "others")
         unsure = f", but no difference was seen between it and {others}" if others else ""
         return f"{among}{best.label} is {times}{unsure}"
     if faster:
@@ -109,7 +109,7 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
     if set(whys) - {FEW_ROUNDS, NO_REPEAT}:
         return "; ".join(whys)
     rounds = max(len(set(group.rounds)) for group in ranking.alike)
-    few = f"it needs {MIN_ROUNDS} rounds and this set has {rounds}"
+    few = f"{MIN_ROUNDS} rounds are needed and this set has {rounds}"
     return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
 
 
@@ -148,7 +148,7 @@ def headline(results: ResultSet) -> list[str]:
         return ["No run has a throughput."]
     if results.contradictions:
         return [f"No verdict, since the set contradicts itself: {'; '.join(map(printable, results.contradictions))}."]
-    ranking = rank(results)
+    ranking = rank_groups(results)
     alike, best, ranked = ranking.alike, ranking.best, results.ranked
     single = results.baseline_of(best)
     # a pair with the baseline has one interval everywhere
@@ -157,7 +157,7 @@ def headline(results: ResultSet) -> list[str]:
     }
     if single:
         over_best.pop(single.label, None)
-    sentences = [verdict(results, ranking), _highest_mean(results, best, ranking.excluded)]
+    sentences = [one_sentence(results, ranking), _highest_mean(results, best, ranking.excluded)]
     seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
     unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
     if unseen:

@@ -1,0 +1,80 @@
+"""A name for the bytes of a folder's images, as fingerprint.py has one for their names. It is part of a run's settings.
+
+    >>> cached_contents(Path("data/imagenet-mini"))
+    '612-of-612-99ab6a71545deb75'
+
+How many images were hashed, of how many, and SHA-256 of the names and the bytes of these. Up to MAX_HASHED_IMAGES all
+are. Of more, it is a sample, stratified by class: of each class its share, evenly spaced in the order of the names. So
+it sees that a part of the images was replaced, and not that one image was. Needs no torch.
+"""
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from benchmarks.common.data.fingerprint import DIGITS, Stats, file_stat, keep_value, kept_value
+from benchmarks.common.data.listing import LISTING_THREADS, MIN_FOLDER_AGE_NS, ImageListing, cache_path, list_images
+
+MAX_HASHED_IMAGES = 20_000
+CONTENTS = re.compile(rf"[0-9]+-of-[0-9]+-[0-9a-f]{{{DIGITS}}}", re.ASCII)
+UNREADABLE = hashlib.sha256(b"unreadable").digest()  # a run says so, or skips the file
+
+
+def cached_contents(data: Path) -> str:
+    """The name of the bytes of a data set, kept in the cache as long as size and both times of every hashed file hold.
+
+    Raises OSError and UserError as list_images does, and OSError for a file that is gone.
+    """
+    began_ns = time.time_ns()
+    train, val = (list_images(data / part) for part in ("train", "val"))
+    kept = cache_path(data, "contents")
+    if before := kept_value(kept, train, val):
+        return before
+    value, stats = hash_images(train, val)
+    times = [*json.loads(train.times).values(), *json.loads(val.times).values(), *(stat[2] for stat in stats.values())]
+    if began_ns - max(times) > MIN_FOLDER_AGE_NS:  # else a file may be written again with the same times
+        keep_value(kept, train, val, value, stats)
+    return value
+
+
+def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
+    """The name of the bytes, and the files that were hashed, as they were before."""
+    num_images = len(train) + len(val)
+    chosen = [each for listing in (train, val) for each in _sample(listing, num_images)]
+    digest = hashlib.sha256()
+    stats: Stats = {}
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        hashed = pool.map(_hash_file, (path for _, path in chosen))
+        bar = tqdm(hashed, "hashing images", len(chosen), unit="image", delay=2, disable=None, leave=False)
+        for (name, path), (content, stat) in zip(chosen, bar, strict=True):
+            stats[path] = stat
+            digest.update(os.fsencode(name) + b"\0" + content)
+    return f"{len(chosen)}-of-{num_images}-{digest.hexdigest()[:DIGITS]}", stats
+
+
+def _sample(listing: ImageListing, num_images: int) -> Iterator[tuple[str, str]]:
+    """(part/class/name, path) of the images of a listing that are hashed. num_images: of both listings."""
+    root = os.path.realpath(listing.folder)  # the working folder may be another next time
+    for number, class_name in enumerate(listing.classes):
+        names = listing.names(number)
+        count = min(len(names), -(-len(names) * MAX_HASHED_IMAGES // max(1, num_images)))
+        for place in range(count):
+            name = os.path.join(class_name, names[(2 * place + 1) * len(names) // (2 * count)])
+            yield os.path.join(listing.folder.name, name), os.path.join(root, name)
+
+
+def _hash_file(path: str) -> tuple[bytes, list[int]]:
+    """SHA-256 of a file, and its file_stat from before: what is written to it meanwhile makes that one old."""
+    stat = file_stat(path)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").digest(), stat
+    except OSError:
+        return UNREADABLE, stat

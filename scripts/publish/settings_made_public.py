@@ -1,0 +1,67 @@
+"""The settings of a copied set without what names a machine: "host 1" for a host's hash, and no folders in variables.
+
+    publish_settings(folder)
+
+The hash of settings covers their values, so that it is taken again after a value has changed, in settings.csv and in
+runs.csv. A table in which nothing changes stays as it is, to the last byte. Needs no torch.
+"""
+
+import csv
+import io
+import re
+from pathlib import Path
+
+from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.results import json_cell, write_text_atomically
+from scripts.sets.recorded_settings import read_identity
+
+FOLDERS = re.compile(r"/(?:[^\s/:=]+/)+")
+
+
+def publish_settings(folder: Path) -> None:
+    """Change the tables of the set in `folder`, and of the sets inside it. A host has one number in all of them."""
+    hosts: dict[str, str] = {}
+    for path in [folder, *sorted(each.parent for each in folder.glob("*/settings.csv"))]:
+        before = _rows(path / "settings.csv")
+        after = [_public_row(row, hosts) for row in before]
+        _write(path / "settings.csv", before, after)
+        hashes = {old["settings"]: new["settings"] for old, new in zip(before, after, strict=True)}
+        for name in ("equivalence.csv", "runs.csv"):
+            rows = _rows(path / name)
+            _write(path / name, rows, [_with_hash(_public_row(row, hosts), hashes) for row in rows])
+
+
+def _public_row(row: dict[str, str], hosts: dict[str, str]) -> dict[str, str]:
+    """A row whose cell `met`, where it has one, names no machine. hosts: what stands for each; new ones are added."""
+    identity = read_identity(row.get("asked") or "", row.get("met") or "")
+    if identity is None:
+        return row
+    public = dict(identity.resolved)
+    if host := public.get("host"):
+        public["host"] = hosts.setdefault(str(host), f"host {len(hosts) + 1}")
+    if variables := public.get("variables"):
+        public["variables"] = FOLDERS.sub("", str(variables))
+    if public == identity.resolved:
+        return row
+    own = {"settings": settings_hash(identity.requested, public)} if "settings" in row else {}
+    return row | {"met": json_cell(public)} | own
+
+
+def _with_hash(row: dict[str, str], hashes: dict[str, str]) -> dict[str, str]:
+    return row | {"settings": hashes.get(row["settings"], row["settings"])} if "settings" in row else row
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table as text; [] without one."""
+    return [*csv.DictReader(io.StringIO(path.read_text(), newline=""))] if path.exists() else []
+
+
+def _write(path: Path, before: list[dict[str, str]], after: list[dict[str, str]]) -> None:
+    """Write a table whose rows have changed."""
+    if before == after:
+        return
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [*after[0]], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(after)
+    write_text_atomically(path, out.getvalue())

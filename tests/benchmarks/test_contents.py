@@ -1,0 +1,117 @@
+"""The name of the images' bytes: another for each replaced image, of a large set for a replaced part; kept in the cache
+only while the files are as they were.
+
+.venv/bin/python -m pytest tests/benchmarks/test_contents.py
+"""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common.data import contents
+from benchmarks.common.data.contents import CONTENTS, cached_contents, hash_images
+from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.listing import cache_path, list_images
+
+HOUR_NS = 3600 * 10**9
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    """Two classes of 40 and of 10 training images, and 10 validation images. All files have one size."""
+    folder = tmp_path / "a set"
+    for part, name, number in (("train", "a", 40), ("train", "b", 10), ("val", "a", 10)):
+        (folder / part / name).mkdir(parents=True)
+        for index in range(number):
+            (folder / part / name / f"{index:02}.JPEG").write_bytes(b"%s %s %02d" % (part.encode(), b"x" * 10, index))
+    return folder
+
+
+def taken(folder: Path) -> str:
+    return hash_images(*(list_images(folder / part) for part in ("train", "val")))[0]
+
+
+def test_a_replaced_image_of_the_same_size_is_seen(images, tmp_path):
+    """Protects from pooling runs on other images: 456 of 480 had been replaced, and the fingerprint was the same.
+    Mutants: the digest without the bytes; without the names; one class only."""
+    before, name = taken(images), cached_fingerprint(images)
+    assert CONTENTS.fullmatch(before) and before.startswith("60-of-60-")
+    copy = shutil.copytree(images, tmp_path / "elsewhere" / "copy")
+    assert taken(copy) == before
+    for path in (copy / "train/b/05.JPEG", copy / "val/a/09.JPEG"):
+        text = path.read_bytes()
+        path.write_bytes(text.replace(b"x", b"y", 1))
+        assert taken(copy) != before and cached_fingerprint(copy) == name
+        path.write_bytes(text)
+    first, second = copy / "train/a/01.JPEG", copy / "train/a/02.JPEG"
+    first.rename(copy / "aside")
+    second.rename(first)
+    (copy / "aside").rename(second)
+    assert taken(copy) != before
+    last = images / "train/a/39.JPEG"
+    last.rename(last.with_name("39 renamed.JPEG"))  # in the same place
+    assert taken(images) != before
+
+
+def test_of_many_images_each_class_has_its_share_in_the_sample(images, monkeypatch):
+    """Protects the minutes that hashing ImageNet takes, and the words: the name says how many were hashed."""
+    monkeypatch.setattr(contents, "MAX_HASHED_IMAGES", 12)
+    value, stats = hash_images(*(list_images(images / part) for part in ("train", "val")))
+    assert value.startswith("12-of-60-")
+    chosen = [Path(path).relative_to(images.resolve()).as_posix() for path in stats]
+    counts = {below: sum(path.startswith(below) for path in chosen) for below in ("train/a", "train/b", "val/a")}
+    assert counts == {"train/a": 8, "train/b": 2, "val/a": 2}
+    places = [int(Path(path).stem) for path in chosen if path.startswith("train/a")]
+    assert places == [2, 7, 12, 17, 22, 27, 32, 37]
+    for path in images.rglob("*.JPEG"):  # 19 of 20 replaced, as in the set of the report
+        if path.stem != "00":
+            path.write_bytes(path.read_bytes().replace(b"x", b"y"))
+    assert taken(images) != value
+
+
+def settle(folder: Path, monkeypatch) -> None:
+    """As if all of it had been left alone for an hour."""
+    now = time.time_ns()
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, ns=(now - HOUR_NS, now - HOUR_NS))
+    monkeypatch.setattr(contents.time, "time_ns", lambda: now + HOUR_NS)  # no clock can set a file's ctime
+
+
+def test_it_is_hashed_once_and_again_after_a_change(images, monkeypatch):
+    """Protects the start of each run, and the truth of what is kept: also where size and mtime are as they were.
+    Mutants: the kept value taken unseen; ctime left out; size and mtime left out is caught by the copy of times."""
+    settle(images, monkeypatch)
+    before, hashed, hash_file = cached_contents(images), [], contents._hash_file
+    monkeypatch.setattr(contents, "_hash_file", lambda path: (hashed.append(path), hash_file(path))[1])
+    assert cached_contents(images) == before and not hashed
+    path = images / "train" / "a" / "07.JPEG"
+    stat = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"x", b"y", 1))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as rsync -a or a restored backup leaves it
+    after = cached_contents(images)
+    assert after != before and len(hashed) == 60
+    assert cached_contents(images) == after and len(hashed) == 60
+    kept = cache_path(images, "contents")
+    for spoilt in ("", "[]", "{}", kept.read_text().replace('"files": {', '"files": {"/gone": [1, 2, 3], ')):
+        kept.write_text(spoilt)
+        assert cached_contents(images) == after
+
+
+def test_images_that_were_just_written_are_not_kept(images):
+    """Protects from clocks too coarse to tell a second change from the first."""
+    cached_contents(images)
+    assert not cache_path(images, "contents").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads all files")
+def test_a_file_that_cannot_be_read_is_the_runs_to_say(images):
+    (images / "val" / "a" / "03.JPEG").chmod(0)
+    assert taken(images).startswith("60-of-60-")

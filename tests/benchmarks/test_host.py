@@ -1,0 +1,91 @@
+"""What of a machine is part of a run's settings, and which options a strategy reads.
+
+.venv/bin/python -m pytest tests/benchmarks/test_host.py
+"""
+
+import ast
+import re
+
+import pytest
+from support import ROOT, STRATEGIES
+
+from benchmarks.common.config.settings import READERS
+from benchmarks.common.system import host as hosts
+from benchmarks.common.system.host import host, kernel_variables, machine_facts, vector_flags
+
+
+def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
+    """Protects groups from falling apart: launchers set some of these for some strategies only."""
+    env = {"PATH": "/bin", "HOME": "/root", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_HOME": "/x"}
+    env |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "NCCL_SOCKET_IFNAME": "lo", "MKL_DEBUG": ""}
+    assert kernel_variables(env) == "none"
+    own = {"LD_PRELOAD": "/a/libjemalloc.so", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    own |= {"NCCL_SOCKET_IFNAME": "eth0", "KMP_AFFINITY": "compact", "OMP_PROC_BIND": "true"}
+    assert kernel_variables(env | own) == " ".join(f"{name}={own[name]}" for name in sorted(own))
+
+
+def test_a_host_is_more_than_its_name(monkeypatch):
+    """Protects from pooling two machines of one name. Mutant: machine-id, board or microcode left out of the hash."""
+    files = {
+        "/etc/machine-id": "1",
+        "/sys/class/dmi/id/board_name": "X11",
+        "/proc/cpuinfo": "microcode : 0x1\nflags : avx",
+    }
+    monkeypatch.setattr(hosts, "_text", lambda path: files.get(str(path), ""))
+    before = host({})
+    for path, text in files.items():
+        monkeypatch.setitem(files, path, text.replace("1", "2"))
+        assert host({}) != before, path
+        monkeypatch.setitem(files, path, text)
+    assert host({}) == before and re.fullmatch("[0-9a-f]{12}", before)
+
+
+def test_the_nodes_of_a_slurm_job_are_one_host_set(monkeypatch):
+    """Protects the comparison of strategies in make slurm-all: whichever node reports. On one host that plays two
+    nodes, as the local cluster does, it is that host."""
+    job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CLUSTER_NAME": "c"}
+    found = []
+    for name in ("n1", "n2"):
+        monkeypatch.setattr(hosts.platform, "node", lambda name=name: f"{name}.example.org")
+        found.append(host(job | {"SLURMD_NODENAME": name}))
+        assert host(job | {"SLURMD_NODENAME": "node1"}) == host({}) != found[-1]
+    assert found[0] == found[1] != host(job | {"SLURMD_NODENAME": "n2", "SLURM_JOB_NODELIST": "n[2-3]"})
+
+
+def test_flags_are_those_of_vectors():
+    flags = vector_flags()
+    assert flags == sorted(flags) and "smep" not in flags and "vmx" not in flags
+    assert {*machine_facts()} == {"num_cores", "cpu_flags", "kernel", "host"}
+
+
+def read_fields(path, seen) -> set[str]:
+    """Fields of the configuration that a strategy's script reads, also by functions that it calls with `config`."""
+    tree = ast.parse(path.read_text())
+    own = {
+        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "config"
+    }
+    called = {
+        ast.unparse(node.func)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and any(ast.unparse(argument) == "config" for argument in node.args)
+    }
+    return own | {name for call in called for name in seen.get(call, ())}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_table_of_readers_is_what_scripts_read(strategy):
+    """Protects the rule that an option which is not read is no setting: an option added to a script is found here.
+    Mutant: a strategy taken out of a row of READERS."""
+    helpers: dict[str, set[str]] = {}
+    for path in [*(ROOT / "benchmarks" / "common").rglob("*.py")]:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                text = ast.unparse(node)
+                fields = {*re.findall(r"\bconfig\.(\w+)", text)}
+                fields |= set(READERS) & {*re.findall(r"'(static_graph|gradient_as_bucket_view)'", text)}
+                helpers[node.name] = fields & READERS.keys()
+    helpers = {name: fields for name, fields in helpers.items() if name not in ("problems", "_wrong_weights")}
+    for name in ("choose_cuts",):  # it calls find_cuts, which reads it too
+        helpers[name] = {"cut"}
+    found = read_fields(ROOT / "benchmarks" / f"{strategy}.py", helpers) & READERS.keys()
+    assert found == {name for name, strategies in READERS.items() if strategy in strategies}
