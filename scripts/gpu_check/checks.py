@@ -49,7 +49,8 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 def _first(scale: Scale, results: Path) -> list[Check]:
     variables = {"RESULTS": str(results)}
     environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
-    ask = "nvidia-smi --format=csv,noheader --query-"
+    # those that the runs see: on a machine of several, somebody else may well use the others
+    ask = 'nvidia-smi ${CUDA_VISIBLE_DEVICES:+--id="$CUDA_VISIBLE_DEVICES"} --format=csv,noheader --query-'
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     return [
         Check(
