@@ -117,8 +117,8 @@ def test_figures_follow_their_files(tmp_path):
     made = named_figures(tmp_path, tmp_path)
     assert float(made["images_per_s.ddp"]) == pytest.approx(2 * float(MADE["images_per_s.ddp"]), abs=2)
     assert made["images_per_s.single"] == MADE["images_per_s.single"]
-    proven, of = map(int, MADE["proof"].split(" of "))
-    assert made["proof"] == f"{proven - 1} of {of}"
+    proven, of = map(int, MADE["proof"].removesuffix(" configurations").split(" of "))
+    assert made["proof"] == f"{proven - 1} of {of} configurations"
     assert re.search(r"\| `ddp` \| the published set \| 2 \| \d+ \| 0\.25 \| \S+ \| failed \|", made["proofs"])
 
 
