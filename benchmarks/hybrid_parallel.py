@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-
 """
 
 import dataclasses
+from importlib.metadata import entry_points
 
 import torch
 import torch.distributed as dist
@@ -31,7 +32,8 @@ def build(config: Config) -> Strategy:
     rank_info = find_rank_info("torchrun")
     devices = two_devices(rank_info)
     rank_info = dataclasses.replace(rank_info, local_rank=2 * rank_info.local_rank)  # hybrid: a rank's first GPU
-    config, context = start_rank(config, rank_info, devices_per_rank=len(set(devices)))
+    backend = nccl_of_several_gpus() if devices[0].type == "cuda" else None
+    config, context = start_rank(config, rank_info, backend, devices_per_rank=len(set(devices)))
     options = group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
@@ -75,6 +77,13 @@ def build(config: Config) -> Strategy:
         columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
         shut_down=dist.destroy_process_group,
     )
+
+
+def nccl_of_several_gpus() -> str:
+    """NCCL's backend whose group takes tensors from both GPUs of a rank. From torch 2.15 on that is not `nccl`, which
+    is bound to one GPU there (ProcessGroupNCCL2, pytorch pull request 192281), but what `nccl` was before."""
+    named = {backend.name for backend in entry_points(group="torch.distributed.backends")}
+    return "nccl-legacy" if "nccl-legacy" in named else "nccl"
 
 
 def two_devices(rank_info: RankInfo) -> list[torch.device]:

@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import tempfile
 import types
+from importlib.metadata import entry_points
 
 import numpy
 import torch
@@ -29,6 +30,7 @@ from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import engine, phase_recorder
 
+NCCL_BACKENDS = {backend.name for backend in entry_points(group="torch.distributed.backends")}
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
 STEPS = {"steps": 3, "warmup_steps": 0, "windows": 1, "window_steps": 1, "account_steps": 1, "workers": 0}
 STEPS |= {"cut": 3}  # a measured cut times blocks, which are not there, and ranks tell each other of it
@@ -113,6 +115,18 @@ def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
+def check_group(options: dict, strategy) -> None:
+    """What NCCL demands of a group's options: from torch 2.15 on `nccl` takes tensors of one GPU alone (nccl2's
+    ensureInitialized validates it), that of device_id, else whichever LOCAL_RANK names."""
+    devices = {*(strategy.devices or [strategy.context.device])}
+    if strategy.context.device.type == "cuda":
+        assert options["backend"] == strategy.context.backend
+        if options["backend"] == "nccl" and "nccl-legacy" in NCCL_BACKENDS:
+            assert {options.get("device_id")} == devices, f"nccl is bound to {options.get('device_id')}, not {devices}"
+        else:
+            assert len(devices) == 1 or "device_id" not in options
+
+
 class Decoded:
     """What a loader's workers hand over: uint8 images on the CPU."""
 
@@ -168,14 +182,23 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     if torch.cuda.is_available():
         patch.setattr(torch.autograd, "backward", backward)
     start_group = dist.init_process_group
-    patch.setattr(dist, "init_process_group", lambda **options: start_fake_group(start_group, rank, num_ranks))
+    groups: list[dict] = []
+
+    def start(**options):
+        groups.append(options)
+        start_fake_group(start_group, rank, num_ranks)
+
+    patch.setattr(dist, "init_process_group", start)
     for collective in ("all_reduce", "broadcast"):
         patch.setattr(dist, collective, lambda tensor, *_, **__: done(checked(tensor)))
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
         with tempfile.TemporaryDirectory() as run_dir, WithoutDriver(allow_non_fake_inputs=True):
             patch.setenv("RUN_DIR", run_dir)  # the file in which ranks of Slurm find each other is there
-            drive(script.build(config, *spawned))
+            strategy = script.build(config, *spawned)
+            for options in groups:
+                check_group(options, strategy)
+            drive(strategy)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

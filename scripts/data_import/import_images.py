@@ -20,6 +20,7 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
+from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
@@ -222,7 +223,7 @@ def report(target: Path, totals: dict[str, Total]) -> None:
     except ValueError as error:
         print(f"not complete yet: {error}")
         return
-    print(f"fingerprint {cached_fingerprint(target)}")
+    print(f"fingerprint {cached_fingerprint(target)}, contents {cached_contents(target)}")
 
 
 if __name__ == "__main__":

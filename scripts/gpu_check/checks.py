@@ -49,7 +49,8 @@ def checks(scale: Scale, results: Path) -> list[Check]:
 def _first(scale: Scale, results: Path) -> list[Check]:
     variables = {"RESULTS": str(results)}
     environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
-    ask = "nvidia-smi --format=csv,noheader --query-"
+    # those that the runs see: on a machine of several, somebody else may well use the others
+    ask = 'nvidia-smi ${CUDA_VISIBLE_DEVICES:+--id="$CUDA_VISIBLE_DEVICES"} --format=csv,noheader --query-'
     users = ("sh", "-c", f"{ask}compute-apps=pid,process_name,used_memory && {ask}gpu=memory.used")
     return [
         Check(
@@ -126,11 +127,16 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
                     scale,
                     results / "short",
                     verdicts.run_ok,
-                    needs=OF_PRECISION[precision],
+                    needs=(*OF_PRECISION[precision], *needs_of(strategy)),
                     precision=precision,
                 )
             )
     return found
+
+
+def needs_of(strategy: str) -> tuple[str, ...]:
+    """Keys of NEEDS, in any precision."""
+    return ("compiler",) if strategy == timed_checks.COMPILED else ()
 
 
 def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
@@ -145,7 +151,14 @@ def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
         verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
         found[strategy] = Check(
-            f"proof {strategy}", claim, verify, verdicts.equivalence_proved, variables, estimate_s=60, after="data"
+            f"proof {strategy}",
+            claim,
+            verify,
+            verdicts.equivalence_proved,
+            variables,
+            needs_of(strategy),
+            estimate_s=60,
+            after="data",
         )
     return found
 

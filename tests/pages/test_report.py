@@ -24,7 +24,8 @@ from scripts.charts import step_chart as report_charts
 from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
-from scripts.pages import report_content, verdict
+from scripts.pages import report_content
+from scripts.pages.headline import headline
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
 from scripts.sets.set_warnings import find_warnings, warnings_by_cause
@@ -144,7 +145,7 @@ def test_the_headline_says_what_the_intervals_say(written):
     assert re.search(
         rf"No difference seen between {best} and {second}; this data finds \d+ % with 80 % power", markdown
     )
-    assert "the fastest" not in " ".join(verdict.headline(load_set(folder)))
+    assert "the fastest" not in " ".join(headline(load_set(folder)))
     assert "(paired by round, Student's t, Sidak over 3 pairs)" in markdown and "Sidak over 6 pairs" in markdown
     reported = "The rest is exploratory: 2 families of comparisons with the highest mean or in studies"
     assert (
@@ -219,7 +220,7 @@ def test_the_verdict_and_the_chart_come_first_and_charts_before_long_tables(writ
     wanted += ("<h2>Charts", 'id="chart-speedup"', "<h2>Where the wall clock went", "<h2>Environment")
     places = [html.index(text, first) for text in wanted]
     assert places == sorted(places)
-    answer = verdict.headline(load_set(written[0]))[0]
+    answer = headline(load_set(written[0]))[0]
     assert Outline(html).texts("p.verdict") == [answer] and markdown.splitlines()[4] == f"**{answer}**"
 
 
@@ -294,15 +295,15 @@ def test_one_round_and_no_gain_are_named_so(tmp_path):
     # No verdict from one run; single on top is not called slower.
     add_runs(tmp_path / "one", "single", 100, num_repeats=1, noise=0)
     add_runs(tmp_path / "one", "ddp", 150, num_repeats=1, noise=0)
-    sentences = " ".join(verdict.headline(load_set(tmp_path / "one")))
+    sentences = " ".join(headline(load_set(tmp_path / "one")))
     assert "1.50x as fast" in sentences and "without a verdict" in sentences and "fastest" not in sentences
     add_runs(tmp_path / "worse", "single", 100)
     add_runs(tmp_path / "worse", "ddp", 50)
-    sentences = " ".join(verdict.headline(load_set(tmp_path / "worse")))
+    sentences = " ".join(headline(load_set(tmp_path / "worse")))
     assert "No strategy was seen to be faster than one process" in sentences and "ddp is 0.5" in sentences
     add_runs(tmp_path / "noise", "single", 100, noise=0.1)
     add_runs(tmp_path / "noise", "ddp", 104, noise=0)
-    sentences = " ".join(verdict.headline(load_set(tmp_path / "noise")))
+    sentences = " ".join(headline(load_set(tmp_path / "noise")))
     assert "ddp has the highest mean of those in fp32: 1.0" in sentences and "fastest" not in sentences
     assert "which it was not seen to be faster than" in sentences
 
@@ -312,10 +313,10 @@ def test_the_fastest_is_faster_than_all_others_of_its_precision(tmp_path):
     for strategy, speed in (("single", 100), ("ddp", 180), ("slurm", 140)):
         add_runs(tmp_path, strategy, speed)
     add_runs(tmp_path, "ddp_amp", 300, precision="bf16")
-    _, first, *_ = verdict.headline(load_set(tmp_path))
+    _, first, *_ = headline(load_set(tmp_path))
     assert re.match(r"On Test CPU, ddp is the fastest of those in fp32: 1\.\d\dx \[", first), first
     add_runs(tmp_path, "zero1", 179)  # the second is 1 % behind, with as much noise
-    _, first, *_ = verdict.headline(load_set(tmp_path))
+    _, first, *_ = headline(load_set(tmp_path))
     assert " has the highest mean of those in fp32: 1." in first
 
 
@@ -323,13 +324,13 @@ def test_one_process_alone_is_named_so(tmp_path):
     """Protects the report of one GPU from `no strategy was seen to be faster`, where none was measured. Mutant: the
     sentence of a set with strategies."""
     add_runs(tmp_path / "plain", "single", 100)
-    first, *_ = verdict.headline(load_set(tmp_path / "plain"))
+    first, *_ = headline(load_set(tmp_path / "plain"))
     assert first.startswith("One process ran alone, so that no strategies are compared; it trains ")
     add_runs(tmp_path / "nhwc", "single", 120, memory_format="channels_last")
-    first, *_ = verdict.headline(load_set(join_sets(tmp_path, "plain", "nhwc")))
+    first, *_ = headline(load_set(join_sets(tmp_path, "plain", "nhwc")))
     assert "in 2 variants, " in first and "the highest mean is that of single, memory_format channels_last, 1" in first
     add_runs(tmp_path / "plain", "ddp", 90)
-    first, *_ = verdict.headline(load_set(tmp_path / "plain"))
+    first, *_ = headline(load_set(tmp_path / "plain"))
     assert "alone" not in first
 
 
@@ -339,7 +340,7 @@ def test_settings_that_differ_are_not_compared(tmp_path):
         add_runs(tmp_path / str(batch), "ddp", speed, global_batch=batch)
     results = load_set(join_sets(tmp_path, "32", "64"))
     assert [group.label for group in results.groups] == ["ddp, global_batch 32", "ddp, global_batch 64"]
-    sentences = " ".join(verdict.headline(results))
+    sentences = " ".join(headline(results))
     assert "Not compared" in sentences and "slower" not in sentences and " is 0." not in sentences
 
 
