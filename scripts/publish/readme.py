@@ -10,6 +10,7 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 import json
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas
@@ -23,7 +24,7 @@ from scripts.pages.markdown import code_span, escape_markdown
 from scripts.publish.markdown_tables import markdown_table, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
-from scripts.sets.accuracy import describe_top1, top1_accuracy
+from scripts.sets.accuracy import furthest_apart, top1_accuracy
 from scripts.sets.frames import iterate_rows
 from scripts.sets.proofs import BIT_IDENTICAL, proof_text
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
@@ -112,10 +113,10 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     bases = {*results.baselines.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
-    least = pandas.Series([each.smallest_difference for each in over.values()]).median()
+    least = pandas.Series([each.smallest_difference for each in over.values()]).max()
     return {
         "strategies": markdown_table(header, rows),
-        "top1": escape_markdown(describe_top1(timed)),
+        "top1": _top1_text(timed, images),
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
@@ -124,6 +125,15 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
+
+
+def _top1_text(groups: Sequence[RunGroup], num_images: str) -> str:
+    num_seeds = {found.num_seeds for group in groups if (found := top1_accuracy(group))}
+    text = f"{num_images} validation images, {plural_of_several(num_seeds, 'seed')}"
+    difference = furthest_apart(groups)
+    if difference is None:
+        return text
+    return f"{text}; {'strategies differ' if difference.seen else 'no two strategies are seen to differ'}"
 
 
 def _elapsed_s(results: ResultSet) -> float:

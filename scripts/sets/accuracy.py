@@ -73,6 +73,43 @@ def seeds(group: RunGroup) -> pandas.Series:
     return group.ok["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))
 
 
+@dataclasses.dataclass(frozen=True)
+class Top1Difference:
+    """Of the groups with the best and the worst top-1."""
+
+    best: RunGroup
+    worst: RunGroup
+    p_value: float
+    """Of this pair alone."""
+    test: str
+    num_pairs: int
+    """Of different results: strategies with one result are one thing."""
+
+    @property
+    def corrected_p_value(self) -> float:
+        """Bonferroni's, over all pairs."""
+        return min(1.0, self.p_value * self.num_pairs)
+
+    @property
+    def seen(self) -> bool:
+        return self.corrected_p_value < SIGNIFICANCE_LEVEL
+
+
+def furthest_apart(groups: Sequence[RunGroup]) -> Top1Difference | None:
+    """The two groups whose top-1 differs most; None where all are equal, or cannot be compared."""
+    found = {group: each for group in groups if (each := top1_accuracy(group)) and each.num_images}
+    if not found:
+        return None
+    worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
+    ways, num_images = ({each.num_seeds > 1 for each in found.values()}, {each.num_images for each in found.values()})
+    if len(ways) > 1 or len(num_images) > 1 or not comparable(worst.identity, best.identity):
+        return None
+    num_results = len({each.fractions for each in found.values()})
+    if found[worst].percent == found[best].percent:
+        return None
+    return Top1Difference(best, worst, *_differ(found[best], found[worst]), num_results * (num_results - 1) // 2)
+
+
 def describe_top1(groups: Sequence[RunGroup]) -> str:
     """For below a table: what n and the interval are, and whether the best and the worst differ. '' without any."""
     found = {group: each for group in groups if (each := top1_accuracy(group)) and each.num_images}
@@ -85,17 +122,12 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
         True: "95 % interval for the images and the spread over seeds (s²/n + p(1-p)/N)",
     }
     text += "; of several seeds ".join(methods[way] for way in sorted(ways))
-    worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
-    alike = len({each.num_images for each in found.values()}) == len(ways) == 1
-    if alike and found[worst].percent < found[best].percent and comparable(worst.identity, best.identity):
-        p, test = _differ(found[best], found[worst])
-        num_results = len({each.fractions for each in found.values()})
-        num_pairs = num_results * (num_results - 1) // 2  # strategies with one result are one thing
-        corrected = min(1.0, p * num_pairs)
+    if difference := furthest_apart(groups):
+        best, worst = difference.best.label, difference.worst.label
         text += (
-            f". {best.label} and {worst.label} are furthest apart, p = {p:.2g} ({test}, unpaired approximation), "
-            f"{corrected:.2g} as one of {plural(num_pairs, 'pair')}: "
-            + (f"they differ; {_batches(groups)}" if corrected < SIGNIFICANCE_LEVEL else "no difference seen")
+            f". {best} and {worst} are furthest apart, p = {difference.p_value:.2g} ({difference.test}, unpaired "
+            f"approximation), {difference.corrected_p_value:.2g} as one of {plural(difference.num_pairs, 'pair')}: "
+            + (f"they differ; {_batches(groups)}" if difference.seen else "no difference seen")
         )
     return text + "."
 
