@@ -127,11 +127,16 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
                     scale,
                     results / "short",
                     verdicts.run_ok,
-                    needs=OF_PRECISION[precision],
+                    needs=(*OF_PRECISION[precision], *needs_of(strategy)),
                     precision=precision,
                 )
             )
     return found
+
+
+def needs_of(strategy: str) -> tuple[str, ...]:
+    """Keys of NEEDS, in any precision."""
+    return ("compiler",) if strategy == timed_checks.COMPILED else ()
 
 
 def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
@@ -146,7 +151,14 @@ def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
         verify = (interpreter_path(), "-m", "scripts.proof.verify", "--steps", str(scale.proof_steps))
         claim = f"{strategy} computes the same update as one plain process, resumed too"
         found[strategy] = Check(
-            f"proof {strategy}", claim, verify, verdicts.equivalence_proved, variables, estimate_s=60, after="data"
+            f"proof {strategy}",
+            claim,
+            verify,
+            verdicts.equivalence_proved,
+            variables,
+            needs_of(strategy),
+            estimate_s=60,
+            after="data",
         )
     return found
 

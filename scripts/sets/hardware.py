@@ -29,13 +29,13 @@ def hardware_of_set(results: Path) -> set[Hardware]:
 
 
 def hardware_here() -> Hardware:
-    """The device on which a run would compute here. Imports torch."""
+    """The device on which a run would compute here. Imports torch. Raises UserError as usable_gpus does."""
     import torch
 
     from benchmarks.common.dist.devices import device_name
-    from benchmarks.common.system.machine import num_gpus
+    from benchmarks.common.system.gpus import usable_gpus
 
-    kind = "cuda" if num_gpus() and torch.cuda.is_available() else "cpu"
+    kind = "cuda" if usable_gpus() else "cpu"
     return Hardware(kind, device_name(torch.device(kind)))
 
 

@@ -158,6 +158,14 @@ def test_nothing_runs_beside_what_fills_the_gpu(tmp_path):
     assert [(check.name, check.alone) for check in greedy] == [("fault memory", True)]
 
 
+@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+def test_what_compiles_needs_a_compiler(tmp_path, scale):
+    """Protects the minutes on a GPU without gcc: ddp_compile's runs and its proof started, and were skipped later."""
+    listed = checks(scale, tmp_path)
+    compiles = {check.name for check in listed if "--compile" in check.command or "ddp_compile" in check.command}
+    assert compiles == {check.name for check in listed if "compiler" in check.needs} >= {"proof ddp_compile"}
+
+
 @pytest.mark.parametrize("visible, asked", [(None, []), ("", []), ("2,3", ["--id=2,3"])])
 def test_who_uses_other_gpus_is_not_asked(tmp_path, visible, asked):
     """Protects the first check on a machine of 8 GPUs, of which somebody else has 6. Mutant: asks of all."""
