@@ -41,10 +41,10 @@ FOREIGN_FILES = {
     "imagenet/main.py",
     "examples/pytorch/pytorch_synthetic_benchmark.py",
 }
-# Of bash, pandas, torchgpipe, Slurm, Kubernetes and browsers, and of a user's own job there.
+# Of bash, pandas, torchgpipe, oneDNN, ATen, Slurm, Kubernetes and browsers, and of a user's own job there.
 FOREIGN_NAMES = {
     "BASH_ENV", "Index", "balance_by_time", "SBATCH_CONSTRAINT", "SBATCH_RESERVATION", "JOB_COMPLETION_INDEX", "POD_0",
-    "innerWidth",
+    "innerWidth", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
 }  # fmt: skip
 ABSENT_FILES = {"benchmarks/all.py"}  # named because it is not there
 

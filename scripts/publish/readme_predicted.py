@@ -20,7 +20,6 @@ NUMBERS = (
     "measured_ms",
     "measured_low",
     "measured_high",
-    "error",
     "off",
 )
 RATIOS = tuple(f"over_bare_{name}{end}" for name in ("all", "from_1_mb") for end in ("", "_low", "_high"))
@@ -54,7 +53,7 @@ def _cases(rows: pandas.DataFrame) -> str:
     for case, part in rows.groupby([*CASE_COLUMNS], sort=False):
         found = {
             row.network: f"{row.predicted_ms:.0f}; {row.measured_ms:.0f} [{row.measured_low:.0f}, "
-            f"{row.measured_high:.0f}]; {round(100 * row.error):+d} %, {round(100 * row.off):+d} %"
+            f"{row.measured_high:.0f}]; {round(100 * row.off):+d} %"
             for row in iterate_rows(part)
         }
         lines.append((*map(str, case), *(found.get(network, "") for network in networks)))

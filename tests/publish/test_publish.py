@@ -230,7 +230,7 @@ def test_hosts_become_numbers_and_hashes_follow(own, tmp_path):
     for folder, host in ((own, hosts[1]), (own / "sweeps", hosts[0])):
         for table in ("settings", "equivalence"):
             change(folder, table, with_machine(host))
-    change(own / "sweeps", "settings", lambda frame: pandas.concat([with_machine(hosts[1])(frame[:1]), frame[1:]]))
+    change(own / "sweeps", "settings", lambda frame: pandas.concat([frame[:1], with_machine(hosts[1])(frame[1:])]))
     publish_settings(own)
     text = "".join(path.read_text() for path in own.rglob("*.csv"))
     assert not any(host in text for host in hosts) and "/lib/" not in text and "a.so:b.so OMP_PROC_BIND=true" in text
@@ -242,7 +242,7 @@ def test_hosts_become_numbers_and_hashes_follow(own, tmp_path):
         assert {*ok.settings} <= {*settings.settings}
     assert {json.loads(cell)["host"] for cell in read_table(own, "settings").met} == {"host 1"}
     inner = [json.loads(cell)["host"] for cell in read_table(own / "sweeps", "settings").met]
-    assert inner == ["host 1"] + ["host 2"] * (len(inner) - 1)
+    assert inner == ["host 2"] + ["host 1"] * (len(inner) - 1)
 
 
 def test_a_failed_move_leaves_the_old_set(tmp_path):

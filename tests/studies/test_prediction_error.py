@@ -119,7 +119,8 @@ def test_an_error_is_counted_from_the_nearer_end(predicted, error):
 )
 def test_the_verdict_goes_by_the_median_and_the_largest(errors, good):
     bounds = {"measured_ms": [100.0, 89.0, 121.0], "predicted_low": 90.0, "predicted_high": 120.0}
-    found, text = summarize_errors(pandas.DataFrame({"error": errors, "off": errors} | bounds))
+    found, text = summarize_errors(pandas.DataFrame({"error": 0.0, "off": errors} | bounds))
+    assert f"biased by {100 * numpy.mean(errors):+.1f} %" in text, "a wide interval makes `error` 0, and no error small"
     assert found is good and "interval holds the measured mean in 1 of 3" in text
 
 
