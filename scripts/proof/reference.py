@@ -232,13 +232,14 @@ def evaluate_reference(
 ) -> dict[str, float]:
     """loss, acc1 and acc5 (per cent) over all `images` of val/, of a State's weights: each image once.
 
+    acc1_tied and acc5_tied (per cent) are of images of which a tie of scores decides, as half precision has them.
     num_shares: equal parts of a global batch that pass through the model one after the other.
     """
     images = labelled_images(Path(config.data) / "val")
     net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device)
     net.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(MOMENTUM)})
     net.eval()
-    autocast, loss, right = AUTOCAST.get(precision), 0.0, [0, 0]
+    autocast, loss, right, tied = AUTOCAST.get(precision), 0.0, {1: 0, 5: 0}, {1: 0, 5: 0}
     firsts = range(0, len(images), config.global_batch)
     for first in tqdm(firsts, desc="reference, evaluation", unit="batch", disable=None, leave=False):
         keys: list[Key] = [(index, None) for index in range(first, min(first + config.global_batch, len(images)))]
@@ -249,11 +250,23 @@ def evaluate_reference(
             with torch.autocast(device.type, autocast, enabled=autocast is not None):
                 scores = net(pixels)
             loss += cross_entropy(scores.float(), target, reduction="none").double().sum().item()
-            best = scores.argsort(dim=1, descending=True, stable=True) == target[:, None]
-            right = [right[0] + best[:, :1].sum().item(), right[1] + best[:, :5].sum().item()]
-    return {
-        "images": len(images),
-        "loss": loss / len(images),
-        "acc1": 100 * right[0] / len(images),
-        "acc5": 100 * right[1] / len(images),
-    }
+            for k in right:
+                num_right, num_tied = count_top(scores, target, k)
+                right[k] += num_right
+                tied[k] += num_tied
+    percent = {f"acc{k}": 100 * num / len(images) for k, num in right.items()}
+    percent_tied = {f"acc{k}_tied": 100 * num / len(images) for k, num in tied.items()}
+    return {"images": len(images), "loss": loss / len(images), **percent, **percent_tied}
+
+
+def count_top(scores: torch.Tensor, target: torch.Tensor, k: int) -> tuple[int, int]:
+    """How many images have their class among the k best of `scores`, and of how many a tie decides that.
+
+    scores: (N, classes). target: (N,) class numbers. Of equal scores the first class is the better one; torch.topk
+    takes any.
+    """
+    own = scores.gather(1, target[:, None])
+    num_better, num_equal = (scores > own).sum(dim=1), (scores == own).sum(dim=1)
+    num_right = (scores.argsort(dim=1, descending=True, stable=True)[:, :k] == target[:, None]).sum().item()
+    num_tied = ((num_better < k) & (num_better + num_equal > k)).sum().item()
+    return int(num_right), int(num_tied)

@@ -40,6 +40,7 @@ from scripts.proof.reference import (
     Training,
     average_in_float64,
     average_in_order,
+    count_top,
     train_reference,
 )
 from scripts.proof.reference_images import global_batches
@@ -644,11 +645,24 @@ def test_a_value_that_flips_in_one_step_is_no_mistake_and_what_is_in_every_step_
 
 
 def test_an_evaluation_is_compared_to_the_image():
-    expected = {"images": 50_000, "loss": 2.0, "acc1": 70.0, "acc5": 90.0}
+    expected = {"images": 50_000, "loss": 2.0, "acc1": 70.0, "acc5": 90.0, "acc1_tied": 0.0, "acc5_tied": 0.0}
     assert wrong_evaluation(expected, expected, expected) == ""
     for name, value in {"images": 50_001, "loss": 2.0001, "acc1": 70.002, "acc5": float("nan")}.items():
         assert f"the evaluation's {name} is" in wrong_evaluation(expected | {name: value}, expected, expected)
     assert wrong_evaluation(expected | {"acc1": 70.002}, expected, expected | {"acc1": 70.004}) == ""
+    tied = expected | {"acc5_tied": 0.002}  # of one image
+    assert wrong_evaluation(expected | {"acc5": 90.002}, tied, tied) == ""
+    assert "acc5 is 90.004" in wrong_evaluation(expected | {"acc5": 90.004}, tied, tied)
+
+
+def test_a_tie_of_scores_is_found_where_it_decides():
+    """Protects a proof in half precision, where scores are often equal: torch.topk takes any of them. Mutants: a tie
+    within the k best counts; one that ends below them does not."""
+    scores = torch.tensor([[4.0, 3, 3, 2, 1, 0], [5, 5, 0, 0, 0, 0], [6, 5, 4, 3, 2, 2], [1, 1, 1, 1, 1, 1]])
+    target = torch.tensor([1, 1, 4, 0])
+    assert count_top(scores, target, 1) == (1, 2)  # a tie decides of the second and the fourth
+    assert count_top(scores, target, 5) == (4, 2)  # of the third and the fourth
+    assert count_top(scores, torch.tensor([5, 2, 0, 5]), 5) == (2, 2)
 
 
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
