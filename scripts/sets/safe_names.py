@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
@@ -41,12 +42,16 @@ def refuse_links(folder: Path) -> None:
     for place, folders, files in os.walk(folder):
         for name in sorted((*folders, *files)):
             path = Path(place, name)
-            if path.is_symlink() and not (STOP.fullmatch(name) and STEPS.fullmatch(_target(path))):
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:  # another process has renamed or removed its temporary file
+                continue
+            if stat.S_ISLNK(mode) and not (STOP.fullmatch(name) and STEPS.fullmatch(_target(path))):
                 raise UserError(
                     f"{ascii(str(path))[1:-1]} is a link, and nothing is written into a set with one; remove the link, "
                     "or put a copy of what it leads to in its place"
                 )
-            if not path.is_symlink() and not path.is_dir() and not path.is_file():
+            if not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 raise UserError(f"{ascii(str(path))[1:-1]} is neither a file nor a folder; take it out of the set")
 
 

@@ -609,7 +609,8 @@ def test_a_half_written_line_costs_only_itself(matrix, results, capsys):
 @pytest.mark.slow
 def test_two_suites_at_once_do_not_meet(matrix, results, tmp_path, checkout):
     """Each makes a result set of its own; on one set the second is told who holds it."""
-    shutil.copy(ROOT / "Makefile", checkout)
+    for name in ("Makefile", "bench"):
+        shutil.copy(ROOT / name, checkout)
     shutil.rmtree(checkout / "results", ignore_errors=True)
     process = start(
         ["make", "-C", checkout, "-j2", "bench-ddp", "bench-single"],
