@@ -116,7 +116,7 @@ def test_a_failed_or_skipped_proof_is_matched_by_the_requested_settings(tmp_path
     assert cell(tmp_path / "e", proof=LENGTH, **failed | hidden) == f"not proved: {hidden['reason']}"
     never = {"verdict": "failed", "bit_identical": None, "max_relative_difference": None, "met": "", "reason": "died"}
     assert cell(tmp_path / "b", proof=LENGTH, **never) == "failed: died"
-    assert cell(tmp_path / "c", proof=LENGTH, **never | {"verdict": "skipped"}) == "skipped"
+    assert cell(tmp_path / "c", proof=LENGTH, **never | {"verdict": "skipped"}) == "skipped: died"
     assert cell(tmp_path / "d", proof={"norm": "group"}, **never) == "no proof of these settings: norm"
 
 

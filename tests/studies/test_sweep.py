@@ -305,18 +305,21 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     assert text.count("n = 5") == 4 and "95 % interval" in text and "dashed: single: 49.9" in text
 
 
-@pytest.mark.parametrize(("key", "values"), [("workers", (1, 2)), ("compression", ("none", "fp16"))])
-def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, key, values):
+@pytest.mark.parametrize(
+    ("strategy", "key", "values"),
+    [("ddp", "workers", (1, 2)), ("horovod_ddp", "compression", ("none", "fp16"))],
+)
+def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, strategy, key, values):
     # A line joins numbers and no categories; the baseline is that of the set, else of the set around it.
     around = tmp_path / "set"
     inside = around / "sweeps"
     for number, value in enumerate(values):
-        add_runs(inside, "ddp", 100 + number, asked={key: value})
+        add_runs(inside, strategy, 100 + number, asked={key: value})
     results = load_set(inside)
-    bare = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    bare = plot_sweep.sweep_chart(results, strategy, key, sweep_points(results, strategy, key))
     assert "without single" in bare.texts[-1].get_text()
     add_runs(around, "single", 60, asked={key: values[0]}, world_size=1)
-    figure = plot_sweep.sweep_chart(results, "ddp", key, sweep_points(results, "ddp", key))
+    figure = plot_sweep.sweep_chart(results, strategy, key, sweep_points(results, strategy, key))
     axes, reported = figure.axes[0], figure.texts[-1].get_text()
     joined = [line for line in axes.lines if line.get_linestyle() == "-" and line.get_marker() == "None"]
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
