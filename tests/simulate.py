@@ -14,7 +14,7 @@ from generators import CASES, PAIRS, ROUNDS, RUN_SD, draw, runs
 
 from scripts.sets import rounds_needed
 from scripts.stats import two_days
-from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
+from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import sequential
 
@@ -23,13 +23,13 @@ NUM_STRATEGIES = 10
 FALSE = ("faster", "slower")
 
 
-def samples_of(logs: numpy.ndarray) -> dict[str, Sample]:
+def samples_of(logs: numpy.ndarray) -> dict[str, ThroughputSample]:
     """Strategies "0", "1", ... of logs [strategies, rounds], NaN for a run that is missing; none without any run."""
     found = {}
     for number, row in enumerate(logs):
         kept = numpy.flatnonzero(~numpy.isnan(row))
         if len(kept):
-            found[str(number)] = Sample(row[kept], kept.astype(float).tolist())
+            found[str(number)] = ThroughputSample(row[kept], kept.astype(float).tolist())
     return found
 
 

@@ -24,7 +24,7 @@ RECORDED_VARIABLES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class EnvironmentOptions:
     results: Path
 
 
@@ -59,5 +59,5 @@ def describe_environment() -> dict:
 
 
 if __name__ == "__main__":
-    options = tyro.cli(Options)
+    options = tyro.cli(EnvironmentOptions)
     write_json(options.results / "environment.json", describe_environment())

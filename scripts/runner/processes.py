@@ -113,7 +113,7 @@ def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
     """Append the Python stacks of the run's processes to `log`, a binary file.
 
     py-spy where it is installed, since it reads a process that cannot answer; else the processes' own
-    faulthandler, which exit_codes.guarded registered for SIGUSR2.
+    faulthandler, which exit_codes.run_and_exit registered for SIGUSR2.
     """
     processes = processes_of_run(run_dir)
     py_spy, deadline = shutil.which("py-spy"), time.monotonic() + STACKS_LIMIT_S

@@ -100,8 +100,8 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
-        config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
+        folder = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
+        config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"contents": images_contents(config)}
@@ -190,7 +190,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             specs.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        specs.append(RunSpec(strategy_list.CORE_STRATEGIES[0], config, variables.args, num_cores))
+        specs.append(RunSpec(strategy_list.BASELINE, config, variables.args, num_cores))
     return make_runs(variables, specs)
 
 
@@ -234,10 +234,10 @@ def name_runs(runs: Sequence[Run]) -> list[str]:
     identities = {id(run): Identity(run.requested, {}) for run in runs}
     names: dict[int, str] = {}
     for strategy in dict.fromkeys(run.strategy for run in runs):
-        own = [run for run in runs if run.strategy == strategy]
+        same_strategy = [run for run in runs if run.strategy == strategy]
         others = [identities[id(run)] for run in runs if run.strategy != strategy]
-        labels = group_labels(strategy, [identities[id(run)] for run in own], others, machine.num_cores())
-        names |= {id(run): label for run, label in zip(own, labels, strict=True)}
+        labels = group_labels(strategy, [identities[id(run)] for run in same_strategy], others, machine.num_cores())
+        names |= {id(run): label for run, label in zip(same_strategy, labels, strict=True)}
     return [names[id(run)] for run in runs]
 
 

@@ -25,7 +25,7 @@ from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.options.run_options import MemoryOptions as Options
+from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
@@ -199,27 +199,29 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
     return unit * units if units and fits(of(units), layout, limit_bytes) else 0
 
 
-def main(options: Options, config: Config) -> int:
+def main(options: MemoryOptions, config: Config) -> int:
     from scripts.strategies.memory_forecast import peak_bytes
 
     misfits = 0
     for name in strategy_list.parse_strategies(options.strategies):
-        own = resolve_config(name, config, options.num_devices)
-        layout = layout_function(name)(own, options.num_devices)
-        why_not = why_not_fitting(own, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+        resolved = resolve_config(name, config, options.num_devices)
+        layout = layout_function(name)(resolved, options.num_devices)
+        why_not = why_not_fitting(
+            resolved, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf
+        )
         misfits += bool(why_not)
-        need, waiting = peak_bytes(own, layout) / 1e9, loader_bytes(own, layout) / 1e9
+        need, waiting = peak_bytes(resolved, layout) / 1e9, loader_bytes(resolved, layout) / 1e9
         print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
 
 
-def command() -> int:
+def run_command_line() -> int:
     """`main` with the command line, where the words after -- are the flags of the configuration."""
     words = sys.argv[1:]
     split_at = words.index("--") if "--" in words else len(words)
-    options = tyro.cli(Options, args=words[:split_at], description=__doc__)
+    options = tyro.cli(MemoryOptions, args=words[:split_at], description=__doc__)
     return main(options, load_config(words[split_at + 1 :]))
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)
