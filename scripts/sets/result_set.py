@@ -220,7 +220,7 @@ def load_set(path: Path) -> ResultSet:
     """
     path = Path(path)
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
+        raise UserError(f"{path} is not a folder of results; ./bench run makes one, results/latest is the newest")
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
     tables["runs"] = _without_warm_up(tables["runs"])

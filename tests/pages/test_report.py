@@ -250,7 +250,7 @@ def test_the_table_has_the_measured_numbers(written):
     assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
     assert rows["apex_ddp"]["same update?"] == "skipped"
-    assert rows["horovod_ddp"]["same update?"] == "no proof yet: make verify"
+    assert rows["horovod_ddp"]["same update?"] == "no proof yet: ./bench verify"
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
 
