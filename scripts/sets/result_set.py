@@ -118,9 +118,13 @@ class ResultSet:
 
     @functools.cached_property
     def loads_before(self) -> pandas.Series:
-        """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's."""
+        """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's.
+
+        Of runs under Slurm there is none: it is read where the job is submitted or supervised, and not on the nodes.
+        """
         runs = _table(self.path, "runs")
-        ran = runs[(runs.status == "ok") | (runs.status == WARM_UP)]
+        under_slurm = (runs.strategy == "slurm") | bool(self.environment.get("variables", {}).get("ALLOCATION"))
+        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~under_slurm]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
 
     def refuse_contradictions(self) -> None:
