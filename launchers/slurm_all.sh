@@ -31,7 +31,7 @@ mkdir -p "$RESULTS/job"
 echo "all runs of $RESULTS are one job, whose output is in $RESULTS/job/run.log:"
 tail -n 0 -s 0.2 --pid $$ -F "$RESULTS/job/run.log" 2>/dev/null &
 lines=$!
-RUN_DIR=$RESULTS/job launchers/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- launchers/slurm_suite.sh &
+RUN_DIR=$RESULTS/job launchers/slurm_submit.sh "${SHAPE[@]}" --job-name slurm-all -- launchers/slurm_all_job.sh &
 follows=$!
 trap 'kill -TERM "$follows"' INT TERM # which cancels the job
 while kill -0 "$follows" 2>/dev/null; do

@@ -223,7 +223,9 @@ def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> d
 
 def _remedy(results: Path, target: str) -> str:
     return (
-        f"{bench_command('report', results=results)}, or take the link out" if "sweep" not in target else _sweep(results)
+        f"{bench_command('report', results=results)}, or take the link out"
+        if "sweep" not in target
+        else _sweep(results)
     )
 
 

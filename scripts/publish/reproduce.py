@@ -29,8 +29,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from benchmarks.common.system.typed_options import typed_option
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
@@ -49,7 +49,9 @@ OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are 
 def main() -> int:
     published, variables = find_set(), read_variables()
     if variables.results and (variables.results / NAME).exists():
-        raise UserError(f"{typed_option('RESULTS', variables.results)} is a published set; leave it out for a new one")
+        raise UserError(
+            f"{option_as_typed('RESULTS', variables.results)} is a published set; leave it out for a new one"
+        )
     manifest = read_manifest(published)
     if lines := find_faults(published, manifest):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
@@ -136,7 +138,7 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
         raise UserError(f"{where}: {why}, and cannot be run again from here")
     ranks_here, num_gpus = requested["ranks"] // requested["nodes"], machine.num_gpus()
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
-        others = f"{typed_option('STRATEGIES')} takes others"
+        others = f"{option_as_typed('STRATEGIES')} takes others"
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
     place = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
@@ -194,7 +196,7 @@ def _data(requested: dict, published: Path) -> str:
         if requested.get(name) and found[name] != requested[name]:
             raise UserError(
                 f"{folder} holds other images ({found[name]}) than {published} was made with ({requested[name]}); "
-                f"give {typed_option('DATA', '')}"
+                f"give {option_as_typed('DATA', '')}"
             )
     return folder
 
@@ -282,7 +284,7 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
     timed = [group.label for group in groups if group.run_windows]
     if twice := [label for label in timed if timed.count(label) > 1]:
         raise UserError(
-            f"{again.path} has {twice[0]} of several versions or machines; give a new {typed_option('RESULTS', '')}"
+            f"{again.path} has {twice[0]} of several versions or machines; give a new {option_as_typed('RESULTS', '')}"
         )
     return dataclasses.replace(again, groups=groups)
 

@@ -24,7 +24,7 @@ from scripts.charts import step_chart as report_charts
 from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
-from scripts.pages import report_content
+from scripts.pages import report_tables
 from scripts.pages.headline import headline
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
@@ -205,7 +205,7 @@ def test_the_first_table_has_six_columns_and_the_rest_is_folded(written):
     cells = [re.split(r"(?<!\\)\|", line) for line in table[2 : table.index("")]]
     speeds = [each[2].split()[0] for each in cells if "skipped" not in each[2]]
     assert len(speeds) == 4 and speeds == sorted(speeds, key=float, reverse=True)
-    rows = report_content.summary_rows(results := load_set(folder), report_content.table_rows(results))
+    rows = report_tables.summary_rows(results := load_set(folder), report_tables.table_rows(results))
     assert rows[-1]["strategy"] == "apex_ddp" and rows[-1]["images/s"] == "1 skipped"
     (single,) = [row for row in rows if row["strategy"] == "single"]
     assert single["x single"] == "baseline" and single["same update?"] == "yes" and "[" not in single["memory MB"]
@@ -242,7 +242,7 @@ def test_the_table_has_the_measured_numbers(written):
     # Throughput and interval, MFU against the peak of both ranks, the equivalence column, the skipped strategy.
     folder, _, _ = written
     results = load_set(folder)
-    rows = {row["strategy"]: row for row in report_content.table_rows(results)}
+    rows = {row["strategy"]: row for row in report_tables.table_rows(results)}
     ddp, group = rows["ddp"], next(group for group in results.groups if group.label == "ddp")
     assert ddp["images/s"] == f"{group.throughput.value:.1f} [{group.throughput.low:.1f}, {group.throughput.high:.1f}]"
     assert ddp["MFU %"] == f"{100 * group.throughput.value * 1e9 / (2 * 0.2e12):.1f}", "of a peak measured once"
@@ -279,7 +279,7 @@ def test_efficiency_has_the_interval_of_the_speed_up(tmp_path):
         add_runs(tmp_path, strategy, speed, world_size=ranks, batch_per_device=16, global_batch=16 * ranks)
     results = load_set(tmp_path)
     over = results.over_baseline["ddp"]
-    (row,) = [row for row in report_content.table_rows(results) if row["strategy"] == "ddp"]
+    (row,) = [row for row in report_tables.table_rows(results) if row["strategy"] == "ddp"]
     assert row["efficiency"] == f"{over.value / 2:.2f} [{over.low / 2:.2f}, {over.high / 2:.2f}]"
 
 

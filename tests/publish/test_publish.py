@@ -59,7 +59,11 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("runs", setting("load_average", "7", "single", "0"), ["busy before the first run"]),
         ("runs", setting("oversubscribed", "yes"), ["ddp: oversubscribed"]),
         ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another session"]),
-        ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 4 of at least 5 rounds", "./bench run --repeats 5"]),
+        (
+            "runs",
+            lambda frame: frame[frame.repeat != "3"],
+            ["ddp has 4 of at least 5 rounds", "./bench run --repeats 5"],
+        ),
         ("runs", lambda frame: frame[frame.strategy != "single"], ["no timed runs of single"]),
         ("runs", lambda frame: frame[frame.repeat != "0"], ["no run of round 0 warmed the machine", "new set"]),
         ("runs", setting("images_per_s", "", "single", "0"), ["no run of round 0 warmed the machine"]),
