@@ -1,4 +1,4 @@
-"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as ./bench compare does.
+"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as `compare` does.
 
     ./bench reproduce results/published/x
 
@@ -149,7 +149,7 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
 
 
 def check_device(run: dict, published: Path) -> None:
-    """Refuse other hardware, as ./bench compare would after hours of runs. Raises UserError. Of other machines than this
+    """Refuse other hardware, as `compare` would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
     if not (device and name) or any(os.environ.get(each) for each in OTHER_MACHINES):
@@ -232,7 +232,7 @@ def _device(chosen: Sequence[dict]) -> str:
 def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
-    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of ./bench compare.
+    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of `compare`.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
