@@ -1,4 +1,4 @@
-"""Whether a report runs and loads nothing in a browser, as those that `make report` writes. Needs no torch.
+"""Whether a report runs and loads nothing in a browser, as those that ./bench report writes. Needs no torch.
 
     what = find_active(Path("results/published/x/report.html"))
 
