@@ -22,7 +22,7 @@ from benchmarks.common.model.model import build_model, build_optimizer, in_preci
 from benchmarks.common.model.stages import Staged, cuts_of, num_splits, send, stages_at
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import guarded
 from benchmarks.common.train.strategy import Strategy, TrainingState
@@ -99,7 +99,7 @@ def two_devices(rank_info: RankInfo) -> list[torch.device]:
     if first + 1 >= num_gpus:
         raise UserError(
             f"rank {rank_info.rank} wants GPUs {first} and {first + 1}, but {num_gpus} can be seen; "
-            f"start {num_gpus // 2} ranks a node: {typed_option('NPROC', num_gpus // 2)}"
+            f"start {num_gpus // 2} ranks a node: {option_as_typed('NPROC', num_gpus // 2)}"
         )
     return [torch.device("cuda", first), torch.device("cuda", first + 1)]
 

@@ -13,4 +13,4 @@ SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
   supervise "${SRUN[@]}"
 fi
-supervise launchers/slurm_submit.sh "${SHAPE[@]}" -- launchers/slurm_job.sh "${SRUN[@]}"
+supervise launchers/slurm_submit.sh "${SHAPE[@]}" -- launchers/slurm_run_job.sh "${SRUN[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Submits a batch script, follows the job to its end through every requeue, and exits as it did.
-#   RUN_DIR=/shared/folder launchers/slurm_submit.sh SBATCH_OPTION ... -- launchers/slurm_job.sh srun ...
+#   RUN_DIR=/shared/folder launchers/slurm_submit.sh SBATCH_OPTION ... -- launchers/slurm_run_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH

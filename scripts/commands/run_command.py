@@ -21,10 +21,10 @@ from typing import Annotated, Any, Union
 import tyro
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, remember_options
 from benchmarks.common.system.output import ignore_output_errors
 from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import TYPED_OPTIONS, remember_options
 from scripts.commands import actions, make_targets
 from scripts.commands.command_table import COMMANDS, Command, find_command
 

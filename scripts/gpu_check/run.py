@@ -1,7 +1,7 @@
 """Everything that the suite says of GPUs, tried on the GPU of this machine, in the order of what it is worth.
 
     python -m scripts.gpu_check.run --list            # the checks, and the command of each
-    make gpu-check RESULTS=results/gpu-check          # run them; called again, it goes on from there
+    ./bench gpu-check --results results/gpu-check   # run them; called again, it goes on from there
 
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
@@ -25,12 +25,12 @@ import tyro
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
@@ -140,7 +140,7 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
     """A folder holds a dry run or a real one. Raises UserError where it holds the other."""
     path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
     if path.exists() and path.read_text().strip() != mode:
-        other = f"choose {typed_option('RESULTS', '')}"
+        other = f"choose {option_as_typed('RESULTS', '')}"
         raise UserError(f"{results} holds a {path.read_text().strip()} check, and this is a {mode}; {other}")
     write_text_atomically(path, mode + "\n")
 
@@ -162,7 +162,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:
-        again = make_command("report", MEASURE="no", RESULTS=results)
+        again = f"{bench_command('report', results=results)} --no-measure"
         print(f"warning: no time was left for the report; {again} writes it")
         return False
 
@@ -186,7 +186,8 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
         print(f"failed: {', '.join(failed)}")
     if not_here := [*found.values()].count(ELSEWHERE):
         print(
-            f"{plural(not_here, 'check')} of this folder did not run here; {typed_option('RETRY', ELSEWHERE)} runs them"
+            f"{plural(not_here, 'check')} of this folder did not run here; "
+            f"{option_as_typed('RETRY', ELSEWHERE)} runs them"
         )
     return int(bool(failed))
 

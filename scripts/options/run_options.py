@@ -3,7 +3,7 @@
     set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
 
 A launcher, a Slurm job and the record of a set (environment.json) know an option as an environment variable. The table
-VARIABLES of benchmarks/common/system/typed_options.py is the one place that says which.
+VARIABLES of benchmarks/common/system/options_as_typed.py is the one place that says which.
 scripts/runner/make_variables.py reads the variables and checks each value. Imports nothing heavy: --help reads this
 module.
 """
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import tyro
 
-from benchmarks.common.system.typed_options import VARIABLES
+from benchmarks.common.system.options_as_typed import VARIABLES
 
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]

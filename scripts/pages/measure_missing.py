@@ -15,8 +15,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
@@ -40,13 +40,13 @@ def measure(results: Path) -> int:
     if not (results / "runs.csv").exists():
         return 0
     if why := preflight.why_not_writable(results):  # nobody measures beside what was measured elsewhere
-        raise UserError(f"{why}; {typed_option('MEASURE', 'no')} draws its report")
+        raise UserError(f"{why}; {option_as_typed('MEASURE', 'no')} draws its report")
     parts = missing_parts(results)
     if parts and (why := why_not_here(hardware_of_set(results), hardware_here())):
         print(describe_unmeasured(results, parts, why), flush=True)
         return 0
     if parts:
-        print(f"measuring what the report still lacks; some minutes, or {typed_option('MEASURE', 'no')}", flush=True)
+        print(f"measuring what the report still lacks; some minutes, or {option_as_typed('MEASURE', 'no')}", flush=True)
     failed = 0
     with forward_signals() as children:
         for part in parts:

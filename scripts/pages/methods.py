@@ -12,7 +12,7 @@ import numpy
 import pandas
 
 from benchmarks.common.store.results import WARM_UP, read_table
-from scripts.pages.report_content import table_rows
+from scripts.pages.report_tables import table_rows
 from scripts.sets.accuracy import seeds
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH

@@ -33,7 +33,7 @@ from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
 from scripts.pages.paper import caption, paper_tex
 from scripts.pages.provenance import environment_facts, launch_lines, reproduction_commands
-from scripts.pages.report_content import (
+from scripts.pages.report_tables import (
     COLUMN_MEANINGS,
     REPORT_COLUMNS,
     SUMMARY_COLUMNS,

@@ -9,7 +9,7 @@ import dataclasses
 import shlex
 
 from benchmarks.common.system.commands import make_assignment, shell_word
-from benchmarks.common.system.typed_options import VARIABLES
+from benchmarks.common.system.options_as_typed import VARIABLES
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES

@@ -18,7 +18,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
@@ -94,7 +94,7 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
         try:
             settings = _read_settings(results, run_id)
         except UserError as error:
-            print_warning(f"{error}; the same {typed_option('CONFIG')} and {typed_option('ARGS')} would prove it")
+            print_warning(f"{error}; the same {option_as_typed('CONFIG')} and {option_as_typed('ARGS')} would prove it")
             continue
         requested = settings["asked"]
         # rounds of one group may have seeds of their own
@@ -142,7 +142,7 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
         raise UserError(
             f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
             f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or "
-            f"choose {typed_option('STRATEGIES')}"
+            f"choose {option_as_typed('STRATEGIES')}"
         )
 
 
@@ -156,7 +156,7 @@ def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[s
         if measured not in ("", None, here):
             raise UserError(
                 f"{config.data} ({name} {here}) proves other images than {results} was measured with ({measured}); "
-                f"set {typed_option('DATA')} to these"
+                f"set {option_as_typed('DATA')} to these"
             )
     return run
 

@@ -31,7 +31,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions as Options
 from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
-from scripts.pages.report_content import scale_with_interval, table_rows
+from scripts.pages.report_tables import scale_with_interval, table_rows
 from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time

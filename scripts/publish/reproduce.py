@@ -1,4 +1,4 @@
-"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as make compare does.
+"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as `compare` does.
 
     ./bench reproduce results/published/x
 
@@ -29,8 +29,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from benchmarks.common.system.typed_options import typed_option
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
@@ -49,7 +49,9 @@ OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are 
 def main() -> int:
     published, variables = find_set(), read_variables()
     if variables.results and (variables.results / NAME).exists():
-        raise UserError(f"{typed_option('RESULTS', variables.results)} is a published set; leave it out for a new one")
+        raise UserError(
+            f"{option_as_typed('RESULTS', variables.results)} is a published set; leave it out for a new one"
+        )
     manifest = read_manifest(published)
     if lines := find_faults(published, manifest):
         raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
@@ -136,7 +138,7 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
         raise UserError(f"{where}: {why}, and cannot be run again from here")
     ranks_here, num_gpus = requested["ranks"] // requested["nodes"], machine.num_gpus()
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
-        others = f"{typed_option('STRATEGIES')} takes others"
+        others = f"{option_as_typed('STRATEGIES')} takes others"
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
     place = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
@@ -147,7 +149,7 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
 
 
 def check_device(run: dict, published: Path) -> None:
-    """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
+    """Refuse other hardware, as `compare` would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
     if not (device and name) or any(os.environ.get(each) for each in OTHER_MACHINES):
@@ -194,7 +196,7 @@ def _data(requested: dict, published: Path) -> str:
         if requested.get(name) and found[name] != requested[name]:
             raise UserError(
                 f"{folder} holds other images ({found[name]}) than {published} was made with ({requested[name]}); "
-                f"give {typed_option('DATA', '')}"
+                f"give {option_as_typed('DATA', '')}"
             )
     return folder
 
@@ -230,7 +232,7 @@ def _device(chosen: Sequence[dict]) -> str:
 def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
-    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of make compare.
+    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of `compare`.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
@@ -259,7 +261,7 @@ def read_options(published: Path, results: Path | None) -> CompareOptions:
 
 
 def compare_with_published(before: ResultSet, results: Path, options: CompareOptions) -> int:
-    """Compare the runs in `results` with the published set; returns make compare's exit code."""
+    """Compare the runs in `results` with the published set; returns ./bench compare's exit code."""
     limit, day = compare.read_gate(options)
     again = load_set(results)
     print()
@@ -282,7 +284,7 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
     timed = [group.label for group in groups if group.run_windows]
     if twice := [label for label in timed if timed.count(label) > 1]:
         raise UserError(
-            f"{again.path} has {twice[0]} of several versions or machines; give a new {typed_option('RESULTS', '')}"
+            f"{again.path} has {twice[0]} of several versions or machines; give a new {option_as_typed('RESULTS', '')}"
         )
     return dataclasses.replace(again, groups=groups)
 

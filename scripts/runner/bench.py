@@ -26,9 +26,9 @@ import tyro
 
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
@@ -61,7 +61,7 @@ def find_plan(name: str) -> Plan:
 def main(name: str = "all", /) -> int:
     variables = with_images(given := read_variables())
     if variables != given:
-        print(NO_IMAGES.format(typed_option("DATA", "/path/to/imagenet")), file=sys.stderr)
+        print(NO_IMAGES.format(option_as_typed("DATA", "/path/to/imagenet")), file=sys.stderr)
     if not machine.num_gpus() and (line := unused_device_line()):
         print(line, file=sys.stderr)
     preflight.check_rendezvous()
@@ -74,8 +74,8 @@ def main(name: str = "all", /) -> int:
     num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
     if num_rounds * runs_per_round > run_plan.MAX_RUNS:
         many = f"{num_rounds} rounds of {runs_per_round} runs are more than {run_plan.MAX_RUNS} runs"
-        budget = f"give {typed_option('BUDGET')}, which adds rounds as long as there is time"
-        raise UserError(f"{many}; lower {typed_option('REPEATS')}, or {budget}")
+        budget = f"give {option_as_typed('BUDGET')}, which adds rounds as long as there is time"
+        raise UserError(f"{many}; lower {option_as_typed('REPEATS')}, or {budget}")
     runs = plan.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])

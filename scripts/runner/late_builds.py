@@ -1,7 +1,7 @@
 """Libraries that set-up left for later, since compiling them takes minutes: built right before the run that needs them.
 
 runs = late_builds.put_last(runs)               # the strategies that need such a library come last in their round
-late_builds.build_now(results, children)        # nothing is timed meanwhile
+builds = late_builds.LateBuilds(results, draw, children)   # to be called before each run; nothing is timed meanwhile
 """
 
 import contextlib
@@ -9,10 +9,13 @@ import dataclasses
 import functools
 import json
 import os
+import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.store.results import write_json
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.forward_signals import SignalForwarder
 from benchmarks.common.system.repository import ROOT
@@ -49,3 +52,24 @@ def build_now(results: Path, children: SignalForwarder) -> None:
     with contextlib.suppress(OSError, ValueError):  # it is not there, or not the suite's
         written = json.loads(read_regular_file(path, ENVIRONMENT_BYTES))
         write_json(path, {**written, "packages": installed_packages()})
+
+
+@dataclasses.dataclass
+class LateBuilds:
+    """Builds a library before the first run that needs it, where set-up has left it for later."""
+
+    results: Path
+    draw: Sequence[object]
+    children: SignalForwarder
+    spent_s: float = 0.0
+    """Seconds of all builds and of the charts before them, which no other round has."""
+
+    def __call__(self, run: Run, folder: RunFolder) -> None:
+        if not needs_build(run.strategy) or run.variables.get("SKIP"):
+            return
+        began = time.monotonic()
+        quiet = subprocess.DEVNULL
+        if run.round and self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+            print(f"charts of the runs so far: {self.results}/charts", flush=True)
+        build_now(self.results, self.children)
+        self.spent_s += time.monotonic() - began

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.common.store.results import STATUSES
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.stats.formatting import parse_percent
 
 MAX_REPEATS = 10_000
@@ -55,15 +55,15 @@ def read_variables() -> MakeVariables:
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
     retried = [status for status in STATUSES if status != "ok"]  # a round has one good run of each
     if text["RETRY"] and text["RETRY"] not in retried:
-        raise UserError(f"{typed_option('RETRY')} is {text['RETRY']!r}; choose one of {', '.join(retried)}")
+        raise UserError(f"{option_as_typed('RETRY')} is {text['RETRY']!r}; choose one of {', '.join(retried)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
     machine.node_rank()
     machine.number_from_env("CPUS_PER_TASK", "a number of cores")
     if not text["RESULTS"].isprintable():  # the plan prints it on a line, which a launcher reads
         raise UserError(
-            f"{typed_option('RESULTS')} is {text['RESULTS']!r}, which has a line end or another unprintable character; "
-            "choose another"
+            f"{option_as_typed('RESULTS')} is {text['RESULTS']!r}, which has a line end or "
+            "another unprintable character; choose another"
         )
     results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
     if results and text["RESULTS"].startswith("-"):  # programs would take it for a flag
@@ -121,18 +121,18 @@ def _positive_number(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
     digits = text.lstrip("0")
     if not (digits.isascii() and digits.isdecimal()):
-        raise UserError(f"{typed_option(name)} is {text}, but must be at least 1")
+        raise UserError(f"{option_as_typed(name)} is {text}, but must be at least 1")
     if len(digits) > len(str(MAX_REPEATS)) or int(digits) > MAX_REPEATS:
         most = f"must be at most {MAX_REPEATS}; for more rounds, call again"
-        raise UserError(f"{typed_option(name)} is {text[:40]}, but {most}")
+        raise UserError(f"{option_as_typed(name)} is {text[:40]}, but {most}")
     return int(digits)
 
 
 def _until() -> float | None:
     text = os.environ.get("UNTIL", "").strip()
-    width = parse_percent(text, typed_option("UNTIL")) if text else None
+    width = parse_percent(text, option_as_typed("UNTIL")) if text else None
     if width == 0:
-        raise UserError(f"{typed_option('UNTIL')} is 0%, which no number of rounds reaches; give a width such as 5%")
+        raise UserError(f"{option_as_typed('UNTIL')} is 0%, which no number of rounds reaches; give a width such as 5%")
     return width
 
 
@@ -143,7 +143,7 @@ def _budget_s() -> float | None:
     seconds = {"s": 1, "m": 60, "h": 3600}
     number, unit = text[:-1].strip(), text[-1:]
     if unit not in seconds or not re.fullmatch(r"[0-9]+(\.[0-9]+)?", number) or not float(number):
-        raise UserError(f"{typed_option('BUDGET')} is {text!r}, but must be a time such as 90s, 20m or 1.5h")
+        raise UserError(f"{option_as_typed('BUDGET')} is {text!r}, but must be a time such as 90s, 20m or 1.5h")
     return float(number) * seconds[unit]
 
 
@@ -154,5 +154,5 @@ def _limit_s() -> float | None:
     except ValueError:
         limit_s = -1.0
     if limit_s < 0 or limit_s == float("inf"):
-        raise UserError(f"{typed_option('TIMEOUT')} is {text!r}, but must be seconds, 0 or more; 0 is no limit")
+        raise UserError(f"{option_as_typed('TIMEOUT')} is {text!r}, but must be seconds, 0 or more; 0 is no limit")
     return None if limit_s != limit_s else limit_s

@@ -14,8 +14,8 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 from scripts.strategies.strategy_list import total_ranks_and_nodes
@@ -37,9 +37,9 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         ignored = [each for each in chosen if each not in obeyed]
         if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
             how = (
-                "only make bench-horovod_ddp reads it"
+                "only horovod_ddp reads it"
                 if ignored[0] == "HOSTS"
-                else "only make slurm-all and bench-slurm read it"
+                else "only ./bench slurm and the strategy slurm read it"
             )
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 
@@ -49,7 +49,7 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
 
     variable: what the user would change.
     """
-    num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), typed_option(variable)
+    num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option_as_typed(variable)
     total = [machine.ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
@@ -129,19 +129,19 @@ def why_not_writable(results: Path) -> str:
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):
-        return f"{typed_option('RESULTS', results)} is published, and nothing is measured into it"
+        return f"{option_as_typed('RESULTS', results)} is published, and nothing is measured into it"
     return ""
 
 
 def check_result_folder(results: Path) -> None:
     """Create the result folder; refuse one that is published, that has links inside, or that cannot be written."""
     if why := why_not_writable(results):
-        raise UserError(f"{why}; leave {typed_option('RESULTS')} out for a new set, or choose another")
-    place, named = Path(os.path.realpath(results)), typed_option("RESULTS", results)
+        raise UserError(f"{why}; leave {option_as_typed('RESULTS')} out for a new set, or choose another")
+    place, named = Path(os.path.realpath(results)), option_as_typed("RESULTS", results)
     if place == Path(os.path.realpath(ROOT / "results")):
         raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
-        raise UserError(f"{named}: there is no newest set; leave {typed_option('RESULTS')} out for a new one")
+        raise UserError(f"{named}: there is no newest set; leave {option_as_typed('RESULTS')} out for a new one")
     refuse_links(results)
     try:
         make_folder(results / "logs")

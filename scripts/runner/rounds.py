@@ -19,7 +19,7 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, last_statuses, skip_what_does_not_fit
@@ -52,19 +52,19 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
     """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil. runs: of the planned rounds."""
     if variables.num_seeds > variables.repeats:
-        needs = f"{typed_option('SEEDS', variables.num_seeds)} needs a round for each seed"
-        repeats = typed_option("REPEATS", variables.num_seeds)
+        needs = f"{option_as_typed('SEEDS', variables.num_seeds)} needs a round for each seed"
+        repeats = option_as_typed("REPEATS", variables.num_seeds)
         raise UserError(f"{needs}; give {repeats} or more, not {variables.repeats}")
     if not open_ended(variables):
         return
-    name = typed_option("UNTIL" if variables.until is not None else "BUDGET")
+    name = option_as_typed("UNTIL" if variables.until is not None else "BUDGET")
     if machine.ranks_and_nodes(1)[1] > 1 and machine.number_from_env("NNODES", "a number of nodes"):
         raise UserError(
-            f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give {typed_option('REPEATS')}"
+            f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give {option_as_typed('REPEATS')}"
         )
     if variables.until is not None and len({run.key for run in runs if run.round == 1}) < 2:
         two = "is the width of ratios, so that it needs two strategies or more"
-        raise UserError(f"{name} {two}; {typed_option('BUDGET')} goes with one")
+        raise UserError(f"{name} {two}; {option_as_typed('BUDGET')} goes with one")
 
 
 def describe_end(variables: MakeVariables) -> str:
@@ -151,7 +151,7 @@ def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, b
         widest_half_width,
     )
 
-    done, until = runs[0].round - 1, typed_option("UNTIL", format_percent(variables.until or 0))
+    done, until = runs[0].round - 1, option_as_typed("UNTIL", format_percent(variables.until or 0))
     samples, baselines = timed_samples(runs, results)
     width = widest_half_width(samples, baselines) if len(samples) > 1 else None
     known = "no half-width is known" if width is None else f"the family-wise half-width is {format_percent(width)}"
@@ -164,12 +164,12 @@ def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, b
     if not any(done in each.rounds for each in samples.values()):
         why = f"no run of round {done} was timed"
     elif round_s > left_s:
-        budget = typed_option("BUDGET", f"{variables.budget_s:g}s")
+        budget = option_as_typed("BUDGET", f"{variables.budget_s:g}s")
         why = f"{budget}: another round, of about {round_s:.0f} s, does not fit"
     elif variables.until is not None and len(samples) < 2:
         why = "only one strategy has a timed run"
     elif variables.until is not None and variables.budget_s is None and done >= MAX_ROUNDS:
-        why = f"{MAX_ROUNDS} rounds are the most without {typed_option('BUDGET')}"
+        why = f"{MAX_ROUNDS} rounds are the most without {option_as_typed('BUDGET')}"
     if variables.until is not None:
         print(
             f"{until} is not reached: {known}{estimate_rounds(width, variables.until, done)}"

@@ -7,7 +7,7 @@ import signal
 
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner.telemetry import Sampler
 
@@ -46,7 +46,8 @@ SLURM_ENDED = {
     "CANCELLED": ("interrupted", "by scancel"),
     "TIMEOUT": (
         "timeout",
-        f"at the job's time limit; raise {typed_option('TIME', '')}, or add --checkpoint-dir to be requeued and resume",
+        f"at the job's time limit; raise {option_as_typed('TIME', '')}, "
+        "or add --checkpoint-dir to be requeued and resume",
     ),
     "NODE_FAIL": ("failed", "a node went down"),
     "PREEMPTED": ("interrupted", "by a job of higher priority; with --checkpoint-dir it would resume"),
@@ -83,7 +84,7 @@ def find_status(ended: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
         return {"status": "interrupted", "reason": why_interrupted(ended, folder)}
     if ended.timed_out_after_s:
         hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
-        slow = f"; the stacks are in the log; raise {typed_option('TIMEOUT')} if the run is only slow"
+        slow = f"; the stacks are in the log; raise {option_as_typed('TIMEOUT')} if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {ended.limit_s:g} s{hung}{slow}"}
     if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}

@@ -29,10 +29,10 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, read_regular_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import late_builds, processes
-from scripts.runner.rendezvous import remove_rendezvous
+from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
 from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
 
@@ -61,7 +61,7 @@ def run_planned(
     with lock_result_set(results), forward_signals() as children:
         link_latest(results)
         first_charts = FirstCharts(results, draw, children)
-        builds = LateBuilds(results, draw, children)
+        builds = late_builds.LateBuilds(results, draw, children)
         launchers = Launchers(before_run=builds, after_run=first_charts)
         began, num_done = time.monotonic(), 0
         skipped: set[str] = set()
@@ -126,27 +126,6 @@ class FirstCharts:
         quiet = subprocess.DEVNULL
         if self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
             print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
-
-
-@dataclasses.dataclass
-class LateBuilds:
-    """Builds a library before the first run that needs it, where set-up has left it for later."""
-
-    results: Path
-    draw: Sequence[object]
-    children: SignalForwarder
-    spent_s: float = 0.0
-    """Seconds of all builds and of the charts before them, which no other round has."""
-
-    def __call__(self, run: Run, folder: RunFolder) -> None:
-        if not late_builds.needs_build(run.strategy) or run.variables.get("SKIP"):
-            return
-        began = time.monotonic()
-        quiet = subprocess.DEVNULL
-        if run.round and self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
-            print(f"charts of the runs so far: {self.results}/charts", flush=True)
-        late_builds.build_now(self.results, self.children)
-        self.spent_s += time.monotonic() - began
 
 
 def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) -> str:
@@ -248,7 +227,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
             lock = stack.enter_context(locked(results / ".suite", limit_s=0))
         except TimeoutError:
             raise UserError(
-                f"{results} is in use {describe_holder(results)}; choose another {typed_option('RESULTS', '')}"
+                f"{results} is in use {describe_holder(results)}; choose another {option_as_typed('RESULTS', '')}"
             ) from None
         os.set_inheritable(lock, True)
         write_text_atomically(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")

@@ -27,13 +27,13 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
 from scripts.runner.co_tenants import CoreCounters
-from scripts.runner.rendezvous import remove_rendezvous
+from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
@@ -160,7 +160,7 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
-    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_job.sh
+    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh
     with open(folder.log, "ab") as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
@@ -288,7 +288,7 @@ def command() -> int:
     try:
         return main(tyro.cli(Options, args=words[:split]), words[split + 1 :])
     except OSError as error:  # such as a full disk under the log
-        remedy = f"free space, or choose another {typed_option('RESULTS', '')}"
+        remedy = f"free space, or choose another {option_as_typed('RESULTS', '')}"
         print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
         return 1
 

@@ -23,7 +23,7 @@ import tyro
 
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.options.data_options import CheckDataOptions as Options
 
 EXPECTED_LAYOUT = (
@@ -86,7 +86,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     if not os.path.isdir(data):
         what = "is not a folder" if os.path.lexists(data) else "does not exist"
         raise ValueError(
-            f"{data!r} {what}; set {typed_option('DATA')} to a folder with train/<class>/ and val/<class>/"
+            f"{data!r} {what}; set {option_as_typed('DATA')} to a folder with train/<class>/ and val/<class>/"
         )
     train, val = count_part(data, "train"), count_part(data, "val")
     if unknown := val.keys() - train.keys():

@@ -30,7 +30,7 @@ import tyro
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.options.data_options import MakeDatasetOptions as Options
 
 MADE_BY = "scripts.setup.make_dataset"
@@ -95,14 +95,14 @@ def photograph_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             "scikit-image, whose photographs this cuts, is not installed: "
-            f"run `make setup`, or set {typed_option('DATA')} to a folder of your own"
+            f"run ./bench setup, or set {option_as_typed('DATA')} to a folder of your own"
         )
     folder = Path(spec.submodule_search_locations[0], "data")
     for photograph in PHOTOGRAPHS.values():
         if not (folder / photograph.file).is_file():
             raise ValueError(
                 f"scikit-image {version('scikit-image')} does not ship {photograph.file}: "
-                f"install version 0.26, or set {typed_option('DATA')} to a folder of your own"
+                f"install version 0.26, or set {option_as_typed('DATA')} to a folder of your own"
             )
     return folder
 

@@ -31,8 +31,8 @@ from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, sync_folder
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from benchmarks.common.system.typed_options import typed_option
 from scripts.options.data_options import PackOptions as Options
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
@@ -53,7 +53,7 @@ def main(options: Options) -> None:
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
-        raise UserError(f"cannot read {root}: {error}; {typed_option('DATA')} must hold train/ and val/") from None
+        raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
     todo = {part: one for part, one in listings.items() if not is_complete(pack_path(config, part), images)}
     sizes = {part: estimate_bytes(config, part, listing) for part, listing in todo.items()}
     check_free_space(pack_path(config, "train").parent, sum(sizes.values()))

@@ -63,7 +63,7 @@ KINDS = (
     ("pack", "scripts.setup.pack"),
     ("launcher", "launchers/"),
     ("submitter", "slurm_submit.sh"),
-    ("job script", "slurm_job.sh"),
+    ("job script", "slurm_run_job.sh"),
     ("srun", "srun"),
 )
 VICTIMS = {

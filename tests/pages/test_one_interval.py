@@ -10,7 +10,7 @@ import pytest
 from scripts.charts.plot import summary_table
 from scripts.charts.throughput import speedup_chart
 from scripts.pages.headline import headline
-from scripts.pages.report_content import table_rows
+from scripts.pages.report_tables import table_rows
 from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
 from scripts.sets import compare
 from scripts.sets.result_set import BASELINE, load_set

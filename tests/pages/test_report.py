@@ -24,7 +24,7 @@ from scripts.charts import step_chart as report_charts
 from scripts.charts.figures import paper_column
 from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
-from scripts.pages import report_content
+from scripts.pages import report_tables
 from scripts.pages.headline import headline
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
@@ -205,7 +205,7 @@ def test_the_first_table_has_six_columns_and_the_rest_is_folded(written):
     cells = [re.split(r"(?<!\\)\|", line) for line in table[2 : table.index("")]]
     speeds = [each[2].split()[0] for each in cells if "skipped" not in each[2]]
     assert len(speeds) == 4 and speeds == sorted(speeds, key=float, reverse=True)
-    rows = report_content.summary_rows(results := load_set(folder), report_content.table_rows(results))
+    rows = report_tables.summary_rows(results := load_set(folder), report_tables.table_rows(results))
     assert rows[-1]["strategy"] == "apex_ddp" and rows[-1]["images/s"] == "1 skipped"
     (single,) = [row for row in rows if row["strategy"] == "single"]
     assert single["x single"] == "baseline" and single["same update?"] == "yes" and "[" not in single["memory MB"]
@@ -242,7 +242,7 @@ def test_the_table_has_the_measured_numbers(written):
     # Throughput and interval, MFU against the peak of both ranks, the equivalence column, the skipped strategy.
     folder, _, _ = written
     results = load_set(folder)
-    rows = {row["strategy"]: row for row in report_content.table_rows(results)}
+    rows = {row["strategy"]: row for row in report_tables.table_rows(results)}
     ddp, group = rows["ddp"], next(group for group in results.groups if group.label == "ddp")
     assert ddp["images/s"] == f"{group.throughput.value:.1f} [{group.throughput.low:.1f}, {group.throughput.high:.1f}]"
     assert ddp["MFU %"] == f"{100 * group.throughput.value * 1e9 / (2 * 0.2e12):.1f}", "of a peak measured once"
@@ -250,7 +250,7 @@ def test_the_table_has_the_measured_numbers(written):
     assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
     assert rows["apex_ddp"]["same update?"] == "skipped"
-    assert rows["horovod_ddp"]["same update?"] == "no proof yet: make verify"
+    assert rows["horovod_ddp"]["same update?"] == "no proof yet: ./bench verify"
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
 
@@ -279,7 +279,7 @@ def test_efficiency_has_the_interval_of_the_speed_up(tmp_path):
         add_runs(tmp_path, strategy, speed, world_size=ranks, batch_per_device=16, global_batch=16 * ranks)
     results = load_set(tmp_path)
     over = results.over_baseline["ddp"]
-    (row,) = [row for row in report_content.table_rows(results) if row["strategy"] == "ddp"]
+    (row,) = [row for row in report_tables.table_rows(results) if row["strategy"] == "ddp"]
     assert row["efficiency"] == f"{over.value / 2:.2f} [{over.low / 2:.2f}, {over.high / 2:.2f}]"
 
 
@@ -425,8 +425,17 @@ def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
     (found,) = busy(loads, two)
     assert "5 % of its cores' time or more in 2 of 10 runs, up to 12 %" in found
     assert busy([3.0, *[0.2] * 9], [1.0] * 10) == []  # the first load is that of the set-up, which ended before
-    (found,) = busy(loads, None)  # an older suite, or Slurm alone: the load is all there is
+    (found,) = busy(loads, None)  # an older suite: the load is all there is
     assert "busy before 9 later runs" in found
+
+
+@pytest.mark.parametrize(("strategy", "variables"), [("slurm", {}), ("ddp", {"ALLOCATION": "17"})])
+def test_the_load_of_another_machine_is_no_busy_machine(tmp_path, strategy, variables):
+    """Protects sets of Slurm alone from a warning about the node that submits: its load is not that of the ranks'
+    nodes, and what others took there is unknown. Mutants: either half of under_slurm."""
+    (tmp_path / "environment.json").write_text(json.dumps({"num_cores": 2, "variables": variables}))
+    add_runs(tmp_path, strategy, 100, load_average=7)
+    assert find_warnings(load_set(tmp_path)) == []
 
 
 def test_strategies_of_another_day_are_named(tmp_path):
@@ -536,7 +545,7 @@ def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
         for name in ("set", "no")
     ]
     assert [each.returncode for each in done] == [0, 2], done[0].stderr + done[1].stderr
-    assert len(done[1].stderr.splitlines()) == 1 and "bench-all" in done[1].stderr
+    assert len(done[1].stderr.splitlines()) == 1 and "./bench run" in done[1].stderr
 
 
 @pytest.mark.parametrize("seed", range(3))

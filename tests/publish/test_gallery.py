@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 from result_sets import change, write_set
 
-from scripts.pages.report_content import table_rows
+from scripts.pages.report_tables import table_rows
 from scripts.publish import gallery, manifest
 from scripts.publish.publishable import RULE
 from scripts.sets.result_set import load_set

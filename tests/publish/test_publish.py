@@ -51,7 +51,7 @@ def setting(column, cell, strategy="ddp", repeat="3"):
 @pytest.mark.parametrize(
     ("table", "changed", "words"),
     [
-        ("runs", setting("status", "failed"), ["ddp, round 3: failed: ", "RETRY=failed"]),
+        ("runs", setting("status", "failed"), ["ddp, round 3: failed: ", "--retry failed"]),
         ("runs", setting("dirty", "yes"), ["local changes", "commit them"]),
         ("runs", setting("commit", "def"), ["2 commits (abc, def)"]),
         ("runs", setting("commit", ""), ["without a commit"]),
@@ -59,12 +59,16 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("runs", setting("load_average", "7", "single", "0"), ["busy before the first run"]),
         ("runs", setting("oversubscribed", "yes"), ["ddp: oversubscribed"]),
         ("runs", setting("started_at", "2026-11-28T03:00:00+00:00"), ["ddp: runs of another session"]),
-        ("runs", lambda frame: frame[frame.repeat != "3"], ["ddp has 4 of at least 5 rounds", "REPEATS=5"]),
+        (
+            "runs",
+            lambda frame: frame[frame.repeat != "3"],
+            ["ddp has 4 of at least 5 rounds", "./bench run --repeats 5"],
+        ),
         ("runs", lambda frame: frame[frame.strategy != "single"], ["no timed runs of single"]),
         ("runs", lambda frame: frame[frame.repeat != "0"], ["no run of round 0 warmed the machine", "new set"]),
         ("runs", setting("images_per_s", "", "single", "0"), ["no run of round 0 warmed the machine"]),
         ("runs", setting("position", ""), ["ddp: 1 of 5 runs without a place in the order", "new set"]),
-        ("equivalence", lambda frame: frame[frame.strategy != "ddp"], ["ddp: no proof yet: make verify"]),
+        ("equivalence", lambda frame: frame[frame.strategy != "ddp"], ["ddp: no proof yet: ./bench verify"]),
         ("equivalence", lambda frame: frame.assign(verdict="failed"), ["single: NO: ", "ddp: NO: "]),
         ("equivalence", lambda frame: frame.assign(asked=frame.asked.str.replace('"seed":0', '"seed":1')), ["seed"]),
         ("settings", lambda frame: frame[:0], ["settings were not recorded"]),
@@ -89,7 +93,7 @@ def test_local_changes_in_the_settings_are_found(tmp_path):
 def test_a_missing_file_is_named_with_its_command(own, name):
     (own / name).unlink()
     (line,) = missing_files(own)
-    assert f"lacks {name}; make " in line and line.endswith(f" RESULTS='{own}'")
+    assert f"lacks {name}; ./bench " in line and line.endswith(f" --results '{own}'")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from support import ROOT, environment, put
 
 from benchmarks.common.store.results import read_table
-from scripts.runner import late_builds, schedule
+from scripts.runner import late_builds
 from scripts.runner.run_plan import plan_strategies
 from scripts.setup import libraries
 
@@ -75,7 +75,7 @@ def test_charts_come_before_a_build_and_a_build_before_its_run(make_variables, t
     monkeypatch.setattr(late_builds, "VENV", tmp_path)
     monkeypatch.setenv("PYTHON", str(tmp_path / "bin/python"))
     monkeypatch.delenv("SETUP", raising=False)
-    builds = schedule.LateBuilds(tmp_path, ["draw"], Children())
+    builds = late_builds.LateBuilds(tmp_path, ["draw"], Children())
     for run in (waiting, dataclasses.replace(waiting, round=0)):
         (tmp_path / libraries.MARK).write_text("horovod")
         commands.clear()

@@ -234,7 +234,7 @@ def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
     """Protects the first command of a stranger."""
     env = environment(PYTHON=tmp_path / "nowhere", RESULTS=tmp_path / "a set")
     done = subprocess.run([ROOT / "launchers/single.sh"], env=env, capture_output=True, text=True)
-    assert done.returncode == 2 and "run: make setup" in done.stderr
+    assert done.returncode == 2 and "run: ./bench setup" in done.stderr
 
 
 # --- all of them --------------------------------------------------------------------------------------------------
@@ -443,13 +443,13 @@ def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
 
 
 def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
-    """Protects jobs from ending for good at their time limit: slurm_job.sh requeues where there are checkpoints."""
+    """Protects jobs from ending for good at their time limit: slurm_run_job.sh requeues where there are checkpoints."""
     config = tmp_path / "own.yaml"
     config.write_text("checkpoint_dir: some where\nworkers: 0\n")
     assert suite.run(REPEATS=1, STRATEGIES="single", CONFIG=config).returncode == 0
     (call,) = [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]
     assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where" / "single-1")
-    job = [ROOT / "launchers/slurm_job.sh", "echo", "words"]
+    job = [ROOT / "launchers/slurm_run_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)

@@ -54,7 +54,7 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert done.returncode == 0, done.stderr
     shape = {"--nodes": "2", "--ntasks-per-node": "4", "--cpus-per-task": "2", "--partition": "short", "--time": "30"}
     assert {flag: after(words, flag) for flag in shape} == shape
-    assert "--requeue" in words and words[-1] == "launchers/slurm_suite.sh"
+    assert "--requeue" in words and words[-1] == "launchers/slurm_all_job.sh"
     expected = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
     assert {name: env[name] for name in expected} == expected
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
@@ -124,7 +124,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
         (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
     nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]"}
     env = environment(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", RESULTS=tmp_path, **nodes)
-    script = ROOT / "launchers/slurm_suite.sh"
+    script = ROOT / "launchers/slurm_all_job.sh"
     job = subprocess.Popen([script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until((tmp_path / "began").exists, "the loop runs", 20)
     job.send_signal(signal.SIGUSR1)

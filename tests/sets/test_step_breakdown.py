@@ -9,7 +9,7 @@ from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
 from scripts.charts.step_chart import step_bars
-from scripts.pages.report_content import table_rows
+from scripts.pages.report_tables import table_rows
 from scripts.sets.result_set import load_set
 from scripts.sets.step_breakdown import (
     PHASES,

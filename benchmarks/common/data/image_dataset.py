@@ -16,7 +16,7 @@ from benchmarks.common.data.decode import Decoded, Decoder, describe_error
 from benchmarks.common.data.listing import ImageListing, list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 
 MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
 
@@ -54,7 +54,7 @@ class FolderSource:
             self.listing: ImageListing = list_images(folder)
         except OSError as error:
             raise UserError(
-                f"cannot read {folder}: {error}; {typed_option('DATA')} must hold train/ and val/"
+                f"cannot read {folder}: {error}; {option_as_typed('DATA')} must hold train/ and val/"
             ) from None
         if not len(self.listing):
             raise UserError(f"{folder} holds no class folder with images; expected {folder}/<class>/*.JPEG")

@@ -15,7 +15,7 @@ from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 
 AllReduce = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over all ranks and returns the result on each of them."""
@@ -52,7 +52,7 @@ def start_rank(
     if use_cuda and info.local_rank >= num_gpus:
         raise UserError(
             f"rank {info.rank} wants GPU {info.local_rank}, but {num_gpus} can be seen; "
-            f"lower {typed_option('NPROC')} (or tasks per node), or free CUDA_VISIBLE_DEVICES"
+            f"lower {option_as_typed('NPROC')} (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         )
     device = torch.device("cuda", info.local_rank) if use_cuda else torch.device("cpu")
     capability = None

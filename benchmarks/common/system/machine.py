@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
 MAX_DIGITS = 9  # more than any machine has of anything
@@ -27,7 +27,7 @@ def number_from_env(name: str, what: str, least: int = 1) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > MAX_DIGITS or int(text) < least:
-        raise UserError(f"{typed_option(name)} is {text[:40]!r}, but must be {what}, {least} or more")
+        raise UserError(f"{option_as_typed(name)} is {text[:40]!r}, but must be {what}, {least} or more")
     return int(text)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.output import ignore_output_errors
-from benchmarks.common.system.typed_options import typed_option
 
 Errors = tuple[type[Exception], ...]
 
@@ -34,7 +34,7 @@ def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), 
         if not writes:
             raise
         print(
-            f"error: {error.filename or writes}: {error.strerror}; choose another {typed_option('RESULTS', '')}",
+            f"error: {error.filename or writes}: {error.strerror}; choose another {option_as_typed('RESULTS', '')}",
             file=sys.stderr,
         )
     return 2

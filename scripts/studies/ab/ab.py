@@ -33,8 +33,8 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from benchmarks.common.system.typed_options import typed_option
 from scripts.runner import preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
@@ -86,7 +86,9 @@ class RunFailed(Exception):
 def main(found: dict[str, Any] | None = None) -> int:
     """Compare A and B, which are in the environment with all other variables. found: gets the result, for --json."""
     variables = read_variables()
-    limit = parse_percent(os.environ["FAIL_OVER"], typed_option("FAIL_OVER")) if os.environ.get("FAIL_OVER") else None
+    limit = (
+        parse_percent(os.environ["FAIL_OVER"], option_as_typed("FAIL_OVER")) if os.environ.get("FAIL_OVER") else None
+    )
     most = variables.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
     if not variables.strategy:
         raise UserError("no strategy is given; for example: ./bench ab HEAD~1 tree: --strategy ddp")
@@ -102,7 +104,7 @@ def main(found: dict[str, Any] | None = None) -> int:
     if os.environ.get("PLAN") == "yes":
         return 0
     if variables.results and (variables.results / "ab.json").exists():
-        another = f"choose another {typed_option('RESULTS', '')}"
+        another = f"choose another {option_as_typed('RESULTS', '')}"
         raise UserError(f"{variables.results} holds a comparison already, of another session; {another}")
     results = preflight.open_result_set(variables.results, "ab-")
     with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
@@ -211,7 +213,8 @@ def run_rounds(
         round_number, began = len(paired.first) + 1, time.monotonic()
         if budget_s is not None and began - paired.began + longest_s > budget_s:
             print(
-                f"{typed_option('BUDGET', f'{budget_s:g}s')}: another round, of about {longest_s:.0f} s, does not fit"
+                f"{option_as_typed('BUDGET', f'{budget_s:g}s')}: another round, "
+                f"of about {longest_s:.0f} s, does not fit"
             )
             break
         order = pair if round_number % 2 else pair[::-1]

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
@@ -93,7 +93,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
             if name in groups and groups[name].run_windows:
                 raise UserError(
                     f"{results.path} has {name} in several settings: {groups[name].label}, and {group.label}; "
-                    f"measure into a set of its own: {typed_option('RESULTS', 'results/new')}"
+                    f"measure into a set of its own: {option_as_typed('RESULTS', 'results/new')}"
                 )
             groups[name] = group
     baseline = groups.get(BASELINE)

@@ -26,9 +26,9 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions as Options
 from scripts.stats.formatting import format_interval
@@ -58,7 +58,7 @@ def main(options: Options) -> int:
     if options.rounds < 2 or options.largest < SMALLEST_BYTES:
         raise UserError("an interval needs --rounds 2 or more, and a size --largest 1024 or more")
     if num_ranks < 2:
-        raise UserError(f"an all-reduce needs two ranks; set {typed_option('NPROC', 2)} or more")
+        raise UserError(f"an all-reduce needs two ranks; set {option_as_typed('NPROC', 2)} or more")
     paths = choose_paths(options.only)
     rows = []
     num_sizes = len(message_sizes(options.largest))

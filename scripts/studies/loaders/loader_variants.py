@@ -27,7 +27,7 @@ from benchmarks.common.data.loaders import build_loaders, open_datasets
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.options.data_options import PackOptions
 from scripts.setup import pack
 
@@ -122,7 +122,7 @@ def check_disk_space(data: str, folder: Path) -> None:
         some = range(0, len(listing), max(1, len(listing) // NUM_SIZED_IMAGES))
         size += len(listing) * sum(os.path.getsize(listing.path(index)) for index in some) / len(some)
     if DISK_FACTOR * size > free:
-        folder_of_some = f"give {typed_option('DATA')} a folder of some thousand images, or none"
+        folder_of_some = f"give {option_as_typed('DATA')} a folder of some thousand images, or none"
         raise UserError(
             f"all of {data} is packed and copied first, which takes about {DISK_FACTOR * size / 1e9:.3g} GB in "
             f"{folder.parent}, and {free / 1e9:.3g} GB are free; {folder_of_some}, or TMPDIR a larger disk"

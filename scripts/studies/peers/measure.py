@@ -33,9 +33,9 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from benchmarks.common.system.typed_options import typed_option
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import PeersOptions as Options
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -99,7 +99,7 @@ def main(options: Options) -> int:
     limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_result_set(variables.results, "peers-")
     if (results / "peers.csv").exists():
-        another = f"choose another {typed_option('RESULTS', '')}"
+        another = f"choose another {option_as_typed('RESULTS', '')}"
         raise UserError(f"{results} has peers of another session; {another}, or move peers.csv away")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
     available = [peer for peer in chosen if peer.name not in why_not]
@@ -221,7 +221,7 @@ def wait_for(child: subprocess.Popen[str], limit_s: float | None) -> tuple[str, 
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             limit = limit_s or 0.0
-            more = typed_option("TIMEOUT", f"{2 * limit:g}")
+            more = option_as_typed("TIMEOUT", f"{2 * limit:g}")
             raise UserError(f"ended with no result, after {limit:g} s; {more} gives it more") from None
     return stdout, stderr, child.returncode
 

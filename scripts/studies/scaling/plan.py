@@ -9,7 +9,7 @@ import os
 from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, make_runs
@@ -26,7 +26,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
 
     if not variables.strategy or not variables.ranks:
-        both = f"{typed_option('STRATEGY')} and {typed_option('RANKS')}"
+        both = f"{option_as_typed('STRATEGY')} and {option_as_typed('RANKS')}"
         raise UserError(f"{both} must be set; for example: ./bench study scaling --strategy ddp --ranks 1 2 4")
     strategy, ranks = strategy_list.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
     config, most = load_config(variables.flags), ranks[-1]
@@ -53,12 +53,16 @@ def parse_ranks(text: str) -> list[int]:
         word.isascii() and word.isdecimal() and len(word) <= machine.MAX_DIGITS and int(word) > 0 for word in words
     ]
     if not all(valid) or len(words) > MAX_VALUES:
-        raise UserError(f"{typed_option('RANKS')} is {text[:80]!r}, but must be some numbers of ranks, such as 1 2 4")
+        raise UserError(
+            f"{option_as_typed('RANKS')} is {text[:80]!r}, but must be some numbers of ranks, such as 1 2 4"
+        )
     if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
-        raise UserError(f"{typed_option('RANKS')} are numbers of ranks on this machine; leave {elsewhere[0]} out")
+        raise UserError(f"{option_as_typed('RANKS')} are numbers of ranks on this machine; leave {elsewhere[0]} out")
     ranks = sorted({int(word) for word in words})
     if len(ranks) < 2:
-        raise UserError(f"{typed_option('RANKS')} is {text!r}: one number of ranks shows no scaling; give two or more")
+        raise UserError(
+            f"{option_as_typed('RANKS')} is {text!r}: one number of ranks shows no scaling; give two or more"
+        )
     return ranks
 
 

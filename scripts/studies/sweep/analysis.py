@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from benchmarks.common.store.results import format_cell, lock_tables, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
@@ -60,7 +60,7 @@ def several_settings_error(results: ResultSet, first: RunGroup, second: RunGroup
     """The error that two groups differ in other settings, so that one curve cannot have both."""
     return UserError(
         f"{results.path} has such runs in several settings: {first.label}, and {second.label}; measure into a set of "
-        f"its own: {typed_option('RESULTS', 'results/new')}"
+        f"its own: {option_as_typed('RESULTS', 'results/new')}"
     )
 
 

@@ -9,7 +9,7 @@ from benchmarks.common.config.config import find_field, load_config
 from benchmarks.common.config.settings import NOT_COMPARED, READERS
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.typed_options import typed_option
+from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
@@ -24,16 +24,17 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     else with each value. Raises UserError for any value that is none."""
     for name in ("strategy", "key", "values"):
         if not getattr(variables, name):
-            raise UserError(f"{typed_option(name.upper())} is not set; for example: {EXAMPLE}")
+            raise UserError(f"{option_as_typed(name.upper())} is not set; for example: {EXAMPLE}")
     strategy, key = strategy_list.parse_strategy(variables.strategy), find_field(variables.key)
     if key in NOT_COMPARED:
         raise UserError(
-            f"{typed_option('KEY', key)} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option"
+            f"{option_as_typed('KEY', key)} cannot change what is measured ({NOT_COMPARED[key]}); sweep another option"
         )
     values = [*dict.fromkeys(variables.values.split())]
     if len(values) > MAX_VALUES:
         raise UserError(
-            f"{typed_option('VALUES')} holds {len(values)} values, but must be at most {MAX_VALUES}; sweep some of them"
+            f"{option_as_typed('VALUES')} holds {len(values)} values, but must be at most {MAX_VALUES}; "
+            "sweep some of them"
         )
     own = [value_flags(key, text) for text in values]
     configs = [(load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip()) for flags in own]

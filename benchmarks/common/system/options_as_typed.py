@@ -1,6 +1,6 @@
 """How the user typed an option: `--repeats 5` after ./bench, `REPEATS=5` with make or before a launcher.
 
-    print(f"lower {typed_option('REPEATS')}")
+    print(f"lower {option_as_typed('REPEATS')}")
 
 An option of ./bench reaches launchers, jobs and the record of a set as an environment variable. VARIABLES is the one
 place that says which. A message names the option as its reader typed it: `./bench COMMAND` lists the options that
@@ -59,7 +59,7 @@ def remember_options(names: Iterable[str]) -> None:
     os.environ[TYPED_OPTIONS] = " ".join(["--", *names])
 
 
-def typed_option(variable: str, value: object = None) -> str:
+def option_as_typed(variable: str, value: object = None) -> str:
     """The option that has this variable, as the user types it; with a value, as the user types both.
 
     `--measure` with the value `no` is --no-measure. A variable that the typed command has no option for keeps its name.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The batch job of launchers/slurm_all.sh: runs the loop on the job's first node. Near the time limit it ends the run in
-# progress, whose row says so, and puts the job back into the queue; started again, the loop goes on with what is missing.
+# The batch job of launchers/slurm_all.sh, which is all runs of a set: calls all.sh on the job's first node. Near the time
+# limit it ends the run in progress, whose row says so, and puts the job back into the queue; started again, the job goes on
+# with what is missing.
 set -uo pipefail
 unset CDPATH PYTHONSAFEPATH
 source launchers/cluster.sh

@@ -1,6 +1,6 @@
 """Messages name an option as their reader typed it: --until after ./bench, UNTIL with make and launchers.
 
-.venv/bin/python -m pytest tests/commands/test_typed_options.py
+.venv/bin/python -m pytest tests/commands/test_options_as_typed.py
 """
 
 import ast
@@ -10,7 +10,7 @@ import subprocess
 import pytest
 from support import ROOT, SYNTHETIC_YAML, environment
 
-from benchmarks.common.system.typed_options import VARIABLES, remember_options, typed_option
+from benchmarks.common.system.options_as_typed import VARIABLES, option_as_typed, remember_options
 from scripts.commands.command_table import COMMANDS
 from scripts.commands.run_command import options_class, typed_names
 
@@ -53,11 +53,11 @@ def test_a_message_names_what_was_typed(tmp_path, command, words):
 def test_an_option_is_written_as_it_is_typed(monkeypatch):
     """Protects the four forms, and a variable for which the typed command has no option."""
     monkeypatch.setenv("TYPED_OPTIONS", "")
-    assert (typed_option("RESULTS"), typed_option("RESULTS", "x")) == ("RESULTS", "RESULTS=x")
+    assert (option_as_typed("RESULTS"), option_as_typed("RESULTS", "x")) == ("RESULTS", "RESULTS=x")
     remember_options(["results", "plan", "measure", "timeout_s"])
     forms = [("RESULTS", "x"), ("PLAN", "yes"), ("MEASURE", "no"), ("TIMEOUT", 9), ("NNODES", 2), ("ARGS", None)]
     expected = ["--results x", "--plan", "--no-measure", "--timeout-s 9", "NNODES=2", "the words after --"]
-    assert [typed_option(*form) for form in forms] == expected
+    assert [option_as_typed(*form) for form in forms] == expected
 
 
 def test_every_name_of_a_command_is_one_of_its_flags():
@@ -84,7 +84,7 @@ def messages(text: str) -> list[str]:
 
 
 def test_no_message_has_a_variable_by_name():
-    """Protects the rule in the next message, too. Mutant: any typed_option as plain text again."""
+    """Protects the rule in the next message, too. Mutant: any option_as_typed as plain text again."""
     paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]
     found = {
         f"{path.relative_to(ROOT)}: {text}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The batch job of launchers/slurm.sh: runs a command such as srun, and where the time limit nears,
+# The batch job of launchers/slurm.sh, which is one run: runs its command, such as srun, and where the time limit nears,
 # lets it write a checkpoint and puts the job back into the queue, to resume from it.
 set -uo pipefail
 unset CDPATH PYTHONSAFEPATH
