@@ -238,7 +238,7 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "backend, version", [("nccl", "2.28.9"), ("nccl-legacy", "2.28.9"), ("horovod-nccl", ""), ("gloo", ""), ("none", "")]
+    "backend, version", [("nccl", "2.28.9"), ("nccl-legacy", "2.28.9"), ("horovod-nccl", ""), ("gloo", "")]
 )
 def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, version):
     """Protects the comparison of sets: hybrid_parallel's backend is `nccl-legacy` with torch 2.15, and another NCCL is
