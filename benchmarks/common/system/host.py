@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from benchmarks.common.system.machine import num_cores
+
 HASH_DIGITS = 12
 BOARD_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name", "board_version")  # without root's rights
 VECTOR_FLAGS = re.compile(r"(avx|amx|sse|ssse|fma|f16c|bmi|vnni|sve|sme(?!p)|asimd|neon|bf16|i8mm)\w*")
@@ -49,7 +51,7 @@ NONE = "none"
 def machine_facts() -> dict[str, int | str]:
     """Cores that this process may use, vector flags (a hash), Linux kernel and host."""
     return {
-        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores": num_cores(),
         "cpu_flags": _hash(vector_flags()),
         "kernel": platform.release(),
         "host": host(os.environ),
