@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import Sharding, build_loaders
+from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
 from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
@@ -29,7 +29,8 @@ def build(config: Config) -> Strategy:
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
-    loaders = build_loaders(config, context, Sharding(num_devices=max(1, num_gpus)))
+    whole = Shard(num_devices=max(1, num_gpus))
+    loaders = build_loaders(config, context, Sharding(whole, whole))
     net = build_model(config, len(loaders.train.classes), context.device)
     model = nn.DataParallel(net)  # dataparallel: copies the weights to all GPUs in every forward pass
     optimizer = build_optimizer(config, net)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
 from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout
@@ -38,7 +38,8 @@ def build(config: Config) -> Strategy:
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
     with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
-        loaders = build_loaders(config, context)  # hybrid: one shard a rank, that is, one for every two GPUs
+        of_rank = Shard(context.rank, context.world_size, len(set(devices)))
+        loaders = build_loaders(config, context, Sharding(of_rank, of_rank))  # hybrid: one shard for every two GPUs
     net = build_model(config, len(loaders.train.classes), context.device)
     cuts = choose_cuts(config, context, net, 2, config.split_size or config.global_batch // context.world_size)
     stages = stages_at(net, cuts)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
 from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
@@ -29,7 +29,8 @@ def build(config: Config) -> Strategy:
     devices = [context.device, torch.device("cuda", 1) if usable_gpus() > 1 else context.device]
     if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
-    loaders = build_loaders(config, context)
+    whole = Shard(num_devices=len(set(devices)))  # model_parallel: one process decodes for both, as two ranks would
+    loaders = build_loaders(config, context, Sharding(whole, whole))
     net = build_model(config, len(loaders.train.classes), context.device)
     cuts = choose_cuts(config, context, net, 2, config.split_size or config.global_batch)
     stages = stages_at(net, cuts)  # model_parallel: net's own layers, in two halves

@@ -31,7 +31,8 @@ def build(config: Config) -> Strategy:
     with rank_first(context.rank, dist.barrier):
         # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
         evaluated = Shard(context.rank, context.world_size)
-        loaders = build_loaders(config, context, Sharding(Shard(), evaluated, reads_train_images=context.rank == 0))
+        whole = Shard(num_devices=context.world_size)
+        loaders = build_loaders(config, context, Sharding(whole, evaluated, reads_train_images=context.rank == 0))
     # pipeline: whole on every rank, for evaluation
     net = build_model(config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Not a strategy: starts many runs. `all.sh` is make bench-all; `all.sh sweep` plans its runs by scripts/studies/sweep/plan.py.
+# Not a strategy: starts many runs. `all.sh` is ./bench run; `all.sh sweep` plans its runs by scripts/studies/sweep/plan.py.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
-command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }
 exec "$PYTHON" -m scripts.runner.bench "$@"

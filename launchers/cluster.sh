@@ -49,7 +49,7 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
   [ "${EXCLUSIVE:-}" != yes ] || SHAPE+=(--exclusive)
 }
 
-# ---- inside the job of make slurm-all --------------------------------------------------------------------------
+# ---- inside the job of ./bench slurm --------------------------------------------------------------------------
 
 set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP; its name is how what outlives a run is found
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1

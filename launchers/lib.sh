@@ -14,7 +14,7 @@ unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
-command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
 unset RENDEZVOUS_FILE # of a run around this one
@@ -39,7 +39,7 @@ on_one_node() { # said by those that cannot span nodes, for whom the plan asks f
   over_loopback
 }
 
-in_allocation() { # whether this is the job of make slurm-all, on several nodes
+in_allocation() { # whether this is the job of ./bench slurm, on several nodes
   [ -n "${ALLOCATION:-}" ] && [ "${NODES:-1}" -gt 1 ]
 }
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Not a strategy: make slurm-all, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
+# Not a strategy: ./bench slurm, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
 # The job goes on where it was when it is put back into the queue; another one does with the same RESULTS.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
-command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: make setup" >&2; exit 2; }
+command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }
 source launchers/cluster.sh
 [ -z "${SLURM_JOB_ID:-}" ] ||
-  { echo "error: this is in Slurm job $SLURM_JOB_ID, and slurm-all submits a job; run it outside, or make bench-all here" >&2; exit 2; }
+  { echo "error: this is in Slurm job $SLURM_JOB_ID, and slurm-all submits a job; run it outside, or ./bench run here" >&2; exit 2; }
 find_cluster || { echo "error: $WHY" >&2; exit 2; }
 
 unset HOSTS NNODES NODE_RANK # of other ways over several machines

@@ -5,6 +5,7 @@
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from pasting import EVIL, paste
@@ -12,7 +13,7 @@ from support import ROOT
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import open_pack
-from benchmarks.common.system.commands import NOT_SHOWN, bench_command, make_assignment, make_command, shell_word
+from benchmarks.common.system.commands import NOT_SHOWN, bench_command, make_assignment, shell_word
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery, publish
 from scripts.publish.publishable import missing_files
@@ -23,14 +24,17 @@ from scripts.studies.predict.gradient_times import baseline_config
 TARGETS = re.search(r"(?m)^CALLS := (.*)$", (ROOT / "Makefile").read_text())[1].split()
 COMMAND = rf"(?:\./bench [a-z]+|\b(?:make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -))"
 CLAUSE = r"[^;,:()]*"
-QUOTING = {"shell_word", "make_command", "make_assignment", "bench_command"}
+MAKE = re.compile(r"\bmake (?:-\w+ )*(setup|data|bench|slurm|plot|report|compare|verify|gallery|gpu-check|help)\b")
+"""A target that ./bench has, too. It has none of test, lint, fuzz and clean."""
+OF_EVERY_COMMIT = {"provenance.py": {"make report"}}
+"""What is typed after `git checkout` of a set's commit, which may be older than ./bench."""
+QUOTING = {"shell_word", "make_assignment", "bench_command"}
 
 
 @pytest.mark.parametrize("value", [EVIL, "$", "$$", "a  b", "--x=1 --y=$(id)", "$(shell touch ran)", "'\\''", "-n"])
 def test_a_pasted_variable_arrives_whole_and_runs_nothing(tmp_path, value):
     """Protects who pastes a command from a report or a message. Mutants: shlex alone; $ doubled but not quoted."""
     assert paste(f"make bench-all {make_assignment('ARGS', value)}", tmp_path)["bench-all"]["ARGS"] == value
-    assert paste(make_command("verify", ARGS=value, PACK="full"), tmp_path)["verify"]["ARGS"] == value
     words = paste(bench_command("data pack", value, data=value, values=["1", value]), tmp_path)["bench"]
     assert ([*words.values()][2:3] == [value] and f"--data={value}" in words.values()) or value == words["4"]
 
@@ -38,7 +42,6 @@ def test_a_pasted_variable_arrives_whole_and_runs_nothing(tmp_path, value):
 @pytest.mark.parametrize("value", ["a\nb", " a", "a ", "a\tb", "\x1b[31m", "a\u2028b", "a\nmake evil"])
 def test_what_make_cannot_carry_is_left_out(value):
     assert make_assignment("ARGS", value) == ""
-    assert make_command("bench-all", ARGS=value) == f"make bench-all ARGS={NOT_SHOWN}"
     assert shell_word(value) == (NOT_SHOWN if value.strip() != "a" or "\t" in value else f"'{value}'")
 
 
@@ -118,7 +121,45 @@ def test_the_rule_of_commands_finds_what_is_not_quoted(text, expected):
 
 
 def test_every_printed_command_quotes_its_names():
-    """Protects every message with a command, also the next one. Mutant: any make_command as an f-string again."""
+    """Protects every message with a command, also the next one. Mutant: any bench_command as an f-string again."""
     paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]
     found = {str(path.relative_to(ROOT)): names for path in paths if (names := unquoted(path.read_text()))}
+    assert found == {}
+
+
+def printed_texts(path: Path) -> list[str]:
+    """What a file may print: the strings of a module that are no docstrings, the lines of a script or a template."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    tree = ast.parse(text)
+    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
+    documents = {id(each.value) for body in bodies for each in body if isinstance(each, ast.Expr)}
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [node.value for node in strings if id(node) not in documents]
+
+
+def test_messages_and_pages_print_commands_of_bench():
+    """Protects who pastes a command from one line that mixes two front doors, make and ./bench, whose options are
+    written differently. Mutant: `make verify` in the cell of a strategy without a proof."""
+    patterns = ("benchmarks/**/*.py", "scripts/**/*.py", "scripts/**/*.sh", "scripts/**/*.j2", "launchers/*.sh")
+    found = {
+        f"{path.relative_to(ROOT)}: {text}"
+        for pattern in patterns
+        for path in ROOT.glob(pattern)
+        for text in printed_texts(path)
+        if MAKE.search(text) and text not in OF_EVERY_COMMIT.get(path.name, ())
+    }
+    assert found == set()
+
+
+def test_readmes_use_make_for_the_first_minutes_and_the_tests():
+    """Protects the same in documents: after its three commands README has `make` for setup, bench-all, bench-NAME,
+    tests and lint only. Mutant: `make verify` in any README."""
+    found = {}
+    for path in [ROOT / "README.md", *ROOT.glob("*/**/README.md")]:
+        text = path.read_text()
+        text = text.partition("## I have")[2] if path.parent == ROOT else text
+        names = set(re.findall(r"\bmake (?:-\w+ )*(slurm-all|plot|report|compare|verify|gallery|gpu-check)\b", text))
+        found |= {str(path.relative_to(ROOT)): names} if names else {}
     assert found == {}

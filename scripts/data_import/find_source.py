@@ -42,10 +42,15 @@ def find_source(given: Path, classes: Path | None) -> Source:
 
 
 def find_archives(folder: Path) -> list[Path]:
-    """All Parquet and tar files below a folder, sorted. The hub's cache has links to files, which are followed."""
+    """All Parquet and tar files below a folder, sorted. The hub's cache has links to files, which are followed.
+
+    Raises UserError for one that is no regular file, such as a FIFO.
+    """
     found = []
     for path, _, names in os.walk(folder):
         found += [Path(path, name) for name in names if name.endswith((".parquet", ".tar"))]
+    if strange := [path for path in found if not path.is_file()]:
+        raise UserError(f"{str(strange[0])!r} is not a regular file; remove it")
     return sorted(found)
 
 

@@ -1,13 +1,14 @@
 """Folders whose val/ is flat: all its images in one folder, and a table or the devkit that says which class each is.
 
-train/ has class folders there already; Tiny ImageNet has one more folder, images/, in each.
+train/ has class folders there already; Tiny ImageNet has one more folder, images/, in each. A link must lead to
+somewhere in the source: else a download could have the user's own files copied.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.data.listing import IMG_EXTENSIONS
+from benchmarks.common.data.listing import FIRST_BYTES, IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 from scripts.data_import.class_lists import (
@@ -22,17 +23,29 @@ TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
 NUM_TOGETHER = 1000  # images of val/ that are a shard
 
 
-def images_in(folder: Path) -> list[Path]:
-    """The images directly in a folder, sorted by name. Raises OSError."""
+def images_in(folder: Path, source: Path) -> list[Path]:
+    """The images directly in a folder, sorted by name. Raises UserError for a link out of the source, and OSError."""
+    refuse_outside(folder, source)
+    names = []
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name.lower().endswith(IMG_EXTENSIONS)]
+        for entry in entries:
+            if entry.name.lower().endswith(IMG_EXTENSIONS):
+                names.append(entry.name)
+                if entry.is_symlink():
+                    refuse_outside(folder / entry.name, source)
     return [folder / name for name in sorted(names)]
+
+
+def refuse_outside(path: Path, source: Path) -> None:
+    """Raises UserError where a link leads from `path` out of the source."""
+    if not path.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
 
 
 def find_flat_val(folder: Path) -> Path | None:
     """The folder with the images of val/: folder/val/images, folder/val or the folder itself; None where none is."""
     for place in (folder / "val" / "images", folder / "val", folder):
-        if place.is_dir() and images_in(place):
+        if place.is_dir() and images_in(place, folder):
             return place
     return None
 
@@ -59,7 +72,7 @@ def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
 
 def folder_shards(folder: Path, flat: Path) -> list[Shard]:
     """A shard for each class of train/, and some for the flat val/. Raises UserError, and OSError."""
-    images = images_in(flat)
+    images = images_in(flat, folder)
     class_of = val_classes(folder, flat, images)
     named = [(class_name(class_of[path.name], flat.name), path) for path in images]
     shards = [
@@ -67,11 +80,12 @@ def folder_shards(folder: Path, flat: Path) -> list[Shard]:
         for start in range(0, len(named), NUM_TOGETHER)
     ]
     train = folder / "train"
+    refuse_outside(train, folder)
     for of_class in sorted(train.iterdir()) if train.is_dir() else []:
         if of_class.is_dir():
             name = class_name(of_class.name, "train")
             inner = of_class / "images" if (of_class / "images").is_dir() else of_class
-            shards.append(make_shard(f"train/{name}", "train", [(name, path) for path in images_in(inner)]))
+            shards.append(make_shard(f"train/{name}", "train", [(name, path) for path in images_in(inner, folder)]))
     return shards
 
 
@@ -79,6 +93,8 @@ def make_shard(shard: str, part: str, named: list[tuple[str, Path]]) -> Shard:
     def read() -> Iterator[SourceImage]:
         for name, path in named:
             content = read_regular_file(path, MAX_IMAGE_BYTES)
+            if not content.startswith((*FIRST_BYTES.values(),)):
+                raise UserError(f"{str(path)!r} begins as neither a JPEG nor a PNG, and is not copied; remove it")
             yield SourceImage(name, image_name(file_name(path.name, shard), shard), content)
 
     return Shard(shard, part, sum(path.stat().st_size for _, path in named), 0, read)

@@ -12,8 +12,9 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from benchmarks.common.system.files import locked, make_folder, sync_folder
 from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_program
 from scripts.data_import.find_source import find_source
-from scripts.data_import.journal import Journal, Total
+from scripts.data_import.journal import Journal, Total, read_journal
 from scripts.data_import.source_images import Shard, Source, SourceImage
 from scripts.options.data_options import ImportOptions
 from scripts.setup.check_data import check_image_folder, format_names
@@ -89,12 +90,13 @@ def main(options: ImportOptions, free_bytes: FreeBytes = lambda folder: shutil.d
     """Import, and print what there is now. free_bytes: of the disk of a folder."""
     source, target = find_source(options.source, options.classes), options.to
     workshop = target / WORKSHOP
-    if workshop.is_symlink():
-        raise UserError(f"{workshop} is a link, and nothing is imported through one; remove it")
-    if not workshop.exists():
-        refuse_existing(source, target)
     try:
-        make_folder(workshop)
+        if os.path.lexists(workshop):
+            refuse_foreign(workshop, options.source)
+        else:
+            refuse_existing(source, target)
+            make_folder(target)
+            os.mkdir(workshop, 0o700)  # whatever the umask: only the user steers what is written below it
         with locked(workshop / "lock", limit_s=0):
             totals = import_source(source, target, workshop, free_bytes)
             shutil.rmtree(workshop)
@@ -110,10 +112,40 @@ def main(options: ImportOptions, free_bytes: FreeBytes = lambda folder: shutil.d
     return 0
 
 
+def refuse_foreign(workshop: Path, given: Path) -> None:
+    """Raises UserError where TO/.importing may not be of an import of this user's, and OSError. given: FROM.
+
+    What came with a download does not know this boot; after another boot all would be written again anyway.
+    """
+    again = "remove it, and the import begins again"
+    status = os.lstat(workshop)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise UserError(f"{workshop} is a link, no folder, or others can write to it; {again}")
+    for link in find_links(str(workshop)):
+        raise UserError(f"{link!r} is a link, and nothing is written through one; remove {workshop}")
+    source = given.resolve() if given.is_dir() else given.resolve().parent
+    if workshop.resolve().is_relative_to(source) and read_journal(workshop / "journal")[0][1:] != [boot_id()]:
+        raise UserError(f"{workshop} may have come with {given}; {again}")
+
+
+def find_links(folder: str) -> Iterator[str]:
+    """Symbolic links below a folder. Raises OSError."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False):
+                yield from find_links(entry.path)
+
+
+def boot_id() -> str:
+    """Linux's name of the time since the machine has started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def import_source(source: Source, target: Path, workshop: Path, free_bytes: FreeBytes) -> dict[str, Total]:
     """Write what is left of the source, check it, and rename it into its place; returns the total of each part."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    journal = Journal(workshop / "journal", source, boot)
+    journal = Journal(workshop / "journal", source, boot_id())
     left = [shard for shard in source.shards if journal.total(shard) is None]
     if left:
         refuse_existing(source, target)

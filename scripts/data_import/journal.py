@@ -12,10 +12,11 @@ from pathlib import Path
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_no_follow
+from benchmarks.common.system.files import open_no_follow, read_regular_file
 from scripts.data_import.source_images import Shard, Source
 
 MODULUS = 1 << 256
+LARGEST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ def read_journal(path: Path) -> tuple[list[str], dict[str, Total]]:
     """The first line, and the finished shards; nothing where there is no journal that can be read."""
     found: dict[str, Total] = {}
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_regular_file(path, LARGEST_BYTES).decode().split("\n")
         kind, boot = json.loads(lines[0])
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return [], found
     with contextlib.suppress(ValueError, TypeError):
         for line in lines[1:-1]:  # the last line may have been cut off

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import open_regular_file
 from scripts.data_import.source_images import (
     SourceImage,
     check_size,
@@ -33,21 +34,22 @@ def read_parquet(path: Path, shard: str, classes: list[str]) -> Iterator[SourceI
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        class_names = classes or label_names(file.schema_arrow.metadata or {})
-        check_columns(file.schema_arrow, shard)
-        row = 0
-        for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
-            images, labels = batch.column("image"), batch.column("label").to_pylist()
-            contents, paths = images.field("bytes"), images.field("path").to_pylist()
-            for place, (label, inner) in enumerate(zip(labels, paths, strict=True)):
-                content = contents[place].as_buffer()
-                if content is None:
-                    raise UserError(f"{shard}: row {row} has no bytes, only the path {inner!r}")
-                check_size(content.size, str(inner), shard)
-                names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard)
-                yield SourceImage(*names, memoryview(content))
-                row += 1
+        with open_regular_file(path) as opened:
+            file = pyarrow.parquet.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
+            class_names = classes or label_names(file.schema_arrow.metadata or {})
+            check_columns(file.schema_arrow, shard)
+            row = 0
+            for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
+                images, labels = batch.column("image"), batch.column("label").to_pylist()
+                contents, paths = images.field("bytes"), images.field("path").to_pylist()
+                for place, (label, inner) in enumerate(zip(labels, paths, strict=True)):
+                    content = contents[place].as_buffer()
+                    if content is None:
+                        raise UserError(f"{shard}: row {row} has no bytes, only the path {inner!r}")
+                    check_size(content.size, str(inner), shard)
+                    names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard)
+                    yield SourceImage(*names, memoryview(content))
+                    row += 1
     except (pyarrow.ArrowException, OSError, MemoryError) as error:
         raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
 
@@ -70,13 +72,24 @@ def label_names(metadata: dict[bytes, bytes]) -> list[str]:
 
 
 def check_columns(schema: object, shard: str) -> None:
-    """Raises UserError where a pyarrow.Schema lacks the columns."""
+    """Raises UserError where a pyarrow.Schema lacks the columns, or has them in other types."""
     import pyarrow
 
     assert isinstance(schema, pyarrow.Schema)
-    image = schema.field("image").type if "image" in schema.names else pyarrow.null()
-    fields = {image.field(place).name for place in range(image.num_fields)} if pyarrow.types.is_struct(image) else set()
-    if "label" not in schema.names or not fields >= {"bytes", "path"}:
+    types = pyarrow.types
+    texts = (types.is_string, types.is_large_string)
+    kinds = {
+        "label": (types.is_integer, types.is_dictionary, *texts),
+        "bytes": (types.is_binary, types.is_large_binary),
+        "path": (types.is_null, *texts),
+    }
+    found = {field.name: field.type for field in schema if field.name == "label"}
+    images = [field.type for field in schema if field.name == "image" and types.is_struct(field.type)]
+    found |= {image.field(place).name: image.field(place).type for image in images for place in range(image.num_fields)}
+    once = all(schema.names.count(name) == 1 for name in ("image", "label"))
+    if not once or not all(name in found and any(is_kind(found[name]) for is_kind in kinds[name]) for name in kinds):
+        columns = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300]
         raise UserError(
-            f"{shard} has the columns {', '.join(schema.names)}; `image` with bytes and path, and `label`, are needed"
+            f"{shard} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or names, are "
+            "needed"
         )

@@ -101,9 +101,16 @@ def restore(output: Path, tree: Path) -> bool:
     if not output.exists():
         return False
     try:
-        with tarfile.open(output) as tar:
-            tar.extractall(tree, filter="data", members=[member for member in tar if is_state(member)])
-    except (tarfile.TarError, OSError) as error:
+        with tempfile.TemporaryDirectory(prefix="gpu-check-state-") as empty:
+            with tarfile.open(output, "r:") as tar:
+                members = tar.getmembers()
+                if strange := [member.name for member in members if not is_state(member)]:
+                    raise CannotBegin(f"{output} holds {strange[0]!r}, which no state has; choose another OUTPUT=")
+                tar.extractall(empty, filter="data", members=members)
+            for folder in STATE:
+                if Path(empty, folder).is_dir():
+                    shutil.copytree(Path(empty, folder), tree / folder, dirs_exist_ok=True)
+    except (tarfile.TarError, OSError, ValueError) as error:
         raise CannotBegin(f"{output} cannot be read ({error}); choose another OUTPUT=") from None
     for folder in STATE:
         again = ["build-*"] if (tree / "data/imagenet-mini").is_dir() else ["build-*", "data"]
@@ -115,9 +122,10 @@ def restore(output: Path, tree: Path) -> bool:
 
 
 def is_state(member: tarfile.TarInfo) -> bool:
-    """Files and folders of a set, and nothing that leads elsewhere."""
+    """Whether a member is a plain file or a folder of a set, and its name leads nowhere else."""
     inside = any(member.name == folder or member.name.startswith(f"{folder}/") for folder in STATE)
-    return inside and (member.isfile() or member.isdir())
+    plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE) and not member.issparse()
+    return inside and plain and ".." not in member.name.split("/")
 
 
 def run(tree: Path, packages: Path, output: Path, arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import State
 from scripts.pages.markdown import escape_markdown
@@ -60,7 +60,7 @@ def write_page(
         "counts": {named(status): len(rows) for status, rows in groups.items() if rows},
         "groups": [(status, HEADINGS[status], rows) for status, rows in groups.items() if rows],
         "has_report": (results / "report.html").exists(),
-        "again": make_command("gpu-check", RESULTS=results),
+        "again": bench_command("gpu-check", results=results),
     }
     loader = jinja2.FileSystemLoader(TEMPLATES)
     html = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)

@@ -1,4 +1,4 @@
-"""The list of `make gpu-check`: everything that the suite says of GPUs, in the order of what it is worth.
+"""The list of `./bench gpu-check`: everything that the suite says of GPUs, in the order of what it is worth.
 
     python -m scripts.gpu_check.run --list
 

@@ -1,7 +1,7 @@
 """Everything that the suite says of GPUs, tried on the GPU of this machine, in the order of what it is worth.
 
     python -m scripts.gpu_check.run --list            # the checks, and the command of each
-    make gpu-check RESULTS=results/gpu-check          # run them; called again, it goes on from there
+    ./bench gpu-check --results results/gpu-check   # run them; called again, it goes on from there
 
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
@@ -25,7 +25,7 @@ import tyro
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -162,7 +162,7 @@ def make_report(results: Path, limit_s: float) -> bool:
     try:
         return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=limit_s).returncode == 0
     except subprocess.TimeoutExpired:
-        again = make_command("report", MEASURE="no", RESULTS=results)
+        again = f"{bench_command('report', results=results)} --no-measure"
         print(f"warning: no time was left for the report; {again} writes it")
         return False
 

@@ -104,7 +104,7 @@ class StudySection:
     """How many families of comparisons its charts and tables hold, each with 95 % of its own."""
     commands: Callable[[ResultSet], list[StudyCommand]] = _no_commands
     missing: Callable[[Path], list[Measurement]] = _nothing_missing
-    """What `make report` should measure first, of the set in a folder; it runs at the settings of the set's runs."""
+    """What `./bench report` should measure first, of the set in a folder; it runs at the settings of the set's runs."""
 
 
 def load_sections() -> list[StudySection]:

@@ -1,6 +1,6 @@
 """Proves that strategies compute the same update: compares each one's weights with those of a single process.
 
-    ./bench verify --results results/x          # or: make verify RESULTS=results/x
+    ./bench verify --results results/x
     ./bench verify model_parallel -- --split-size 8
 
 Proves the requested settings of the ok runs of RESULTS (default: results/latest), each strategy and setting once. Where

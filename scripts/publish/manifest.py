@@ -26,7 +26,7 @@ from scripts.sets.safe_names import file_inside
 from scripts.stats.formatting import printable
 
 NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
-MADE_LATER = "report.pdf"  # by make report where there is a LaTeX; git does not keep it
+MADE_LATER = "report.pdf"  # by ./bench report where there is a LaTeX; git does not keep it
 KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
 COUNTS = ("ranks", "nodes", "threads_per_rank")
 KINDS_REQUESTED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict.fromkeys(COUNTS, int)

@@ -23,7 +23,7 @@ import tyro
 
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import write_json, write_text_atomically
-from benchmarks.common.system.commands import bench_command, make_command, shell_word
+from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.programs import run_program
@@ -99,7 +99,7 @@ def _target_folder(options: PublishOptions) -> Path:
 def _check_folder(options: PublishOptions) -> None:
     if not options.results.is_dir():
         raise UserError(
-            f"--results {options.results} is no folder; make bench-all makes one, results/latest is the newest"
+            f"--results {options.results} is no folder; ./bench run makes one, results/latest is the newest"
         )
     if options.results.resolve().parent == readme.PUBLISHED.resolve():
         raise UserError(f"{options.results} is published already; --results is a set that was measured here")
@@ -223,7 +223,9 @@ def _readmes(options: PublishOptions, shown: dict[str, str], kind: str, new: Pat
 
 def _remedy(results: Path, target: str) -> str:
     return (
-        f"{make_command('report', RESULTS=results)}, or take the link out" if "sweep" not in target else _sweep(results)
+        f"{bench_command('report', results=results)}, or take the link out"
+        if "sweep" not in target
+        else _sweep(results)
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.store.results import WARM_UP, read_table
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
@@ -21,15 +21,15 @@ from scripts.strategies.strategy_list import BASELINE
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
 NEEDED = {
-    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "bench-all"),
-    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "bench-all"),
+    **dict.fromkeys(("runs.csv", "settings.csv", "windows.csv", "epochs.csv", "steps.csv"), "run"),
+    **dict.fromkeys(("wall.csv", "telemetry.csv", "environment.json"), "run"),
     "equivalence.csv": "verify",
 }
 
 
 def missing_files(path: Path) -> list[str]:
     """A line for each file without which nothing can be said of the set in `path`."""
-    lines = {name: f"{path} lacks {name}; {make_command(target, RESULTS=path)}" for name, target in NEEDED.items()}
+    lines = {name: f"{path} lacks {name}; {bench_command(command, results=path)}" for name, command in NEEDED.items()}
     return [line for name, line in lines.items() if not (path / name).is_file()]
 
 
@@ -37,7 +37,7 @@ def find_problems(results: ResultSet) -> list[str]:
     """What speaks against publishing the set. [] where nothing does."""
     timed = results.timed_groups
     if not timed:
-        return [f"{results.path} has no ok run with a throughput; make bench-all"]
+        return [f"{results.path} has no ok run with a throughput; ./bench run"]
     rules = (
         results.contradictions,
         _source(results),
@@ -69,7 +69,7 @@ def _rows(results: ResultSet) -> Iterator[str]:
             if row.status in ("failed", "timeout", "interrupted", "invalid"):
                 yield (
                     f"{group.label}, round {format_setting(row.repeat)}: {row.status}: {row.reason or 'no reason'}; "
-                    f"{make_command('bench-all', RETRY=row.status, RESULTS=results.path)}"
+                    f"{bench_command('run', retry=row.status, results=results.path)}"
                 )
         if (last.status == "skipped").any() and not last.reason[last.status == "skipped"].all():
             yield f"{group.label} is skipped without a reason; run it again"
@@ -81,7 +81,7 @@ def _rounds(timed: list[RunGroup]) -> Iterator[str]:
         number = len({*group.rounds})
         if number < max(MIN_ROUNDS, most):
             needed = max(MIN_ROUNDS, most)
-            again = make_command("bench-all", REPEATS=needed)
+            again = bench_command("run", repeats=needed)
             yield f"{group.label} has {number} of at least {needed} rounds; {again} on this set"
 
 
@@ -89,16 +89,16 @@ def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
     """A warm machine, rounds in an order, the same settings but for what strategies are, and nothing else running."""
     runs = read_table(results.path, "runs")
     if not ((runs.status == WARM_UP) & (runs.images_per_s > 0)).any():
-        yield "no run of round 0 warmed the machine, so that the first had a colder one; make bench-all, in a new set"
+        yield "no run of round 0 warmed the machine, so that the first had a colder one; ./bench run, in a new set"
     for group in timed:
         if number := int(group.ok.position.isna().sum()):
             yield (
                 f"{group.label}: {number} of {plural(len(group.ok), 'run')} without a place in the order of the round "
-                "(position): started by hand, or by an older suite; make bench-all, in a new set"
+                "(position): started by hand, or by an older suite; ./bench run, in a new set"
             )
     singles = [group for group in timed if group.strategy == BASELINE]
     if not singles:
-        yield f"no timed runs of {BASELINE}, which speed-ups are over; make bench-{BASELINE} on this set"
+        yield f"no timed runs of {BASELINE}, which speed-ups are over; ./bench run {BASELINE} on this set"
     for group in timed:
         if singles and not any(comparable(group.identity, single.identity) for single in singles):
             names = ", ".join(incomparable_fields(group.identity, singles[0].identity)) or "settings not recorded"
@@ -111,7 +111,7 @@ def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
 
 
 def _proofs(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
-    verify = make_command("verify", RESULTS=results.path)
+    verify = bench_command("verify", results=results.path)
     for group in timed:
         said = proof_text(group, results.table("equivalence"))
         if not said.startswith("yes"):

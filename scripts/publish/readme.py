@@ -215,7 +215,7 @@ def ablation_figures(path: Path) -> dict[str, str]:
 
 
 def proof_figures(path: Path, measured: Path) -> dict[str, str]:
-    """What `make verify` found for the set, and for other settings in the folders of `measured`."""
+    """What `./bench verify` found for the set, and for other settings in the folders of `measured`."""
     alike: dict[tuple[str, ...], list[str]] = {}
     for folder in (path, *sorted(found.parent for found in measured.glob("*/equivalence.csv"))):
         for row in iterate_rows(_last_proofs(folder)):

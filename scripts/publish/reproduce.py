@@ -1,4 +1,4 @@
-"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as make compare does.
+"""Runs a published set again: the same settings, at its commit, in a git worktree; then compares, as `compare` does.
 
     ./bench reproduce results/published/x
 
@@ -149,7 +149,7 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
 
 
 def check_device(run: dict, published: Path) -> None:
-    """Refuse other hardware, as make compare would after hours of runs. Raises UserError. Of other machines than this
+    """Refuse other hardware, as `compare` would after hours of runs. Raises UserError. Of other machines than this
     one, and of a set that does not say, nothing is known."""
     device, name = run["met"].get("device"), run["met"].get("device_name")
     if not (device and name) or any(os.environ.get(each) for each in OTHER_MACHINES):
@@ -232,7 +232,7 @@ def _device(chosen: Sequence[dict]) -> str:
 def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
     """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
-    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of make compare.
+    args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of `compare`.
     """
     fields, all_ok, num_done = worktrees.fields_of(commit), True, 0
 
@@ -261,7 +261,7 @@ def read_options(published: Path, results: Path | None) -> CompareOptions:
 
 
 def compare_with_published(before: ResultSet, results: Path, options: CompareOptions) -> int:
-    """Compare the runs in `results` with the published set; returns make compare's exit code."""
+    """Compare the runs in `results` with the published set; returns ./bench compare's exit code."""
     limit, day = compare.read_gate(options)
     again = load_set(results)
     print()

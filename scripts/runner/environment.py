@@ -13,6 +13,7 @@ import psutil
 import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
+from benchmarks.common.system import machine
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 # of Make, which say how the runs were started
@@ -49,7 +50,7 @@ def describe_environment() -> dict:
         "schema": SCHEMA,
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "num_cores": len(os.sched_getaffinity(0)),
+        "num_cores": machine.num_cores(),
         "memory_gb": psutil.virtual_memory().total / 1e9,
         "packages": installed_packages(),
         "variables": {name: os.environ.get(name, "") for name in RECORDED_VARIABLES},

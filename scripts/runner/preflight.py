@@ -37,9 +37,9 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
         ignored = [each for each in chosen if each not in obeyed]
         if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
             how = (
-                "only make bench-horovod_ddp reads it"
+                "only horovod_ddp reads it"
                 if ignored[0] == "HOSTS"
-                else "only make slurm-all and bench-slurm read it"
+                else "only ./bench slurm and the strategy slurm read it"
             )
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 

@@ -113,7 +113,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
 
 
 def was_requeued() -> bool:
-    """Whether this is a job of make slurm-all that Slurm has requeued. Then its runs resume."""
+    """Whether this is a job of ./bench slurm that Slurm has requeued. Then its runs resume."""
     return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 

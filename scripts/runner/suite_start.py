@@ -8,7 +8,6 @@ one. Where there is none, the text says so.
 
 import io
 import json
-import os
 import platform
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common.store.results import MAX_TABLE_BYTES
+from benchmarks.common.system import machine
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import rounds
@@ -96,7 +96,7 @@ def _measured_here(folder: Path) -> bool:
     """Whether a set's environment.json names this kernel and as many cores; True where it names none."""
     try:
         facts = json.loads(read_regular_file(folder / "environment.json", ENVIRONMENT_BYTES))
-        return (facts["platform"], facts["num_cores"]) == (platform.platform(), len(os.sched_getaffinity(0)))
+        return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())
     except (OSError, ValueError, KeyError, TypeError):
         return True
 

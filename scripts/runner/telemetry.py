@@ -188,14 +188,24 @@ def _nvml_gpus() -> list[tuple[int, Any]]:
 
 def _gpu_energy(gpu: Any) -> tuple[float, float | None]:
     """The moment on time.monotonic's clock, and the joules that the GPU has used since its driver was loaded; None
-    where it does not count them."""
+    where it does not count them, or they are not the run's alone."""
     import pynvml
 
     try:
-        used_j = pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000
+        used_j = None if _is_divided(gpu) else pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000
     except pynvml.NVMLError:
         used_j = None
     return time.monotonic(), used_j
+
+
+def _is_divided(gpu: Any) -> bool:
+    """Whether the GPU is divided into slices (MIG). A run uses one, and NVML tells the power of all together."""
+    import pynvml
+
+    try:
+        return pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+    except pynvml.NVMLError:  # of a GPU that cannot be divided, or of a slice, whose power NVML does not tell
+        return False
 
 
 def _mean_between(earlier: tuple[float, float | None], later: tuple[float, float | None]) -> float | None:
@@ -226,7 +236,7 @@ def _gpu_row(gpu: Any) -> dict[str, Any]:
         except pynvml.NVMLError:
             return None
 
-    power_mw = ask(lambda: pynvml.nvmlDeviceGetPowerUsage(gpu))
+    power_mw = None if _is_divided(gpu) else ask(lambda: pynvml.nvmlDeviceGetPowerUsage(gpu))
     memory = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(gpu))
     use = ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu))
     reasons = ask(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)) or 0

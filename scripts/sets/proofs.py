@@ -29,7 +29,7 @@ MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
 EXCEPTIONS = "; but for "  # what did differ and may follows
-NOT_YET = "no proof yet: make verify"
+NOT_YET = "no proof yet: ./bench verify"
 UNKNOWN = "no proof: the settings are unknown"
 
 

@@ -118,9 +118,14 @@ class ResultSet:
 
     @functools.cached_property
     def loads_before(self) -> pandas.Series:
-        """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's."""
+        """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's.
+
+        Of ranks that were no children of the suite, as under Slurm, there is none: the load is read where the job is
+        submitted or supervised, and not on their nodes. Such a row has steal_pct, and no other_cpu_pct.
+        """
         runs = _table(self.path, "runs")
-        ran = runs[(runs.status == "ok") | (runs.status == WARM_UP)]
+        elsewhere = runs.steal_pct.notna() & runs.other_cpu_pct.isna()
+        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~elsewhere]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
 
     def refuse_contradictions(self) -> None:
@@ -222,7 +227,7 @@ def load_set(path: Path) -> ResultSet:
     """
     path = Path(path)
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder of results; `make bench-all` makes one, results/latest is the newest")
+        raise UserError(f"{path} is not a folder of results; ./bench run makes one, results/latest is the newest")
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
     tables["runs"] = _without_warm_up(tables["runs"])

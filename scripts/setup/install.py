@@ -1,6 +1,6 @@
 """Makes a virtual environment with the torch that this machine's GPUs and driver can run. Standard library alone.
 
-    python3 -m scripts.setup.install .venv       # `make setup` does it; --help: this text
+    python3 -m scripts.setup.install .venv       # ./bench setup does it; --help: this text
         TORCH=2.14.1    another torch than the one it would choose
         LOCK=no         the newest of everything, instead of the lock file's versions
         TORCH_INDEX=URL an index with another build of the same torch, such as that of CPU builds; without hashes

@@ -30,7 +30,7 @@ help() { # the comment at the top of the script
 }
 
 no_torch() {
-    say "$python cannot import torch. Run 'make setup', or set PYTHON to an interpreter that has torch."
+    say "$python cannot import torch. Run ./bench setup, or set PYTHON to an interpreter that has torch."
     exit 2
 }
 

@@ -95,7 +95,7 @@ def photograph_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             "scikit-image, whose photographs this cuts, is not installed: "
-            f"run `make setup`, or set {option_as_typed('DATA')} to a folder of your own"
+            f"run ./bench setup, or set {option_as_typed('DATA')} to a folder of your own"
         )
     folder = Path(spec.submodule_search_locations[0], "data")
     for photograph in PHOTOGRAPHS.values():

@@ -100,8 +100,8 @@ def loader_bytes(config: Config, layout: Layout) -> int:
     of the next ones."""
     if config.loader == "synthetic":
         return 0
-    # one process that loads for all gets the workers that as many ranks would have
-    as_ranks = layout.num_shards if layout.one_process_loads else 1
+    # a process that loads for several devices gets the workers that as many ranks would have
+    as_ranks = layout.devices_per_shard * (layout.num_shards if layout.one_process_loads else 1)
     num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
     num_batches = LOADERS * (num_workers * PREFETCHED_PER_WORKER + NUM_IN_USE) + 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2

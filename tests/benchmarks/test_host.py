@@ -4,6 +4,7 @@
 """
 
 import ast
+import math
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from support import ROOT, STRATEGIES
 
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
+from benchmarks.common.system import machine
 from benchmarks.common.system.host import host, kernel_variables, machine_facts, vector_flags
 
 
@@ -22,6 +24,23 @@ def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_no
     own = {"LD_PRELOAD": "/a/libjemalloc.so", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
     own |= {"NCCL_SOCKET_IFNAME": "eth0", "KMP_AFFINITY": "compact", "OMP_PROC_BIND": "true"}
     assert kernel_variables(env | own) == " ".join(f"{name}={own[name]}" for name in sorted(own))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("NCCL_AUTH", "hunter2"),
+        ("TORCH_TOKEN", "abc"),
+        ("NCCL_CONF_FILE", "/home/ann/nccl.conf"),
+        ("NCCL_ALGO", "https://ann:pw@x"),
+        ("OMP_PLACES", 61 * "a"),
+    ],
+)
+def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
+    """Protects passwords from settings.csv; two values still are two. Mutant: values by the prefix of the name."""
+    recorded = kernel_variables({name: text})
+    assert re.fullmatch(f"{name}=#[0-9a-f]{{12}}", recorded)
+    assert recorded != kernel_variables({name: f"{text}2"})
 
 
 def test_a_host_is_more_than_its_name(monkeypatch):
@@ -50,6 +69,42 @@ def test_the_nodes_of_a_slurm_job_are_one_host_set(monkeypatch):
         found.append(host(job | {"SLURMD_NODENAME": name}))
         assert host(job | {"SLURMD_NODENAME": "node1"}) == host({}) != found[-1]
     assert found[0] == found[1] != host(job | {"SLURMD_NODENAME": "n2", "SLURM_JOB_NODELIST": "n[2-3]"})
+
+
+@pytest.mark.parametrize(
+    "membership, files, cores",
+    [
+        ("0::/", {}, math.inf),
+        ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/", {"cpu.max": "1600000 100000"}, 16),
+        ("0::/a/b", {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 2.5),
+        ("0::/../other", {"cpu.max": "300000 100000"}, 3),
+        (
+            "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/",
+            {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            0.5,
+        ),
+        ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
+        ("3:cpuset:/", {"cpuset/cpu.max": "100000 100000", "cpu.max": "no number"}, math.inf),
+    ],
+)
+def test_a_containers_quota_of_processor_time_is_a_number_of_cores(tmp_path, monkeypatch, membership, files, cores):
+    """Protects a container on a large machine, as Kubernetes lends GPUs: it may run on every core, but not for long.
+    Ranks would have threads, and loaders workers, for all of the machine's cores. Mutants: the affinity alone; the
+    innermost group alone; version 2 alone."""
+    (tmp_path / "own").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{text}\n")
+    found = machine.quota_cores(tmp_path / "groups", tmp_path / "own")
+    assert found == cores
+    monkeypatch.setattr(machine, "quota_cores", lambda: found)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert machine.num_cores() == max(1, min(8, int(min(cores, 8)))) == machine_facts()["num_cores"]
+
+
+def test_without_proc_there_is_no_quota(tmp_path):
+    assert machine.quota_cores(tmp_path, tmp_path / "none") == math.inf
 
 
 def test_flags_are_those_of_vectors():

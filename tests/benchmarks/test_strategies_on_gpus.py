@@ -17,8 +17,9 @@ from benchmarks import apex_ddp, fsdp, zero1
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import MEMORY_FORMATS
 from benchmarks.common.dist import device_peak
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
-from benchmarks.common.train import engine, phase_recorder
+from benchmarks.common.train import engine, phase_recorder, record
 from benchmarks.common.train.clock import Clock
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
@@ -231,6 +232,19 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
     config = dataclasses.replace(SMALL, steps=6, warmup_steps=2, windows=2)
     train_on_nothing(monkeypatch, "model_parallel", config)
     assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1"]
+
+
+# --- the row ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "backend, version", [("nccl", "2.28.9"), ("nccl-legacy", "2.28.9"), ("horovod-nccl", ""), ("gloo", "")]
+)
+def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, version):
+    """Protects the comparison of sets: hybrid_parallel's backend is `nccl-legacy` with torch 2.15, and another NCCL is
+    another machine there, too. Horovod has one of its own. Mutant: `nccl` alone."""
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    assert record._kernels(RankContext(torch.device("cuda", 0), backend=backend))["nccl"] == version
 
 
 # --- the device's peak ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def write_ilsvrc(folder: Path, data: Path) -> Path:
 def write_flat(folder: Path, data: Path, table: str = "val_annotations.txt") -> Path:
     """train/ as it is, and the images of val/ in one folder. table: what says their classes."""
     (folder / "val").mkdir(parents=True)
-    (folder / "train").symlink_to(data / "train")
+    shutil.copytree(data / "train", folder / "train")
     lines = []
     for path in images_of(data, "val"):
         (folder / "val" / path.name).write_bytes(path.read_bytes())

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import tarfile
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_flat_val_folder_has_its_classes_from_any_table(tmp_path, tiny_data, t
 def test_a_flat_val_of_its_own_joins_a_train_that_is_there(tmp_path, tiny_data):
     """Protects whoever has train/ already: val/ alone is imported beside it."""
     source = write_flat(tmp_path / "from", tiny_data)
-    (source / "train").unlink()
+    shutil.rmtree(source / "train")
     target = tmp_path / "imagenet"
     shutil.copytree(tiny_data / "train", target / "train")
     import_all(source, target)
@@ -181,6 +182,23 @@ def parquet_with(path: Path, inner: str = "1.jpg", label: int = 0, classes: tupl
     pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": [label]}, schema), path)
 
 
+def parquet_of(file: Path, again: str = "", **columns: pyarrow.Array) -> None:
+    """Parquet with columns of other types. again: the name of one more column of images."""
+    fields = {"bytes": pyarrow.array([JPEG]), "path": pyarrow.array(["1.jpg"]), "label": pyarrow.array([0])} | columns
+    image = pyarrow.StructArray.from_arrays([fields["bytes"], fields["path"]], ["bytes", "path"])
+    names, arrays = ["image", "label"], [image, fields["label"]]
+    table = pyarrow.table([*arrays, *([image] if again else [])], names=[*names, *([again] if again else [])])
+    pyarrow.parquet.write_table(table, file)
+
+
+def linked_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+NEEDED = "are needed"
+
+
 def nested(path: Path, name: str) -> None:
     inner = io.BytesIO()
     with tarfile.open(fileobj=inner, mode="w") as archive:
@@ -225,8 +243,22 @@ HOSTILE = {
     "Parquet with other columns": (
         PARQUET,
         lambda path: pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), path),
-        "has the columns a;",
+        "has the columns 'a ",
     ),
+    "Parquet with bytes of numbers": (PARQUET, lambda path: parquet_of(path, bytes=pyarrow.array([5])), NEEDED),
+    "Parquet with bytes of text": (PARQUET, lambda path: parquet_of(path, bytes=pyarrow.array(["a"])), NEEDED),
+    "Parquet with paths of numbers": (PARQUET, lambda path: parquet_of(path, path=pyarrow.array([5])), NEEDED),
+    "Parquet with labels of lists": (PARQUET, lambda path: parquet_of(path, label=pyarrow.array([[1]])), NEEDED),
+    "Parquet with labels of floats": (PARQUET, lambda path: parquet_of(path, label=pyarrow.array([1.5])), NEEDED),
+    "Parquet with labels of words": (
+        PARQUET,
+        lambda path: parquet_of(path, label=pyarrow.array(["tench, Tinca tinca"])),
+        "cannot be a folder",
+    ),
+    "Parquet with two columns of images": (PARQUET, lambda path: parquet_of(path, again="image"), NEEDED),
+    "a FIFO as a tar": (TAR, os.mkfifo, "not a regular file"),
+    "a FIFO as Parquet": (PARQUET, os.mkfifo, "not a regular file"),
+    "a link to a FIFO as Parquet": (PARQUET, lambda path: linked_fifo(path), "not a regular file"),
     "a script": (PARQUET, lambda path: parquet_with(path, "evil.sh"), "is no image"),
 }
 
@@ -284,6 +316,64 @@ def test_what_is_there_is_left_alone(tmp_path, tiny_data):
     (tmp_path / "elsewhere").mkdir()
     (target / WORKSHOP).symlink_to(tmp_path / "elsewhere")
     assert "is a link" in refused(source, target) and not [*(tmp_path / "elsewhere").iterdir()]
+
+
+def test_a_folders_links_and_files_are_only_its_own_images(tmp_path, tiny_data):
+    """Protects the user's own files from a download that has links to them. Links in the source stay fine. Mutants: no
+    look at a link of an image, of a class, of train/ or of val/; any bytes taken for an image."""
+    secret = tmp_path / "private" / "key.JPEG"
+    secret.parent.mkdir()
+    secret.write_bytes(b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    plain = write_flat(tmp_path / "from", tiny_data)
+    class_folder = sorted((plain / "train").iterdir())[0]
+    image = sorted(class_folder.iterdir())[0]
+    (plain / "store").mkdir()
+    image.rename(plain / "store" / image.name)
+    image.symlink_to(plain / "store" / image.name)
+    import_all(plain, tmp_path / "linked inside")
+    assert contents(tmp_path / "linked inside") == contents(tiny_data)
+    for number, place in enumerate(("train", f"train/{class_folder.name}", "val/evil.JPEG", image.relative_to(plain))):
+        source = Path(shutil.copytree(plain, tmp_path / f"from {number}", symlinks=True))
+        path = source / place
+        if path.is_symlink() or path.is_file():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
+        path.symlink_to(secret if path.suffix else secret.parent)
+        assert "leads out of" in refused(source, tmp_path / "imagenet"), place
+    (plain / "store" / image.name).write_bytes(secret.read_bytes())
+    assert "neither a JPEG nor a PNG" in refused(plain, tmp_path / "imagenet")
+    assert not (tmp_path / "imagenet" / "train").exists()
+
+
+def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
+    """Protects files of the user from a .importing that another user, or the author of a download, has put there.
+    Mutants: each of the checks left out."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    (outside := tmp_path / "outside").mkdir()
+    with pytest.raises(UserError):
+        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+    workshop = target / WORKSHOP
+    assert stat.S_IMODE(workshop.stat().st_mode) == 0o700
+    workshop.chmod(0o770)
+    assert "others can write to it" in refused(source, target)
+    workshop.chmod(0o700)
+    (workshop / "train").symlink_to(outside)
+    assert "train' is a link" in refused(source, target)
+    (workshop / "train").unlink()
+    came_with_it = source / "imagenet" / WORKSHOP
+    shutil.copytree(workshop, came_with_it)
+    kind, _ = json.loads((workshop / "journal").read_text().split("\n")[0])
+    (came_with_it / "journal").write_text(json.dumps([kind, "the author's boot"]) + "\n")
+    assert "may have come with" in refused(source, source / "imagenet")
+    if not os.geteuid():
+        os.chown(workshop, 12345, -1)
+        assert "others can write to it" in refused(source, target)
+        os.chown(workshop, 0, -1)
+    assert not [*outside.iterdir()]
+    shutil.copytree(workshop, came_with_it, dirs_exist_ok=True)
+    import_all(source, source / "imagenet")
+    assert contents(source / "imagenet") == contents(tiny_data)
 
 
 # --- killed, and started again ------------------------------------------------------------------------------------

@@ -97,23 +97,47 @@ def test_what_it_cannot_do_without_is_said_before_it_begins(tmp_path):
     assert (tmp_path / "state.tar").read_bytes() == b"no archive"
 
 
-@pytest.mark.parametrize("name", ["results/gpu-check/../../../evil", "scripts/gpu_check/run.py", "/evil"])
-def test_a_state_from_elsewhere_writes_nowhere_but_into_the_set(tmp_path, name):
-    """Protects from the file of another machine: it holds results, and never what is run."""
-    output, tree = tmp_path / "state.tar", tmp_path / "work/tree"
+def state_with(output: Path, *members: tarfile.TarInfo) -> None:
+    """A state of another machine: each member that is a file holds 4 bytes, and so does a check."""
+    good = tarfile.TarInfo("results/gpu-check/checks/good.json")
     with tarfile.open(output, "w") as tar:
-        member = tarfile.TarInfo(name)
-        member.size = 4
-        tar.addfile(member, io.BytesIO(b"evil"))
-        link = tarfile.TarInfo("results/gpu-check/checks/link.json")
-        link.type, link.linkname = tarfile.SYMTYPE, "../../../../state.tar"
-        tar.addfile(link)
-    tree.mkdir(parents=True)
-    try:
+        for member in (good, *members):
+            member.size = 4 if member.isfile() else 0
+            tar.addfile(member, io.BytesIO(b"evil"))
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, leads_to: str = "") -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname = kind, leads_to
+    return made
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        member("results/gpu-check/../../scripts/gpu_check/run.py"),
+        member("results/gpu-check/../../../evil"),
+        member("scripts/gpu_check/run.py"),
+        member("/evil"),
+        member("results/gpu-check/checks/link.json", tarfile.SYMTYPE, "../../../../state.tar"),
+        member("results/gpu-check/checks/hard.json", tarfile.LNKTYPE, "results/gpu-check/checks/good.json"),
+        member("results/gpu-check/checks/pipe", tarfile.FIFOTYPE),
+        member("results/gpu-check/checks/device", tarfile.CHRTYPE),
+    ],
+    ids=lambda each: each.name,
+)
+def test_a_state_from_elsewhere_writes_nowhere_but_into_the_set(tmp_path, strange):
+    """Protects from the file of another machine: it holds results, and never what is run. Mutant: names compared by
+    their beginning."""
+    output, tree = tmp_path / "state.tar", tmp_path / "work/tree"
+    (tree / "scripts/gpu_check").mkdir(parents=True)
+    state_with(output, strange)
+    with pytest.raises(carried.CannotBegin, match=re.escape(repr(strange.name))):
         carried.restore(output, tree)
-    except carried.CannotBegin as error:
-        assert "cannot be read" in str(error)
     assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == [output] and not Path("/evil").exists()
+    state_with(output)
+    assert carried.restore(output, tree)
+    assert (tree / "results/gpu-check/checks/good.json").read_bytes() == b"evil"
 
 
 def test_each_package_of_the_requirements_is_carried_or_for_other_work():

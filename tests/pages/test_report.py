@@ -250,7 +250,7 @@ def test_the_table_has_the_measured_numbers(written):
     assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
     assert rows["apex_ddp"]["same update?"] == "skipped"
-    assert rows["horovod_ddp"]["same update?"] == "no proof yet: make verify"
+    assert rows["horovod_ddp"]["same update?"] == "no proof yet: ./bench verify"
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
 
@@ -425,8 +425,16 @@ def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
     (found,) = busy(loads, two)
     assert "5 % of its cores' time or more in 2 of 10 runs, up to 12 %" in found
     assert busy([3.0, *[0.2] * 9], [1.0] * 10) == []  # the first load is that of the set-up, which ended before
-    (found,) = busy(loads, None)  # an older suite, or Slurm alone: the load is all there is
+    (found,) = busy(loads, None)  # an older suite: the load is all there is
     assert "busy before 9 later runs" in found
+
+
+def test_the_load_of_another_machine_is_no_busy_machine(tmp_path):
+    """Protects sets of Slurm alone from a warning about the node that submits: its load is not that of the ranks'
+    nodes, and what others took there is unknown. Mutant: every load counts."""
+    (tmp_path / "environment.json").write_text(json.dumps({"num_cores": 2}))
+    add_runs(tmp_path, "slurm", 100, load_average=7, steal_pct=0)
+    assert find_warnings(load_set(tmp_path)) == []
 
 
 def test_strategies_of_another_day_are_named(tmp_path):
@@ -536,7 +544,7 @@ def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
         for name in ("set", "no")
     ]
     assert [each.returncode for each in done] == [0, 2], done[0].stderr + done[1].stderr
-    assert len(done[1].stderr.splitlines()) == 1 and "bench-all" in done[1].stderr
+    assert len(done[1].stderr.splitlines()) == 1 and "./bench run" in done[1].stderr
 
 
 @pytest.mark.parametrize("seed", range(3))

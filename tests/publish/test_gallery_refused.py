@@ -19,6 +19,8 @@ from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 
+SHOWN = "cpu2-epyc_torch2.15_202611b"
+
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
@@ -125,6 +127,27 @@ def test_a_set_that_cannot_be_believed_is_left_out_and_named(own, capsys, harm, 
         "<link rel=stylesheet href=x>",
         "<style>@import 'x'</style>",
         "<p style='background:url(//x)'>",
+        r"<style>@\69mport '//x'</style>",
+        r"<style>@\00069 mport '//x'</style>",
+        "<style>@\\69\r\nmport '//x'</style>",
+        r"<p style='background:u\72 l(//x)'>",
+        r"<p style='background:\u\r\l(//x)'>",
+        "<p style='background:&#117;rl(//x)'>",
+        "<p style='background:&#117rl&lpar;//x)'>",
+        r"<p style='background:&#92;75rl(//x)'>",
+        r"<svg><rect fill=u\72l(//x) /></svg>",
+        "<svg><rect fill='&#x75;rl(//x#y)'/></svg>",
+        "<p style='background:image-set(\"//x\" 1x)'>",
+        "<p style='background:-webkit-image-set(\"//x\" 1x)'>",
+        r"<p style='background:image\2d set(\"//x\" 1x)'>",
+        "<style>p { background: src('//x') }</style>",
+        "<style>p { background: image('//x') }",
+        "<p style='background: cross-fade(\"//x\", red)'>",
+        "<style>@font-face { font-family: x }</style>",
+        r"<style>p { color: r\65 d }</style>",
+        "<a href='#x' ping='//x'>a</a>",
+        "<a href='#x' attributionsrc='//x'>a</a>",
+        "<svg xml:base='//x'><use href='#x'/></svg>",
         "<!--[if IE]><x><![endif]-->",
         "<?xml-stylesheet href=x?>",
         "<math><mtext></mtext></math>",
@@ -145,6 +168,13 @@ def test_reports_of_this_suite_run_and_load_nothing():
     """Protects every set of ours from being left out. Mutant: a tag of the template that TAGS lacks."""
     pages = [*PUBLISHED.glob("*/report.html")]
     assert pages and [find_active(page) for page in pages] == [""] * len(pages)
+
+
+def test_a_report_with_backslashes_in_its_commands_is_passive(tmp_path):
+    """Protects a set whose ARGS have a backslash. Mutant: backslashes refused outside of styles."""
+    page = tmp_path / "report.html"
+    page.write_text(f"{(PUBLISHED / SHOWN / 'report.html').read_text()}<pre>ARGS=&#39;--x a\\b@c f(x)&#39;</pre>")
+    assert find_active(page) == ""
 
 
 def test_no_command_is_made_of_a_strange_name(own):

@@ -3,9 +3,9 @@
 .venv/bin/python -m pytest tests/runner/test_energy.py
 """
 
-import sys
 from types import SimpleNamespace
 
+import pynvml
 import pytest
 from support import ROOT
 
@@ -131,19 +131,27 @@ def test_a_gpus_energy_is_that_of_its_counter(monkeypatch):
 
 
 def test_the_counter_is_nvmls_in_millijoules(monkeypatch):
-    """Protects the unit, and GPUs that do not count: NVML refuses there."""
-
-    class NVMLError(Exception):
-        pass
+    """Protects the unit, GPUs that do not count, which NVML refuses, and slices of a GPU (MIG): a run uses one, and
+    both readings are of all of them together. Mutant: no question about slices."""
 
     def counted(gpu: str) -> int:
-        if gpu == "old":
-            raise NVMLError
+        if gpu in ("old", "a slice"):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return 2500
 
-    library = SimpleNamespace(nvmlDeviceGetTotalEnergyConsumption=counted, NVMLError=NVMLError)
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    assert [telemetry._gpu_energy(gpu)[1] for gpu in ("new", "old")] == [2.5, None]
+    def mig_mode(gpu: str) -> list[int]:
+        if gpu in ("old", "a slice"):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [int(gpu == "divided"), 0]
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetTotalEnergyConsumption", counted)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", mig_mode)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", lambda gpu: 70000)
+    found = [telemetry._gpu_energy(gpu)[1] for gpu in ("new", "old", "a slice", "divided")]
+    assert found == [2.5, None, None, None]
+    for name in ("MemoryInfo", "UtilizationRates", "CurrentClocksThrottleReasons", "Temperature"):
+        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", lambda *_: None)
+    assert [telemetry._gpu_row(gpu)["power_w"] for gpu in ("new", "old", "divided")] == [70.0, 70.0, None]
 
 
 def test_a_gpu_without_a_counter_reads_its_power(monkeypatch):

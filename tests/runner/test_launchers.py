@@ -234,7 +234,7 @@ def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
     """Protects the first command of a stranger."""
     env = environment(PYTHON=tmp_path / "nowhere", RESULTS=tmp_path / "a set")
     done = subprocess.run([ROOT / "launchers/single.sh"], env=env, capture_output=True, text=True)
-    assert done.returncode == 2 and "run: make setup" in done.stderr
+    assert done.returncode == 2 and "run: ./bench setup" in done.stderr
 
 
 # --- all of them --------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from stand_ins import NO_STAND_IN
 from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.data import loaders
 from benchmarks.common.dist.agreement import identities
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight, run_plan
@@ -146,6 +147,31 @@ def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_
     whole = {number for devices in (first, last) for number in identities(devices, worker)}
     assert (len(whole) > 1) == (num_gpus > 1 and name != "single")
     assert ("parallel" in columns) == (name == "single")
+
+
+class NoImages(list):
+    classes = ("0", "1")
+
+
+@pytest.mark.parametrize("name", [name for name in FAKED if name != "single"])
+def test_every_strategy_decodes_with_as_many_workers(see, monkeypatch, name):
+    """Protects the comparison on real images, on 4 GPUs: a rank that reads for two GPUs, or one that reads for all, has
+    the workers of as many ranks. The ranks of a pipeline validate a part each. Mutants: hybrid_parallel,
+    model_parallel and pipeline_parallel with a rank's workers, as they had."""
+    see(4)
+    monkeypatch.setattr(loaders, "open_datasets", lambda config: (NoImages(range(16)), NoImages(range(16))))
+    config = dataclasses.replace(SMALL, loader="folder", decoder="pillow", workers=3)
+    ranks = num_ranks(name, 4)
+    found = []
+    for rank in range(ranks):
+        with pytest.MonkeyPatch.context() as patch:
+            made = []
+            patch.setattr(loaders, "HostLoader", lambda own, *_, made=made: made.append(int(own.workers)) or [])
+            train_on_nothing(patch, name, config, rank, ranks, drive=lambda strategy: None)
+            *training, validation = made
+            found.append((sum(training), validation))
+    used = min(4, DRIVES.get(name, 4))
+    assert [sum(numbers) for numbers in zip(*found, strict=True)] == [3 * used, 3 * used]
 
 
 @pytest.mark.parametrize("name", [name for name in FAKED if "GPU" not in REMEDY_WITHOUT.get(name, "")])

@@ -197,6 +197,8 @@ def test_loaders_need_memory():
     assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
     in_one_process = loader_bytes(config, layout_function("dataparallel")(config, 4))
     assert in_one_process == (2 * (32 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
+    for_two_each = loader_bytes(config, layout_function("hybrid_parallel")(config, 4))
+    assert for_two_each == 2 * (2 * (16 * 2 + 2) + 2) * 1600 * 3 * 224 * 224
     message = refused("ddp", config, V100_32GB, free_bytes := 64e6)
     assert f"{free_bytes / 1e9:.1f} are free" in message and "--workers 0" in message
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0

@@ -106,7 +106,7 @@ def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
 
 
 def test_without_a_proof_it_says_what_to_do(tmp_path):
-    assert cell(tmp_path) == "no proof yet: make verify"
+    assert cell(tmp_path) == "no proof yet: ./bench verify"
 
 
 def test_a_failed_or_skipped_proof_is_matched_by_the_requested_settings(tmp_path):

@@ -123,7 +123,7 @@ def test_presets_say_what_is_not_their_own():
 
 def test_a_set_without_steps_is_refused(results, tmp_path):
     (results / "steps.csv").unlink()
-    with pytest.raises(UserError, match=r"steps\.csv.*make bench-single"):
+    with pytest.raises(UserError, match=r"steps\.csv.*\./bench run single"):
         main(PredictOptions(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv")))
 
 

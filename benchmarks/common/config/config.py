@@ -69,7 +69,8 @@ class Config:
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
     workers: Annotated[int | Literal["auto"], Range(0)] = 4
-    """Loader workers of each rank; 0 decodes in the training process; auto: beside a GPU the rank's cores but one."""
+    """Loader workers for each device, of the rank that reads its images; 0 decodes in the training process; auto:
+    beside a GPU the rank's cores but one."""
     prefetch: Annotated[int, Range(0)] = 1
     """On GPUs: batches copied ahead of the step that trains on them, on a stream of their own; 0: the step copies."""
     skip_bad_files: bool = False

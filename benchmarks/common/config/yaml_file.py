@@ -70,7 +70,7 @@ def read_values(path: str, types: Mapping[str, Any]) -> dict[str, Any]:
 def _checked(path: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
     if name not in types:
         near = difflib.get_close_matches(name, types, n=1, cutoff=0.5)
-        hint = f"did you mean `{near[0]}`?" if near else "`make help` and --help list the fields"
+        hint = f"did you mean `{near[0]}`?" if near else "./bench flags lists the fields"
         raise UserError(f"{path}: unknown key {name!r}; {hint}")
     expected = types[name]
     choices: tuple[str, ...] = ()

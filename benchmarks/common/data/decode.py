@@ -25,13 +25,13 @@ from PIL import Image, UnidentifiedImageError
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.crops import ChooseCrop, Crop, max_pixels
+from benchmarks.common.data.listing import FIRST_BYTES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 
 GPU_DECODER = "nvimgcodec-gpu"
 NVIMGCODEC_MODULE = "nvidia.nvimgcodec"
 EXIF_ORIENTATION = 274  # the tag's number
-FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}
 CPU_DEVICE_ID = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
 

@@ -23,6 +23,7 @@ from benchmarks.common.system.files import home_folder
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}  # of the formats that are decoded
 VERSION = "2"
 NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have none
 LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps

@@ -43,10 +43,14 @@ Mark = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """Part `index`, from 0 on, of the `num_shards` equal parts of every global batch."""
+    """Part `index`, from 0 on, of the `num_shards` equal parts of every global batch.
+
+    num_devices: that compute on its images. Who reads it gets the loader workers that as many ranks would have.
+    """
 
     index: int = 0
     num_shards: int = 1
+    num_devices: int = 1
 
 
 WHOLE_BATCH = Shard()
@@ -57,13 +61,12 @@ class Sharding:
     """Which images one rank reads, in training and in validation.
 
     reads_train_images: False on a rank that gets activations from another: it has targets to receive into, and reads
-    nothing. num_devices: how many the rank feeds; it gets the loader workers that as many ranks would have.
+    nothing.
     """
 
     train: Shard = dataclasses.field(default_factory=Shard)
     val: Shard = dataclasses.field(default_factory=Shard)
     reads_train_images: bool = True
-    num_devices: int = 1
 
 
 class GlobalBatchSampler:
@@ -268,16 +271,18 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
     decoder = decode.resolve_decoder(config)
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
     resolved |= {"workers": num_workers}
-    config = dataclasses.replace(config, workers=num_workers * sharding.num_devices)
+    for_train, for_val = (
+        dataclasses.replace(config, workers=num_workers * shard.num_devices) for shard in (sharding.train, sharding.val)
+    )
     train_set, val_set = open_datasets(config)
     train_batches, val_batches = _samplers(config, len(train_set), len(val_set), sharding)
     train_host: Iterable[Batch]
     if sharding.reads_train_images:
-        train_host = HostLoader(config, context, train_set, train_batches)
+        train_host = HostLoader(for_train, context, train_set, train_batches)
     else:
         train_host = _unread_batches(train_batches)
     train = Loader(train_host, train_batches, config, context.device, train_set.classes)
-    val_host = HostLoader(config, context, val_set, val_batches)
+    val_host = HostLoader(for_val, context, val_set, val_batches)
     val = Loader(val_host, val_batches, config, context.device, train_set.classes)
     train.resolved = resolved
     return Loaders(train, val)

@@ -236,7 +236,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("verdict", "text", "whether the loader is fast enough"),
         Column("window", "number", "its number, from 0 on"),
     ),
-    # results of `make verify` for the runs in the set's verify/
+    # results of `./bench verify` for the runs in the set's verify/
     "equivalence": (
         RUN_ID,
         Column("strategy", "text", "what was proved"),
@@ -262,7 +262,7 @@ ROWS = {
     "wall": "a part of a run's wall-clock time",
     "telemetry": "a sample of one device, twice a second",
     "loader": "a window of `./bench study loader-limit`",
-    "equivalence": "what `make verify` found of a strategy; the last row counts",
+    "equivalence": "what `./bench verify` found of a strategy; the last row counts",
 }
 """What a row of each table is."""
 TABLES = {table: tuple(column.name for column in columns) for table, columns in COLUMNS.items()}

@@ -1,7 +1,5 @@
 """Commands that are printed for people to paste. A name in them may come from somebody else. Needs no torch.
 
->>> make_command("verify", RESULTS="/sets/of $(me)")
-"make verify RESULTS='/sets/of $$(me)'"
 >>> bench_command("data pack", pack="full", data="/data/of $(me)")
 "./bench data pack --pack full --data '/data/of $(me)'"
 """
@@ -28,12 +26,6 @@ def make_assignment(name: str, value: object) -> str:
     if not text.isprintable() or text != text.strip():
         return ""
     return f"{name}={shlex.quote(text.replace('$', '$$'))}"
-
-
-def make_command(target: str, **variables: object) -> str:
-    """`make TARGET NAME=VALUE ...` for bash, with NAME=... for a value that make cannot carry (make_assignment)."""
-    words = [make_assignment(name, value) or f"{name}={NOT_SHOWN}" for name, value in variables.items()]
-    return " ".join(["make", target, *words])
 
 
 def bench_command(command: str, *arguments: object, **options: object) -> str:

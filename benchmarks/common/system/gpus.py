@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.common.system.accelerators import other_devices, refuse_other_accelerator, wants_cpu
-from benchmarks.common.system.commands import make_command, shell_word
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 
@@ -246,7 +246,7 @@ def _remedy(found: NvidiaSmiResult, reinstall: bool = False) -> str:
     except UserError as error:
         return str(error)
     if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
-        command = f"{'rm -r .venv && ' * reinstall}{make_command('setup', TORCH=build.torch)}"
+        command = f"{'rm -r .venv && ' * reinstall}TORCH={shell_word(build.torch)} ./bench setup"
     else:
         options = "--force-reinstall " * reinstall
         command = f"{shell_word(sys.executable)} -m pip install {options}'{build.versions}' torchvision"

@@ -4,8 +4,10 @@ Imports torch only where there may be GPUs and nobody has counted them.
 """
 
 import contextlib
+import math
 import os
 import re
+from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -13,6 +15,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
 MAX_DIGITS = 9  # more than any machine has of anything
+CONTROL_GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def number_from_env(name: str, what: str, least: int = 1) -> int | None:
@@ -75,8 +78,42 @@ def _visible_gpus() -> list:
 
 
 def num_cores() -> int:
-    """Cores that this process may use; all, where the system does not say which."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use: those that it may run on, and no more than its container's quota of processor
+    time comes to."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.floor(min(allowed, quota_cores())))
+
+
+def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
+    """How many cores the quotas of this process's control groups come to, as `docker run --cpus` and Kubernetes set
+    them; infinity without any. folder: where control groups are mounted, of version 2 or 1 (man 7 cgroups)."""
+    least = math.inf
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return least
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = folder / controllers
+        group = top / path.strip("/")  # in a container this may be the host's path, and `top` is the container's group
+        for each in (group, *group.parents):
+            if each.is_relative_to(top):
+                least = min(least, _quota_of_group(each))
+    return least
+
+
+def _quota_of_group(group: Path) -> float:
+    """Processor time over time; infinity without a quota."""
+    with contextlib.suppress(OSError, ValueError):
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        if quota not in ("max", "-1"):
+            return int(quota) / int(period)
+    return math.inf
 
 
 def num_ranks() -> int:

@@ -154,7 +154,7 @@ def _versions() -> dict[str, str]:
 def _kernels(context: RankContext) -> dict[str, str]:
     """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, and
     NCCL. '' for what the run does not use."""
-    nccl = torch.cuda.nccl.version() if context.backend == "nccl" else ()
+    nccl = torch.cuda.nccl.version() if context.backend.startswith("nccl") else ()
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpu_driver": driver_version() if context.device.type == "cuda" else "",

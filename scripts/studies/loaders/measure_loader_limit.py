@@ -162,7 +162,7 @@ def cpu_s(process: "psutil.Process") -> float:
 def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     """Measure with the configuration of these flags, else with Make's variables. Raises UserError for no result set."""
     if results and not results.is_dir():
-        raise UserError(f"{results} is no result set; run make bench-all first, or leave --results out")
+        raise UserError(f"{results} is no result set; start ./bench run first, or leave --results out")
     if results and (why := why_not_here(hardware_of_set(results), hardware_here())):
         raise UserError(f"{results}: {why}; measure there, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))

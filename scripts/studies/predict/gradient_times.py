@@ -22,7 +22,7 @@ from benchmarks.common.dist.devices import synchronize
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.model.stages import cut_stages, trace
 from benchmarks.common.system import machine
-from benchmarks.common.system.commands import make_command
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
@@ -155,7 +155,7 @@ def baseline_config(results: Path) -> Config:
     """The configuration that a set's baseline trained. Raises UserError where the set has no baseline."""
     group = baseline_of(load_set(results))
     if group is None:
-        bench = make_command(f"bench-{BASELINE}", RESULTS=results)
+        bench = bench_command("run", BASELINE, results=results)
         raise UserError(f"{results} has no timed run of {BASELINE}; run: {bench}")
     names = ("arch", "image_size", "global_batch", "norm", "memory_format")
     fields: dict[str, Any] = {name: group.settings[name] for name in names if group.settings.get(name) is not None}

@@ -253,7 +253,7 @@ def _baseline_parts(results: ResultSet, group: RunGroup | None) -> pandas.DataFr
     if parts.empty:
         raise UserError(
             f"{results.path} has no breakdown of {BASELINE}'s steps (steps.csv), which a prediction starts from; "
-            f'run: make bench-{BASELINE} ARGS="--account-steps 8" RESULTS=results/new'
+            f"run: ./bench run {BASELINE} --results results/new -- --account-steps 8"
         )
     return parts
 
