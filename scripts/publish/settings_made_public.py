@@ -1,4 +1,4 @@
-"""The settings of a copied set without what names a machine: "host 1" for a host's hash, and no folders in variables.
+"""The settings of a copied set without what names a machine: "host 1" for a host's hash, and values of few variables.
 
     publish_settings(folder)
 
@@ -13,15 +13,17 @@ from pathlib import Path
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import json_cell, write_text_atomically
+from benchmarks.common.system.host import NONE, PREFIXES, WHOLE_NAMES, recorded_value
 from scripts.sets.recorded_settings import read_identity
 
-FOLDERS = re.compile(r"/(?:[^\s/:=]+/)+")
+VARIABLE = re.compile(rf"(?:^|(?<= ))({'|'.join([*(f'{each}[A-Za-z0-9_]*' for each in PREFIXES), *WHOLE_NAMES])})=")
 
 
 def publish_settings(folder: Path) -> None:
     """Change the tables of the set in `folder`, and of the sets inside it. A host has one number in all of them."""
     hosts: dict[str, str] = {}
-    for path in [folder, *sorted(each.parent for each in folder.glob("*/settings.csv"))]:
+    inside = {each.parent for name in ("settings", "runs", "equivalence") for each in folder.rglob(f"{name}.csv")}
+    for path in sorted({folder, *inside}):
         before = _rows(path / "settings.csv")
         after = [_public_row(row, hosts) for row in before]
         _write(path / "settings.csv", before, after)
@@ -40,11 +42,22 @@ def _public_row(row: dict[str, str], hosts: dict[str, str]) -> dict[str, str]:
     if host := public.get("host"):
         public["host"] = hosts.setdefault(str(host), f"host {len(hosts) + 1}")
     if variables := public.get("variables"):
-        public["variables"] = FOLDERS.sub("", str(variables))
+        public["variables"] = public_variables(str(variables))
     if public == identity.resolved:
         return row
     own = {"settings": settings_hash(identity.requested, public)} if "settings" in row else {}
     return row | {"met": json_cell(public)} | own
+
+
+def public_variables(text: str) -> str:
+    """What kernel_variables has written, without values that it would not write today. Values may have spaces."""
+    if text == NONE:
+        return text
+    first, *rest = VARIABLE.split(text)  # "", name, value, name, value, ...
+    if first:
+        return recorded_value("", text)
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return " ".join(f"{name}={recorded_value(name, value.strip())}" for name, value in pairs)
 
 
 def _with_hash(row: dict[str, str], hashes: dict[str, str]) -> dict[str, str]:

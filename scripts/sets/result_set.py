@@ -120,11 +120,12 @@ class ResultSet:
     def loads_before(self) -> pandas.Series:
         """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's.
 
-        Of runs under Slurm there is none: it is read where the job is submitted or supervised, and not on the nodes.
+        Of ranks that were no children of the suite, as under Slurm, there is none: the load is read where the job is
+        submitted or supervised, and not on their nodes. Such a row has steal_pct, and no other_cpu_pct.
         """
         runs = _table(self.path, "runs")
-        under_slurm = (runs.strategy == "slurm") | bool(self.environment.get("variables", {}).get("ALLOCATION"))
-        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~under_slurm]
+        elsewhere = runs.steal_pct.notna() & runs.other_cpu_pct.isna()
+        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~elsewhere]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
 
     def refuse_contradictions(self) -> None:

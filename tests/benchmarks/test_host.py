@@ -26,6 +26,23 @@ def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_no
     assert kernel_variables(env | own) == " ".join(f"{name}={own[name]}" for name in sorted(own))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("NCCL_AUTH", "hunter2"),
+        ("TORCH_TOKEN", "abc"),
+        ("NCCL_CONF_FILE", "/home/ann/nccl.conf"),
+        ("NCCL_ALGO", "https://ann:pw@x"),
+        ("OMP_PLACES", 61 * "a"),
+    ],
+)
+def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
+    """Protects passwords from settings.csv; two values still are two. Mutant: values by the prefix of the name."""
+    recorded = kernel_variables({name: text})
+    assert re.fullmatch(f"{name}=#[0-9a-f]{{12}}", recorded)
+    assert recorded != kernel_variables({name: f"{text}2"})
+
+
 def test_a_host_is_more_than_its_name(monkeypatch):
     """Protects from pooling two machines of one name. Mutant: machine-id, board or microcode left out of the hash."""
     files = {

@@ -22,7 +22,7 @@ from scripts.publish import publish as publish_module
 from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.readme import PUBLISHED, shown_sets
-from scripts.publish.settings_made_public import publish_settings
+from scripts.publish.settings_made_public import public_variables, publish_settings
 from scripts.sets.result_set import load_set
 
 
@@ -247,6 +247,41 @@ def test_hosts_become_numbers_and_hashes_follow(own, tmp_path):
     assert {json.loads(cell)["host"] for cell in read_table(own, "settings").met} == {"host 1"}
     inner = [json.loads(cell)["host"] for cell in read_table(own / "sweeps", "settings").met]
     assert inner == ["host 2"] + ["host 1"] * (len(inner) - 1)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "public"),
+    [
+        ("none", "none"),
+        ("ATEN_CPU_CAPABILITY=avx2 OMP_PROC_BIND=true", "ATEN_CPU_CAPABILITY=avx2 OMP_PROC_BIND=true"),
+        ("LD_PRELOAD=/opt/x/a.so:/usr/lib/b.so.2 NCCL_ALGO=Ring", "LD_PRELOAD=a.so:b.so.2 NCCL_ALGO=Ring"),
+        ("LD_PRELOAD=/home/Ann Example/a.so", "LD_PRELOAD=#"),
+        ("LD_PRELOAD=/a.so /home/ann", "LD_PRELOAD=#"),
+        ("NCCL_AUTH=hunter2 OMP_DYNAMIC=true", "NCCL_AUTH=# OMP_DYNAMIC=true"),
+        ("NCCL_AUTH=two words=hunter2", "NCCL_AUTH=#"),
+        ("TORCH_TOKEN=hunter2", "TORCH_TOKEN=#"),
+        ("hunter2 NCCL_ALGO=Ring", "#"),
+    ],
+)
+def test_only_values_of_listed_variables_are_published(recorded, public):
+    """Protects secrets in sets from before values were hashed. What is public stays so. Mutants: folders taken out of
+    each value; a value that ends at its first space."""
+    made = public_variables(recorded)
+    assert re.sub("#[0-9a-f]{12}", "#", made) == public
+    assert public_variables(made) == made
+
+
+def test_a_set_deep_inside_names_no_host_either(own):
+    """Protects who measured from sets of three levels, as sweeps of a scaling have. Mutant: one level only."""
+    deep = own / "scaling" / "sweeps"
+    shutil.copytree(own, deep)
+    change(
+        deep,
+        "settings",
+        lambda frame: frame.assign(met=[json.dumps(json.loads(cell) | {"host": "aaaaaaaaaaaa"}) for cell in frame.met]),
+    )
+    publish_settings(own)
+    assert {json.loads(cell)["host"] for cell in read_table(deep, "settings").met} == {"host 1"}
 
 
 def test_a_failed_move_leaves_the_old_set(tmp_path):

@@ -25,6 +25,26 @@ NOT_RECORDED = (
     *("TORCH_HOME", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE"),
 )
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+# Only of these is the value recorded: numbers and words. Others, such as NCCL_AUTH, may hold a password: its hash is.
+WITH_VALUE = {
+    *INTERFACES,
+    *("OMP_SCHEDULE", "OMP_PROC_BIND", "OMP_PLACES", "OMP_DYNAMIC", "OMP_WAIT_POLICY", "OMP_MAX_ACTIVE_LEVELS"),
+    *("KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_HW_SUBSET", "KMP_SETTINGS", "MKL_NUM_THREADS", "MKL_DYNAMIC"),
+    *("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_THREADING_LAYER", "ONEDNN_MAX_CPU_ISA"),
+    *("DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
+    *("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "ONEDNN_VERBOSE", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE"),
+    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"),
+    *("NCCL_NET_GDR_LEVEL", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
+    *("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_LAUNCH_MODE", "NCCL_CROSS_NIC", "NCCL_NVLS_ENABLE", "NCCL_DEBUG"),
+    *("NCCL_CUMEM_ENABLE", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "GLOO_DEVICE_TRANSPORT"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_CUDNN_V8_API_DISABLED", "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
+    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_AVOID_RECORD_STREAMS"),
+    *("TORCH_NCCL_HIGH_PRIORITY", "TORCH_COMPILE_DISABLE", "TORCH_BLAS_PREFER_CUBLASLT", "CUBLAS_WORKSPACE_CONFIG"),
+    "CUBLASLT_WORKSPACE_SIZE",
+}
+WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
+HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
+LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*", re.ASCII)
 NONE = "none"
 
 
@@ -57,17 +77,28 @@ def host(env: Mapping[str, str]) -> str:
 def kernel_variables(env: Mapping[str, str]) -> str:
     """The variables that may change kernels or communication, such as "ATEN_CPU_CAPABILITY=avx2"; NONE without any.
 
-    env: of the run's supervisor. Loopback is what launchers choose on one machine.
+    env: of the run's supervisor. Loopback is what launchers choose on one machine. LD_PRELOAD has its value; of others
+    that are not in WITH_VALUE, a hash stands for it: NCCL_AUTH=#0123456789ab.
     """
     chosen = {name: text for name, text in env.items() if name.startswith(PREFIXES) or name in WHOLE_NAMES}
     return (
         " ".join(
-            f"{name}={text}"
+            f"{name}={text if name == 'LD_PRELOAD' else recorded_value(name, text)}"
             for name, text in sorted(chosen.items())
             if text and name not in NOT_RECORDED and (name, text) not in {(each, "lo") for each in INTERFACES}
         )
         or NONE
     )
+
+
+def recorded_value(name: str, text: str) -> str:
+    """The value of a variable as a set may say it: that of a listed one, LD_PRELOAD's file names, or else a hash."""
+    if HASHED.fullmatch(text) or (name in WITH_VALUE and WORD.fullmatch(text)):
+        return text
+    files = [path.rpartition("/")[2] for path in re.split(r"[\s:]+", text.strip())]
+    if name == "LD_PRELOAD" and all(LIBRARY.fullmatch(file) for file in files):
+        return ":".join(files)
+    return f"#{_hash([text])}"
 
 
 def _cpuinfo() -> list[str]:
