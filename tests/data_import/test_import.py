@@ -352,7 +352,7 @@ def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     (outside := tmp_path / "outside").mkdir()
     with pytest.raises(UserError):
-        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
     workshop = target / WORKSHOP
     assert stat.S_IMODE(workshop.stat().st_mode) == 0o700
     workshop.chmod(0o770)
