@@ -63,6 +63,8 @@ class RoundOptions(SharedOptions):
 class RunOptions(RoundOptions):
     strategies: tyro.conf.Positional[tuple[str, ...]] = ()
     """Such as: single ddp. Default: the core strategies; all: every one."""
+    aa: bool = False
+    """A/A: `single` twice a round, under two names. A method that errs finds a difference between the two."""
 
 
 @dataclasses.dataclass(frozen=True)

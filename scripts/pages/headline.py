@@ -55,11 +55,11 @@ def one_sentence(results: ResultSet, ranking: Ranking) -> str:
 
 
 def _answer(results: ResultSet, ranking: Ranking) -> str:
-    timed, best = results.timed_groups, ranking.best
+    timed, best = results.strategy_groups, ranking.best
     if len({group.strategy for group in timed}) == 1:
         return _answer_of_one(timed)
     speed = f"{format_number(best.timed_throughput.value)} images/s"
-    over, single = results.speedups, results.baseline_of(best)
+    over, single = results.strategy_speedups, results.baseline_of(best)
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
     if not made:
         among = _scope(timed, best).lower().rstrip(", ")
@@ -147,7 +147,7 @@ def _name(labels: list[str], noun: str) -> str:
 def headline(results: ResultSet) -> list[str]:
     """The verdict, then the sentences that it rests on: the highest mean, its speed-up, and which strategies differ
     from it."""
-    timed = results.timed_groups
+    timed = results.strategy_groups
     if not timed:
         return ["No run has a throughput."]
     if results.contradictions:

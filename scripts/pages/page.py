@@ -46,7 +46,7 @@ from scripts.pages.study_sections import ReportTable, load_sections, load_study_
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
-from scripts.sets.set_text import describe_failures, describe_sets
+from scripts.sets.set_text import describe_aa, describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
@@ -182,6 +182,7 @@ def make_report(results: ResultSet) -> Report:
         "below": [
             describe_error_rate(results),
             calibration_text({group.label: group.sample for group in results.compared_groups}, results.baseline_labels),
+            describe_aa(results),
             describe_top1(results.groups),
             describe_exposed(results.groups, results.table("steps")),
         ],

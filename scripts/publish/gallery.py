@@ -172,6 +172,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     return {
         "name": results.name,
         "verdict": headline(results)[0],
+        "aa_verdicts": [over.verdict for over in results.aa_comparisons.values()],
         "about": f"{describe_sets([results])}; {describe_images(timed)}",
         "at": format_setting(mark.get("at")),
         "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
@@ -240,8 +241,21 @@ def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: s
         price=price,
         num_epochs=NUM_EPOCHS,
         num_images=f"{IMAGENET_TRAIN_IMAGES:,}",
+        aa=describe_aa_of_all([verdict for each in entries for verdict in each["aa_verdicts"]]),
         without_energy="J/image" not in columns,
         any_measured=any(row["measured"] for row in rows),
+    )
+
+
+def describe_aa_of_all(verdicts: list[str]) -> str:
+    """How many A/A comparisons of all sets found a difference; '' without one."""
+    decided = [verdict for verdict in verdicts if verdict != "no verdict"]
+    found = sum(verdict != "no difference seen" for verdict in decided)
+    if not decided:
+        return ""
+    return (
+        f"A/A: {len(decided)} comparison{'s' if len(decided) > 1 else ''} of the same runs under two names; a "
+        f"difference was seen in {found}. About 1 of 20 or fewer is promised."
     )
 
 

@@ -40,6 +40,8 @@ class MakeVariables:
     """Seconds in which another round has to fit; None: no such limit."""
     num_seeds: int
     """Rounds take so many seeds in turn; 0: the configuration's own."""
+    with_aa: bool
+    """The baseline runs twice a round, under two names."""
     retry: str
     strategies: str
     strategy: str
@@ -81,6 +83,7 @@ def read_variables() -> MakeVariables:
         until=_until(),
         budget_s=_budget_s(),
         num_seeds=_positive_number("SEEDS", 0) if os.environ.get("SEEDS") else 0,
+        with_aa=bool(os.environ.get("AA")),
         retry=text["RETRY"],
         strategies=text["STRATEGIES"],
         strategy=text["STRATEGY"],

@@ -176,7 +176,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these strategies compute.
 
     Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and STRATEGIES=all, have one more run a round, for reference:
-    the baseline's one process on all cores.
+    the baseline's one process on all cores. With AA the baseline is there twice, under two names.
     """
     config = load_config(variables.flags)
     strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
@@ -191,6 +191,9 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
             specs.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
         specs.append(RunSpec(strategy_list.BASELINE, config, variables.args, num_cores))
+    if variables.with_aa:
+        again = dataclasses.replace(config, label="again")
+        specs.append(RunSpec(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
     return make_runs(variables, specs)
 
 

@@ -22,6 +22,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
+    LABEL,
     NEWER_FIELDS,
     Identity,
     belongs_to,
@@ -83,6 +84,11 @@ class RunGroup:
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
         return self.rows[self.rows.status == "ok"]
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it is the second half of an A/A comparison: another group's runs once more, under a second name."""
+        return bool(self.identity.requested.get(LABEL))
 
     @functools.cached_property
     def is_parallel(self) -> bool:
@@ -170,11 +176,12 @@ class ResultSet:
         had one rank's share of the machine. Of several, it is the one with the same requested settings, if need be on
         other nodes. In fp16, which needs a gradient scaler, one rank of a strategy that has one replaces BASELINE.
 
-        None for a baseline itself, without a baseline, and where several fit.
+        None for a baseline itself, without a baseline, and where several fit. A run with a label is no baseline.
         """
         bases = self.timed_groups_of(BASELINE)
         if compute_precision(group.identity) == "fp16":
             bases = [other for other in self.timed_groups if other.identity.requested.get("ranks") == 1]
+        bases = [other for other in bases if not other.is_labelled]
         found = [
             other
             for other in bases
@@ -189,10 +196,26 @@ class ResultSet:
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
 
     @functools.cached_property
+    def strategy_groups(self) -> list[RunGroup]:
+        """The timed groups, but for second halves of A/A comparisons."""
+        return [group for group in self.timed_groups if not group.is_labelled]
+
+    @functools.cached_property
+    def aa_comparisons(self) -> dict[str, RatioEstimate]:
+        """The speed-ups that have to be 1, by label: of a group's runs under a second name over that group."""
+        labels = [group.label for group in self.groups if group.is_labelled]
+        return {label: self.speedups[label] for label in labels if label in self.speedups}
+
+    @functools.cached_property
+    def strategy_speedups(self) -> dict[str, RatioEstimate]:
+        """The other speed-ups."""
+        return {label: over for label, over in self.speedups.items() if label not in self.aa_comparisons}
+
+    @functools.cached_property
     def rankable_groups(self) -> list[RunGroup]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
-        that most groups compute in. A gain from another arithmetic is not the strategy's."""
-        timed = self.timed_groups
+        that most groups compute in. A gain from another arithmetic is not the strategy's, and an A/A run is none."""
+        timed = self.strategy_groups
         kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 

@@ -71,6 +71,13 @@ def cells(html: str) -> list[dict[str, str]]:
     return found
 
 
+def test_false_alarms_of_a_a_comparisons_are_counted_over_all_sets():
+    """Protects the promise of 1 in 20: undecided comparisons are no successes."""
+    assert gallery.describe_aa_of_all(["no verdict"]) == ""
+    found = gallery.describe_aa_of_all(["no verdict", "no difference seen", "slower", "faster"])
+    assert "3 comparisons" in found and "seen in 2" in found
+
+
 def test_figures_are_the_report_s_and_prices_are_worked_out_from_them(published, page):
     """Protects whoever decides by money. By hand: 3.60 an hour is 0.001 a second; mutant: 60 for 3600 in the price."""
     rows = cells(page)

@@ -190,6 +190,17 @@ def test_one_process_on_all_cores_is_a_reference_on_cpus(make_variables, monkeyp
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
 
 
+def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_variables):
+    """Protects A/A: both halves are the same run, but for the name."""
+    runs = run_plan.plan_strategies(make_variables(STRATEGIES="single ddp", REPEATS=2, AA="yes"))
+    for number in (1, 2):
+        names = {run.name: run for run in runs if run.round == number}
+        assert names.keys() == {"single", "single, again", "ddp"}
+        first, again = names["single"], names["single, again"]
+        assert again.requested == first.requested | {"label": "again"} and again.variables == first.variables
+        assert again.flags == "--label again"
+
+
 def test_packed_files_alone_are_enough_for_a_plan(make_variables, own_data, monkeypatch, tmp_path):
     """Protects nodes that have a copy of the packed files and nothing else: the same run, of the same images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))

@@ -12,9 +12,11 @@ import pytest
 from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
 from benchmarks.common.config.settings import NOT_COMPARED, READERS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
+from scripts.pages.headline import headline
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set, same_hash_other_settings
+from scripts.sets.set_text import describe_aa
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
 MET = {
@@ -73,6 +75,9 @@ def test_runs_that_differ_in_a_field_are_two_groups_or_it_does_not_count(tmp_pat
         assert labels(tmp_path) == {"ddp": 3}
     else:
         found = labels(tmp_path)
+        if name == "label":  # its value is the name
+            assert found == {"ddp": 2, "ddp, again": 1}
+            return
         assert sorted(found.values()) == [1, 2] and all(label.startswith(f"{strategy}, {name} ") for label in found)
         assert not any(", " in label.removeprefix(f"{strategy}, ").replace("[1, 2]", "") for label in found), found
 
@@ -401,6 +406,44 @@ def test_the_plain_baseline_keeps_its_name_and_no_other_is_one(tmp_path):
     add(tmp_path / "alone", asked("single") | {"threads_per_rank": 2})
     add(tmp_path / "alone", asked("ddp"))
     assert bases(tmp_path / "alone") == {}, "all cores are no baseline of one rank's share"
+
+
+def aa_set(folder, again):
+    """Five rounds of single, of single under a second name with other throughputs, and of ddp."""
+    for number, (first, second) in enumerate(zip((100.0, 102.0, 101.0, 99.0, 100.0), again, strict=True), 1):
+        add(folder, asked("single"), images_per_s=first, repeat=number)
+        add(folder, asked("single", label="again"), images_per_s=second, repeat=number)
+        add(folder, asked("ddp"), images_per_s=2 * first - number % 2, repeat=number)
+    return load_set(folder)
+
+
+def test_an_a_a_comparison_is_of_the_baseline_and_no_baseline_itself(tmp_path):
+    """Protects A/A: two groups, one family, and no strategy of its own. Mutants: a label
+    that does not separate; one that makes a baseline; one that is ranked."""
+    results = aa_set(tmp_path / "same", (101.0, 100.5, 101.5, 99.5, 98.5))
+    assert [group.label for group in results.groups] == ["single", "single, again", "ddp"]
+    assert results.baseline_labels == {"single, again": "single", "ddp": "single"}
+    assert [group.label for group in results.rankable_groups] == ["single", "ddp"]
+    assert [*results.aa_comparisons] == ["single, again"] and [*results.strategy_speedups] == ["ddp"]
+    assert "no difference was seen, and there is none" in describe_aa(results)
+    assert headline(results)[0] == "ddp is the fastest strategy, 1.99 times as fast as single."
+    assert not any("again" in sentence for sentence in headline(results))
+
+
+def test_an_a_a_comparison_that_finds_a_difference_is_a_false_alarm(tmp_path):
+    results = aa_set(tmp_path, (120.0, 122.0, 121.5, 119.0, 120.5))
+    assert describe_aa(results).endswith("a difference was seen where there is none: a false alarm.")
+    assert "single" in headline(results)[0] and "again" not in headline(results)[0]
+    assert describe_aa(load_set(OLD)) == ""
+
+
+def test_runs_from_before_labels_are_runs_without_one(tmp_path):
+    """Protects sets that are continued: old runs are pooled with new ones, and not with those under a second name."""
+    old = {name: value for name, value in asked("single").items() if name != "label"}
+    add(tmp_path, old)
+    add(tmp_path, asked("single"))
+    add(tmp_path, asked("single", label="again"))
+    assert labels(tmp_path) == {"single": 2, "single, again": 1}
 
 
 def test_a_speed_up_in_fp16_is_over_one_rank_of_what_can_train_in_it(tmp_path):

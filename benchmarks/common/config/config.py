@@ -181,6 +181,8 @@ class Config:
     """pipeline_parallel: order of forward and backward micro-batches."""
     rendezvous: Literal["file", "address"] = "file"
     """slurm: ranks meet in a file of the shared folder, or at the first node's address."""
+    label: Literal["", "again"] = ""
+    """again: the same run under a second name, for an A/A comparison; it changes nothing, and is never a baseline."""
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

@@ -21,6 +21,7 @@ VARIABLES = {
     "until": "UNTIL",
     "budget": "BUDGET",
     "seeds": "SEEDS",
+    "aa": "AA",
     "plan": "PLAN",
     "retry": "RETRY",
     "timeout_s": "TIMEOUT",

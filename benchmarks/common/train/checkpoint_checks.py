@@ -19,6 +19,7 @@ MAY_DIFFER = {
     "batch_per_device": "the global batch that follows from it is compared",
     **dict.fromkeys(("warmup_steps", "windows", "window_steps", "account_steps"), "what is timed"),
     **dict.fromkeys(("workers", "prefetch"), "who reads the images, and when"),
+    "label": "a name",
     "skip_bad_files": "what happens at a file that cannot be read",
     # One strategy can resume another's checkpoint, so options of a single strategy may change too.
     **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), "of DDP"),
