@@ -80,7 +80,6 @@ COMMAND = """    Command(
         "study new", "a new study", "study new --repeats 3", "run_options.RunOptions", "new_study", FIELDS
     ),
 """
-MEASURED = 'measured = measured | {"new_column": 2.5}\n        '
 CONFIG = "benchmarks/common/config/config.py"
 DECODE = "benchmarks/common/data/decode.py"
 EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
@@ -94,10 +93,10 @@ EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
             '    Column("options",',
             '    Column("new_column", "number", "a number"),\n',
         ),
-        "benchmarks/common/train/record.py": lambda folder: insert_before(
-            folder / "benchmarks/common/train/record.py",
-            "row = measured | ",
-            MEASURED,
+        "benchmarks/common/train/engine.py": lambda folder: insert_before(
+            folder / "benchmarks/common/train/engine.py",
+            '            "images_per_s": images / seconds',
+            '            "new_column": 2.5,\n',
         ),
         "results/README.md": lambda folder: insert_before(
             folder / "results/README.md", "| `options` |", "| `new_column` | a number |\n"
