@@ -84,7 +84,7 @@ def written(tmp_path_factory):
     (folder / "environment.json").write_text(json.dumps(facts))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="constrained_layout")  # a chart of which nothing is seen
-        assert report.main(report.Options(folder)) == 0
+        assert report.main(report.ReportOptions(folder)) == 0
     return folder, (folder / "report.html").read_text(), (folder / "report.md").read_text()
 
 
@@ -137,7 +137,7 @@ def test_the_headline_says_what_the_intervals_say(written):
     folder, html, markdown = written
     groups = {group.label: group for group in load_set(folder).groups}
     best, second = sorted(("ddp", "horovod_ddp"), key=lambda label: -groups[label].throughput.value)
-    over = load_set(folder).over_baseline[best]
+    over = load_set(folder).speedups[best]
     sentence = (
         f"{best} has the highest mean of those in fp32: {over.value:.2f}x [{over.low:.2f}, {over.high:.2f}] single"
     )
@@ -278,7 +278,7 @@ def test_efficiency_has_the_interval_of_the_speed_up(tmp_path):
     for strategy, speed, ranks in (("single", 100, 1), ("ddp", 180, 2)):
         add_runs(tmp_path, strategy, speed, world_size=ranks, batch_per_device=16, global_batch=16 * ranks)
     results = load_set(tmp_path)
-    over = results.over_baseline["ddp"]
+    over = results.speedups["ddp"]
     (row,) = [row for row in report_tables.table_rows(results) if row["strategy"] == "ddp"]
     assert row["efficiency"] == f"{over.value / 2:.2f} [{over.low / 2:.2f}, {over.high / 2:.2f}]"
 
@@ -529,7 +529,7 @@ def test_a_part_below_zero_is_named_below_the_step_chart(tmp_path):
 def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
     # With the reason of what failed, and without a file that looks like a report.
     append_rows(tmp_path, "runs", [CPU | {"run_id": "a", "strategy": "ddp", "status": "failed", "reason": "planted"}])
-    assert report.main(report.Options(tmp_path)) == 1
+    assert report.main(report.ReportOptions(tmp_path)) == 1
     assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
 
 
@@ -557,7 +557,7 @@ def test_half_written_files_make_a_report_all_the_same(tmp_path, seed):
     for path in sorted([*tmp_path.glob("*.csv"), tmp_path / "environment.json"]):
         data = path.read_bytes()
         path.write_bytes(data[: rng.integers(len(data) * 4 // 5, len(data))])
-    assert report.main(report.Options(tmp_path)) == 0
+    assert report.main(report.ReportOptions(tmp_path)) == 0
 
 
 def test_published_peaks_and_what_they_are_not():
@@ -611,10 +611,10 @@ def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys):
 
     add_runs(tmp_path / "other", "ddp", 100)
     with pytest.raises(UserError, match="measure there"):
-        roofline.main(roofline.Options(tmp_path / "other", measure=True))
+        roofline.main(roofline.DeviceUseOptions(tmp_path / "other", measure=True))
     peak = measure_peak()
     add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
-    assert roofline.main(roofline.Options(tmp_path / "own", measure=True)) == 0
+    assert roofline.main(roofline.DeviceUseOptions(tmp_path / "own", measure=True)) == 0
     written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]
     assert written["tflops"]["fp32"] > 0 and written["device_name"] == peak["device_name"]
     assert "MFU" in capsys.readouterr().out
