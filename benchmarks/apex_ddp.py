@@ -23,7 +23,7 @@ from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
@@ -91,4 +91,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     allowed: dict[str, Any] = {"precision": ("auto", "fp32", "tf32", "fp16"), "compile": (False,), "fused": (False,)}
-    guarded(lambda: fit(build(load_config(description=__doc__, **allowed))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, **allowed))))

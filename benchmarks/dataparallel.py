@@ -15,7 +15,7 @@ from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
 FACTS = StrategyFacts(one_node=True)
@@ -65,4 +65,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     # SyncBatchNorm needs a process group; under DataParallel it would quietly be BatchNorm.
-    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))

@@ -16,13 +16,13 @@ from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
 
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
-    dist.init_process_group(**group_options(config, context))  # ddp: by the store that torchrun names
+    dist.init_process_group(**group_options(config, context))  # ddp: in RENDEZVOUS_FILE, else at torchrun's address
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
     net = build_model(config, len(loaders.train.classes), context.device)
@@ -59,4 +59,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__))))

@@ -19,7 +19,7 @@ from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 FACTS = StrategyFacts(mixed_precision=True)  # ddp_amp: where fp32, the default, is requested, it runs auto's choice
@@ -80,4 +80,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: fit(build(load_config(description=__doc__, precision=("auto", "fp32", "bf16", "fp16")))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, precision=("auto", "fp32", "bf16", "fp16")))))

@@ -19,7 +19,7 @@ from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.compiling import prepare_compiler
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
 
@@ -82,4 +82,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     # its own compile() of the module would overwrite that of --compile, and of --cuda-graphs with it
-    guarded(lambda: fit(build(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,)))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,)))))

@@ -20,7 +20,7 @@ from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system import machine
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
 FACTS = StrategyFacts(one_node=True)
@@ -41,7 +41,7 @@ def spawn_ranks(config: Config) -> None:
 
 def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) -> None:
     rank_info = RankInfo(rank, rank, num_ranks, launcher="spawn", rendezvous_file=rendezvous_file)
-    guarded(lambda: fit(build(config, rank_info)), rank)
+    run_and_exit(lambda: fit(build(config, rank_info)), rank)
 
 
 def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
@@ -84,4 +84,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: spawn_ranks(load_config(description=__doc__)))
+    run_and_exit(lambda: spawn_ranks(load_config(description=__doc__)))

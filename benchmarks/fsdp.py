@@ -23,7 +23,7 @@ from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_sta
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
@@ -83,9 +83,11 @@ def shard(model: ResNet, config: Config, mesh: DeviceMesh) -> None:
     if in_bf16 and config.norm == "batch":
         fully_shard(model.bn1, mesh=mesh, mp_policy=norms)
     for block in (block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer):
-        own: list[nn.Module] = [each for each in block.modules() if in_bf16 and isinstance(each, nn.BatchNorm2d)]
-        if own:  # fsdp: all norms of a block are gathered at once
-            fully_shard(own, mesh=mesh, mp_policy=norms)
+        norms_of_block: list[nn.Module] = [
+            each for each in block.modules() if in_bf16 and isinstance(each, nn.BatchNorm2d)
+        ]
+        if norms_of_block:  # fsdp: all norms of a block are gathered at once
+            fully_shard(norms_of_block, mesh=mesh, mp_policy=norms)
         fully_shard(block, mesh=mesh, mp_policy=blocks)
     fully_shard(
         model,
@@ -100,4 +102,4 @@ def layout(config: Config, num_devices: int) -> Layout:  # whose forecast does n
 
 if __name__ == "__main__":
     # DTensor, which its weights are, has no rule for SGD's fused update
-    guarded(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))

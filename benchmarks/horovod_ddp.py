@@ -22,7 +22,7 @@ from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
@@ -101,4 +101,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     # SyncBatchNorm would look for a torch.distributed group, which Horovod does not start.
-    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group")))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group")))))

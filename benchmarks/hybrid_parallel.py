@@ -24,7 +24,7 @@ from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
@@ -111,4 +111,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: fit(build(load_config(description=__doc__, compile=(False,)))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,)))))

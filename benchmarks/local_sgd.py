@@ -20,7 +20,7 @@ from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole_state
 
 
@@ -59,12 +59,12 @@ def build(config: Config) -> Strategy:
         fill([*average.buffers()], flatten([*net.buffers()], context.device))
         sync_buffers(average, context, all_reduce_sum)
 
-    def own() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
+    def differing_tensors() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
         moving = [state["momentum_buffer"] for state in optimizer.state.values() if config.momentum]
         return [*net.parameters(), *net.buffers(), *moving]
 
     def save() -> dict[str, Any]:
-        flat = flatten(own(), context.device)
+        flat = flatten(differing_tensors(), context.device)
         ranks = [torch.empty_like(flat) for _ in range(context.world_size)] if context.rank == 0 else None
         dist.gather(flat, ranks)
         return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks} | done
@@ -72,7 +72,7 @@ def build(config: Config) -> Strategy:
     def load(saved: dict[str, Any]) -> None:
         load_whole_state(net, optimizer, saved)
         if len(ranks := saved.get("ranks", [])) == context.world_size:  # local_sgd: inside a period, each rank its own
-            fill(own(), ranks[context.rank].to(context.device))
+            fill(differing_tensors(), ranks[context.rank].to(context.device))
         done["steps"] = saved.get("steps", 0)
 
     return Strategy(
@@ -98,4 +98,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__))))

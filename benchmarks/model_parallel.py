@@ -17,7 +17,7 @@ from benchmarks.common.model.stages import Send, Staged, cuts_of, num_splits, se
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
 FACTS = StrategyFacts(one_node=True)
@@ -94,4 +94,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     # SyncBatchNorm needs a process group, which a single process does not start.
-    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))

@@ -16,9 +16,10 @@ from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import cuts_of, num_microbatches, rows_between, stages_at
+from benchmarks.common.model.stages import blocks_of, cuts_of, num_microbatches, rows_between, stages_at
+from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -35,6 +36,10 @@ def build(config: Config) -> Strategy:
         loaders = build_loaders(config, context, Sharding(whole, evaluated, reads_train_images=context.rank == 0))
     # pipeline: whole on every rank, for evaluation
     net = build_model(config, len(loaders.train.classes), context.device)
+    if (num_blocks := len(blocks_of(net))) < context.world_size:
+        raise Unavailable(
+            f"{config.arch} has {num_blocks} blocks, too few for {context.world_size} stages; use fewer ranks"
+        )
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
     stages = stages_at(net, choose_cuts(config, context, net, context.world_size, config.global_batch // microbatches))
@@ -110,4 +115,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     # SyncBatchNorm would sum over ranks that are in different layers, and never end.
-    guarded(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))

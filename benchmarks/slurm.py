@@ -25,7 +25,7 @@ from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import SlurmStep, find_rank_info, find_slurm_step, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
 
@@ -81,4 +81,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__))))

@@ -19,7 +19,7 @@ from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
@@ -51,9 +51,10 @@ def build(config: Config) -> Strategy:
         # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
         kept = {}  # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
         for number, parameter in enumerate(net.parameters() if config.momentum else ()):
-            message, own = torch.zeros(parameter.shape, device=context.device), optimizer.optim.state.get(parameter, {})
-            if own.get("momentum_buffer") is not None:
-                message.copy_(own["momentum_buffer"])
+            message = torch.zeros(parameter.shape, device=context.device)
+            kept_here = optimizer.optim.state.get(parameter, {})
+            if kept_here.get("momentum_buffer") is not None:
+                message.copy_(kept_here["momentum_buffer"])
             dist.reduce(message, 0)  # of one rank's and zeros
             kept[number] = {"momentum_buffer": torch.empty_like(parameter).copy_(message)}
         whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
@@ -80,4 +81,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    guarded(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(lambda: fit(build(load_config(description=__doc__))))

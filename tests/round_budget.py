@@ -22,9 +22,9 @@ def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
 
     The variance of a round's log ratio is the one between runs, and that of windows over their number in a run.
     """
-    groups = {group.label: group for group in results.compared}
+    groups = {group.label: group for group in results.compared_groups}
     spreads = rounds_needed.ratio_spreads(
-        {name: group.sample for name, group in groups.items()}, [*results.baselines.items()]
+        {name: group.sample for name, group in groups.items()}, [*results.baseline_labels.items()]
     )
     logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.run_windows] for name, group in groups.items()}
     of_windows = {name: numpy.mean([each.var(ddof=1) for each in runs]) for name, runs in logs.items()}

@@ -14,7 +14,7 @@ from generators import CASES, PAIRS, ROUNDS, RUN_SD, draw, runs
 
 from scripts.sets import rounds_needed
 from scripts.stats import two_days
-from scripts.stats.families import Sample, ratios_to_baseline, ratios_to_fastest
+from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import sequential
 
@@ -23,13 +23,13 @@ NUM_STRATEGIES = 10
 FALSE = ("faster", "slower")
 
 
-def samples_of(logs: numpy.ndarray) -> dict[str, Sample]:
+def samples_of(logs: numpy.ndarray) -> dict[str, ThroughputSample]:
     """Strategies "0", "1", ... of logs [strategies, rounds], NaN for a run that is missing; none without any run."""
     found = {}
     for number, row in enumerate(logs):
         kept = numpy.flatnonzero(~numpy.isnan(row))
         if len(kept):
-            found[str(number)] = Sample(row[kept], kept.astype(float).tolist())
+            found[str(number)] = ThroughputSample(row[kept], kept.astype(float).tolist())
     return found
 
 
@@ -111,7 +111,7 @@ def day_sets(
         logs[1][0] += numpy.log1p(-slowdown)
         sets = [samples_of(each) for each in logs]
         day = two_days.day_spread(sets[2:]) if num_sets else two_days.DaySpread(day_sd)
-        found = two_days.ratios_between_days(*sets[:2], day)
+        found = two_days.ratios_between_days(sets[0], sets[1], day)
         seen.append(any(each.verdict in FALSE for each in ([found["0"]] if slowdown else found.values())))
     return float(numpy.mean(seen))
 

@@ -169,13 +169,13 @@ def test_damage_beside_good_rows_costs_none_of_them(tmp_path_factory, found):
         damage(folder, *each)
     runs = read_table(folder, "runs")
     assert set(runs[runs.status == "ok"].run_id) >= set(RUN_IDS)
-    text = answer(plot_results.main, plot_results.Options(results=(folder,)))
+    text = answer(plot_results.main, plot_results.PlotOptions(results=(folder,)))
     for strategy in GOOD:
         assert f"\n{strategy}  " in text and f"{REPEATS} ok" in text.partition(f"\n{strategy} ")[2].split("\n")[0], text
     assert (folder / "charts" / "throughput.svg").exists()
-    text = answer(compare.main, compare.Options(a=folder, anyway=True))
+    text = answer(compare.main, compare.CompareOptions(a=folder, anyway=True))
     assert "ddp / single" in text and f"{REPEATS} / {REPEATS}" in text, text
-    answer(report.main, report.Options(results=folder))
+    answer(report.main, report.ReportOptions(results=folder))
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert all(strategy in page for strategy in GOOD) and "</svg><script>" not in page
 
@@ -189,6 +189,6 @@ def test_a_set_of_nonsense_is_answered(tmp_path_factory, tables, with_header):
     for name, content in tables.items():
         text = content if isinstance(content, bytes) else "".join(map(line_of, content)).encode()
         (folder / f"{name}.csv").write_bytes(line_of(list(TABLES[name])).encode() * with_header + text)
-    answer(plot_results.main, plot_results.Options(results=(folder, good)))
-    answer(compare.main, compare.Options(a=good, b=folder))
-    answer(report.main, report.Options(results=folder))
+    answer(plot_results.main, plot_results.PlotOptions(results=(folder, good)))
+    answer(compare.main, compare.CompareOptions(a=good, b=folder))
+    answer(report.main, report.ReportOptions(results=folder))

@@ -220,7 +220,6 @@ def test_plain_steps_are_equal():
 
 # The baseline, and the core list with its order. A study may be about some strategies, and names them.
 NAMED = {
-    "sets.result_set": {"single"},
     "strategies.strategy_list": {*CORE_STRATEGIES},
     "runner.preflight": {"horovod_ddp", "slurm"},  # which variables of several machines their launchers read
     # which options a strategy reads; a test in tests/benchmarks/test_host.py compares it with the scripts

@@ -56,7 +56,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         "upright line: 95 % interval of images/s over runs; level line: from the least memory of a run to the most. "
         "Neither axis starts at zero."
     ]
-    if not all(group.parallel for _, group in every):
+    if not all(group.is_parallel for _, group in every):
         notes.append("white: not parallel, it had nothing to divide the work over.")
     footnote(figure, notes)
     return figure
@@ -84,9 +84,9 @@ def _draw_memory(axes: Axes, group: RunGroup, color: str, marker: str) -> Line2D
         linestyle="none",
         marker=marker,
         markersize=7,
-        markerfacecolor=color if group.parallel else "white",
-        markeredgecolor="black" if group.parallel else color,
-        markeredgewidth=0.7 if group.parallel else 1.2,
+        markerfacecolor=color if group.is_parallel else "white",
+        markeredgecolor="black" if group.is_parallel else color,
+        markeredgewidth=0.7 if group.is_parallel else 1.2,
         zorder=4,
     )
     return point

@@ -19,7 +19,7 @@ from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
 from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
-from scripts.options.set_options import PlotOptions as Options
+from scripts.options.set_options import PlotOptions
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.sets.safe_names import refuse_links
@@ -62,7 +62,7 @@ def draw(sets: list[ResultSet], folder: Path) -> list[Path]:
     return [path for name, figure in drawn if figure for path in figures.save_chart(figure, folder, name)]
 
 
-def main(options: Options) -> int:
+def main(options: PlotOptions) -> int:
     if not options.output:
         refuse_links(options.results[0])
     sets = load_sets(options.results)
@@ -89,10 +89,10 @@ def main(options: Options) -> int:
     return 0
 
 
-def command(args: list[str] | None = None) -> int:
+def run_command_line(args: list[str] | None = None) -> int:
     """The exit code of these words of a command line, or of this program's own."""
-    return exit_code(lambda: main(tyro.cli(Options, args=args)))
+    return exit_code(lambda: main(tyro.cli(PlotOptions, args=args)))
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

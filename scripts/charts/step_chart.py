@@ -63,7 +63,7 @@ def step_bars(sets: list[ResultSet]) -> list[StepBar]:
         steps = results.table("steps")
         for group in results.groups:
             label = label_with_set(group, results, sets)
-            label += "" if group.parallel else "\n(not parallel)"
+            label += "" if group.is_parallel else "\n(not parallel)"
             stages = pipeline_bubbles(group, steps)
             bars += [
                 StepBar(f"{label}, rank {b.rank}", step_parts(group, steps, b.rank), group, None, b) for b in stages
@@ -127,7 +127,7 @@ def _draw_bar(axes: Axes, place: int, bar: StepBar, least: float) -> float:
             hatch=PHASE_HATCHES[phase],
             edgecolor="black",
             linewidth=0.6,
-            alpha=1.0 if bar.group.parallel else 0.45,
+            alpha=1.0 if bar.group.is_parallel else 0.45,
         )
         if phase == "exposed_comm" and bar.exposed and bar.exposed.low is not None and bar.exposed.high is not None:
             ends = [max(0.0, left + bound) for bound in (bar.exposed.low, bar.exposed.high)]
@@ -174,7 +174,7 @@ def _step_notes(bars: list[StepBar]) -> list[str]:
             "waits: a pipeline's bubble and messages, in % of its forward, backward and waiting; ideal: (p - 1) / (m + "
             "p - 1), of p equal stages and m micro-batches."
         )
-    if any(not bar.group.parallel for bar in bars):
+    if any(not bar.group.is_parallel for bar in bars):
         notes.append("pale: not parallel, it had nothing to divide the work over.")
     if any(bar.parts.exposed_comm_ms.isna().all() and not bar.bubble for bar in bars):
         notes.append("without a red part: communication cannot be left out there, and is within the other parts.")

@@ -11,9 +11,10 @@ from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
 from scripts.charts.figures import in_paper_column
 from scripts.sets.epoch_time import epoch_time
-from scripts.sets.result_set import BASELINE, PLAUSIBLE_RANGE, ResultSet, RunGroup
+from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.formatting import format_interval, format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
+from scripts.strategies.strategy_list import BASELINE
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
 # github.com/tczhangzhi/pytorch-distributed. ResNet-18, global batch 3200; Apex 6400.
@@ -48,7 +49,7 @@ def _throughput_bar(group: RunGroup, number: int) -> Bar:
     estimate = group.timed_throughput
     points = [strategy_throughput([run]).value for run in group.run_windows]
     cells = _n(group), format_number(estimate.value), format_interval(estimate.low, estimate.high, format_number)
-    return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.parallel, number)
+    return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.is_parallel, number)
 
 
 def speedup_chart(sets: list[ResultSet]) -> Figure | None:
@@ -71,7 +72,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are devices.")
     bases: dict[str, list[str]] = {}
-    for of, to in (pair for results in having for pair in results.baselines.items() if pair[1] != BASELINE):
+    for of, to in (pair for results in having for pair in results.baseline_labels.items() if pair[1] != BASELINE):
         bases.setdefault(to, []).append(of)
     note += [f"{', '.join(dict.fromkeys(of))}: over {to}." for to, of in bases.items()]
     if without := [results.name for results in sets if results not in having]:
@@ -84,13 +85,13 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _speedup_bar(results: ResultSet, group: RunGroup, number: int) -> Bar | None:
-    over, single = results.over_baseline.get(group.label), results.baseline_of(group)
+    over, single = results.speedups.get(group.label), results.baseline_of(group)
     if over is None or single is None:
         return None
     points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.run_windows]
     cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
     ideal = _ideal(group, single)
-    return Bar(group.label, over.value, over.low, over.high, points, cells, group.parallel, number, ideal)
+    return Bar(group.label, over.value, over.low, over.high, points, cells, group.is_parallel, number, ideal)
 
 
 def _times(value: float) -> str:
@@ -100,7 +101,11 @@ def _times(value: float) -> str:
 def _ideal(group: RunGroup, single: RunGroup) -> float | None:
     """Devices over the baseline's; None where the work is not divided, or ranks share cores."""
     num_devices = [set(each.ok.world_size) for each in (group, single)]
-    if not group.parallel or (group.ok.oversubscribed == "yes").any() or [len(each) for each in num_devices] != [1, 1]:
+    if (
+        not group.is_parallel
+        or (group.ok.oversubscribed == "yes").any()
+        or [len(each) for each in num_devices] != [1, 1]
+    ):
         return None
     ideal = num_devices[0].pop() / num_devices[1].pop()
     return ideal if 1 < ideal < PLAUSIBLE_RANGE[1] else None
@@ -150,7 +155,7 @@ def _epoch_bar(results: ResultSet, group: RunGroup, number: int) -> Bar:
     points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.run_windows]
     n = f"{len(epoch.run_windows)}" if epoch.measured else _n(group)
     cells = n, format_number(epoch.value), f"{format_interval(epoch.low, epoch.high, format_number)} {how}".strip()
-    return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.parallel, number)
+    return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.is_parallel, number)
 
 
 def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup]]]:

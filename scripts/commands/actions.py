@@ -69,12 +69,12 @@ def run_strategies(options: run_options.RunCommand, flags: Sequence[str]) -> int
 
 def run_on_one_gpu(options: run_options.RunCommand, flags: Sequence[str]) -> int:
     """The study of options, of the baseline, which divides nothing. Raises UserError for named strategies or ranks."""
-    from scripts.strategies.strategy_list import CORE_STRATEGIES
+    from scripts.strategies.strategy_list import BASELINE
 
     if options.strategies or options.nproc not in (None, 1):
         raise UserError("--one-gpu compares options of one process; leave the strategies and --nproc out")
     set_variables(options, flags)
-    os.environ.update(STRATEGY=CORE_STRATEGIES[0], NPROC="1")
+    os.environ.update(STRATEGY=BASELINE, NPROC="1")
     return ensure_data() or start_plan("ablation")
 
 

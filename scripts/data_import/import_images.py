@@ -31,7 +31,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.data_import.find_source import find_source
 from scripts.data_import.journal import Journal, Total, read_journal
 from scripts.data_import.source_images import Shard, Source, SourceImage
-from scripts.options.data_options import ImportOptions as Options
+from scripts.options.data_options import ImportOptions
 from scripts.setup.check_data import check_image_folder, format_names
 
 WORKSHOP = ".importing"
@@ -86,7 +86,7 @@ class Progress:
         self._bar.close()
 
 
-def main(options: Options, free_bytes: FreeBytes = lambda folder: shutil.disk_usage(folder).free) -> int:
+def main(options: ImportOptions, free_bytes: FreeBytes = lambda folder: shutil.disk_usage(folder).free) -> int:
     """Import, and print what there is now. free_bytes: of the disk of a folder."""
     source, target = find_source(options.source, options.classes), options.to
     workshop = target / WORKSHOP
@@ -259,4 +259,4 @@ def report(target: Path, totals: dict[str, Total]) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(ImportOptions, description=__doc__)))

@@ -29,7 +29,7 @@ from benchmarks.common.system.files import replace_atomically
 from benchmarks.common.system.gpus import BUILDS
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.options.data_options import CarryOptions as Options
+from scripts.options.data_options import CarryOptions
 from scripts.runner import source_version
 
 # Of requirements.txt: those of a run, of its report and of its images.
@@ -42,7 +42,7 @@ THERE = ("torch", "torchvision")
 IMAGES, IMAGES_FROM = "data/imagenet-mini", "scikit-image"
 
 
-def main(options: Options) -> int:
+def main(options: CarryOptions) -> int:
     if source_version.commit() is None:
         raise UserError(f"{ROOT} is no checkout, of which a file could be made")
     if source_version.local_changes():
@@ -150,4 +150,4 @@ def write_bundle(file: object, tree: Path, wheels: dict[str, Path]) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)), errors=(UserError,), writes="gpu-check-file")
+    run_program(lambda: main(tyro.cli(CarryOptions, description=__doc__)), errors=(UserError,), writes="gpu-check-file")

@@ -13,8 +13,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.run_plan import interpreter_path
-from scripts.sets.result_set import BASELINE
-from scripts.strategies.strategy_list import all_strategies, strategy_facts
+from scripts.strategies.strategy_list import BASELINE, all_strategies, strategy_facts
 
 LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
 BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run

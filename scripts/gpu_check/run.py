@@ -36,13 +36,13 @@ from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
-from scripts.options.run_options import CheckGpuOptions as Options
+from scripts.options.run_options import CheckGpuOptions
 from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
-from scripts.sets.result_set import BASELINE
 from scripts.stats.formatting import plural
 from scripts.strategies import memory_check
+from scripts.strategies.strategy_list import BASELINE
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
@@ -72,7 +72,7 @@ def loads(library: str) -> bool:
     return True
 
 
-def main(options: Options) -> int:
+def main(options: CheckGpuOptions) -> int:
     began = time.monotonic()  # the imports and forecasts below take their part of the time
     num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
@@ -194,5 +194,5 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
 
 if __name__ == "__main__":
     run_program(
-        lambda: main(tyro.cli(Options, description=__doc__)), errors=(UserError, ValueError), writes="gpu-check"
+        lambda: main(tyro.cli(CheckGpuOptions, description=__doc__)), errors=(UserError, ValueError), writes="gpu-check"
     )

@@ -9,8 +9,7 @@ from pathlib import Path
 from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.run_plan import interpreter_path
-from scripts.sets.result_set import BASELINE
-from scripts.strategies.strategy_list import all_strategies, strategy_facts
+from scripts.strategies.strategy_list import BASELINE, all_strategies, strategy_facts
 
 FORMATS = ("contiguous", "channels_last")
 FAST = "--precision bf16 --memory-format channels_last"

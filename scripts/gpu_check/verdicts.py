@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common.store.results import read_table
-from scripts.sets.result_set import BASELINE
 from scripts.stats.formatting import device_count, format_number, plural
+from scripts.strategies.strategy_list import BASELINE
 
 # What a run, or CUDA, says of a GPU that is gone: after it, nothing on it can pass.
 LOST = re.compile(

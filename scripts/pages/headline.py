@@ -9,10 +9,11 @@ import dataclasses
 import math
 
 from scripts.sets.identity import comparable, compute_precision
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import method_text, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate
+from scripts.strategies.strategy_list import BASELINE
 
 MOST_NAMES = 3  # in a sentence; more are counted
 
@@ -21,13 +22,13 @@ MOST_NAMES = 3  # in a sentence; more are counted
 class Ranking:
     """The groups that may be called faster or slower than each other, and the one with the highest mean."""
 
-    alike: list[RunGroup]
+    comparable_groups: list[RunGroup]
     best: RunGroup
     over_best: dict[str, RatioEstimate]
     """The throughput of each other group over that of `best`, by label: of the family of all pairs."""
 
     @property
-    def excluded(self) -> bool:
+    def best_is_fastest(self) -> bool:
         """Whether every other group is slower with confidence."""
         return bool(self.over_best) and all(over.verdict == "slower" for over in self.over_best.values())
 
@@ -39,7 +40,7 @@ class Ranking:
 
 def rank_groups(results: ResultSet) -> Ranking:
     """The largest family of comparable groups of a set. Raises ValueError for a set without a timed group."""
-    ranked = results.ranked
+    ranked = results.rankable_groups
     alike = max(([group for group in ranked if comparable(group.identity, of.identity)] for of in ranked), key=len)
     name, over_best = ratios_to_fastest({group.label: group.sample for group in alike})
     return Ranking(alike, next(group for group in alike if group.label == name), over_best)
@@ -58,7 +59,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     if len({group.strategy for group in timed}) == 1:
         return _answer_of_one(timed)
     speed = f"{format_number(best.timed_throughput.value)} images/s"
-    over, single = results.over_baseline, results.baseline_of(best)
+    over, single = results.speedups, results.baseline_of(best)
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
     if not made:
         among = _scope(timed, best).lower().rstrip(", ")
@@ -68,19 +69,22 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     among = _scope(timed, best)
     if best.label in faster and single:
         times = f"{over[best.label].value:.2f} times as fast as {single.label}"
-        if ranking.excluded:
+        if ranking.best_is_fastest:
             return f"{among}{best.label} is the fastest strategy, {times}"
         others = _name(ranking.indistinguishable(single), "others")
         unsure = f", but no difference was seen between it and {others}" if others else ""
         return f"{among}{best.label} is {times}{unsure}"
     if faster:
-        named, bases = _name(faster, "strategies"), join([*dict.fromkeys(results.baselines[label] for label in faster)])
+        named, bases = (
+            _name(faster, "strategies"),
+            join([*dict.fromkeys(results.baseline_labels[label] for label in faster)]),
+        )
         rest = "; the highest mean is that of" if best.strategy != BASELINE else ", but was not seen to be faster than"
         return f"{named} {'is' if len(faster) == 1 else 'are'} faster than {bases}{rest} {best.label}"
     if over:
         same = " in the same precision" if among else ""
         return f"No strategy was seen to be faster than one process{same}{_unseen(list(over.values()))}"
-    leads = "is the fastest strategy" if ranking.excluded else "has the highest mean"
+    leads = "is the fastest strategy" if ranking.best_is_fastest else "has the highest mean"
     return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
 
 
@@ -108,7 +112,7 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
         return "no two strategies ran with the same settings"
     if set(whys) - {FEW_ROUNDS, NO_REPEAT}:
         return "; ".join(whys)
-    rounds = max(len(set(group.rounds)) for group in ranking.alike)
+    rounds = max(len(set(group.rounds)) for group in ranking.comparable_groups)
     few = f"{MIN_ROUNDS} rounds are needed and this set has {rounds}"
     return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
 
@@ -126,7 +130,7 @@ def _without_a_time(results: ResultSet) -> str:
     ends: dict[str, list[str]] = {}
     for group in results.groups:
         if not group.run_windows:
-            statuses = {*group.counts}
+            statuses = {*group.status_counts}
             ends.setdefault("was skipped" if statuses == {"skipped"} else "has no time", []).append(group.label)
     parts = []
     for end, labels in ends.items():
@@ -149,15 +153,15 @@ def headline(results: ResultSet) -> list[str]:
     if results.contradictions:
         return [f"No verdict, since the set contradicts itself: {'; '.join(map(printable, results.contradictions))}."]
     ranking = rank_groups(results)
-    alike, best, ranked = ranking.alike, ranking.best, results.ranked
+    alike, best, ranked = ranking.comparable_groups, ranking.best, results.rankable_groups
     single = results.baseline_of(best)
     # a pair with the baseline has one interval everywhere
     over_best = ranking.over_best | {
-        group.label: results.over_baseline[group.label] for group in alike if results.baseline_of(group) is best
+        group.label: results.speedups[group.label] for group in alike if results.baseline_of(group) is best
     }
     if single:
         over_best.pop(single.label, None)
-    sentences = [one_sentence(results, ranking), _highest_mean(results, best, ranking.excluded)]
+    sentences = [one_sentence(results, ranking), _highest_mean(results, best, ranking.best_is_fastest)]
     seen = {label: over for label, over in over_best.items() if over.verdict in ("slower", "faster")}
     unseen = {label: over for label, over in over_best.items() if over.verdict == "no difference seen"}
     if unseen:
@@ -165,25 +169,25 @@ def headline(results: ResultSet) -> list[str]:
         sentences.append(f"No difference seen between {best.label} and {join([*unseen])}; {_describe_power(least)}.")
     if seen:
         sentences.append("; ".join(f"{label} is {_times(over)} {best.label}" for label, over in seen.items()) + ".")
-    missing = dict.fromkeys(over.why for over in (over_best | results.over_baseline).values() if over.why)
+    missing = dict.fromkeys(over.why for over in (over_best | results.speedups).values() if over.why)
     if missing:
         sentences.append(f"Figures without a verdict: {'; '.join(missing)}.")
     sentences += _not_ranked(results, [group for group in timed if group not in ranked])
     if len(alike) < len(ranked):
         others = [group.label for group in ranked if group not in alike]
         sentences.append(f"Not compared, since they ran on other settings: {join(others)}.")
-    if any(over.low is not None for over in (over_best | results.over_baseline).values()):
+    if any(over.low is not None for over in (over_best | results.speedups).values()):
         sentences.append(
             f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
-            f"({method_text(len(results.baselines))}), and so are those over the highest mean, which was picked after "
-            f"looking ({method_text(math.comb(len(alike), 2))})."
+            f"({method_text(len(results.baseline_labels))}), and so are those over the highest mean, which was picked "
+            f"after looking ({method_text(math.comb(len(alike), 2))})."
         )
     return sentences
 
 
 def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
     """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
-    bases, over = results.baselines, results.over_baseline
+    bases, over = results.baseline_labels, results.speedups
     compared = [
         f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
     ]
@@ -203,7 +207,7 @@ def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     leads = f"On {device}, {name} {'is the fastest' if excluded else 'has the highest mean'} {among}"
     if single is None:
         return f"{leads} ({speed})."
-    over = results.over_baseline[best.label]
+    over = results.speedups[best.label]
     if over.verdict == "no verdict":
         return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
     if over.verdict != "faster":

@@ -16,11 +16,12 @@ from scripts.pages.report_tables import table_rows
 from scripts.sets.accuracy import seeds
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_images, describe_sets
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
+from scripts.strategies.strategy_list import BASELINE
 
 
 def methods(results: ResultSet) -> list[str]:
@@ -106,11 +107,11 @@ def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
     text += ", with Student's 95 % interval on the logarithms of the runs"
     if once := [group.label for group in timed if len(group.run_windows) == 1]:
         text += f", but for {'; '.join(once)}, of which one run has none"
-    if not any(over.low is not None for over in results.over_baseline.values()):
+    if not any(over.low is not None for over in results.speedups.values()):
         return text + "."
     return (
         f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals "
-        f"({method_text(len(results.baselines))})."
+        f"({method_text(len(results.baseline_labels))})."
     )
 
 
@@ -175,7 +176,7 @@ def _seeds(timed: list[RunGroup]) -> str:
 def _runs(results: ResultSet) -> str:
     counts: dict[str, int] = {}
     for group in results.groups:
-        for status, number_of in group.counts.items():
+        for status, number_of in group.status_counts.items():
             counts[status or "no status"] = counts.get(status or "no status", 0) + number_of
     parts = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
     return f"all attempts are in runs.csv: {parts}"

@@ -26,7 +26,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
-from scripts.options.set_options import ReportOptions as Options
+from scripts.options.set_options import ReportOptions
 from scripts.pages.headline import headline
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.markdown import escape_markdown
@@ -44,13 +44,14 @@ from scripts.pages.report_tables import (
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
 from scripts.sets.accuracy import describe_top1
-from scripts.sets.result_set import BASELINE, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
 from scripts.stats.formatting import plural_of_several, printable
+from scripts.strategies.strategy_list import BASELINE
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIRST_CHART = "throughput"  # stands beside the first table
@@ -68,7 +69,7 @@ def report_figures(results: ResultSet) -> dict[str, Figure]:
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
 
 
-def report_tables(results: ResultSet) -> list[ReportTable]:
+def tables_below_results(results: ResultSet) -> list[ReportTable]:
     """The tables below the results, in the report's order: those of the studies, and the wall clock's."""
     by_order = [(section.order, table) for section in load_sections() for table in section.tables(results)]
     by_order += [(WALL_ORDER, table) for table in wall_tables(results)]
@@ -82,13 +83,13 @@ def describe_error_rate(results: ResultSet) -> str:
     """
     sections = load_sections()
     sets = load_study_sets(results, sections)
-    others = (len(results.ranked) > 1) + sum(section.families(sets) for section in sections)
-    whole = min(100, 5 * (bool(results.baselines) + others))
+    others = (len(results.rankable_groups) > 1) + sum(section.families(sets) for section in sections)
+    whole = min(100, 5 * (bool(results.baseline_labels) + others))
     exploratory = (
         f"exploratory: {others} {'family' if others == 1 else 'families'} of comparisons with the highest mean "
         "or in studies, each with 95 % of its own and not corrected for the others"
     )
-    if not results.baselines:
+    if not results.baseline_labels:
         return f"All comparisons here are {exploratory}; at most {whole} % of such pages err." if others else ""
     main = (
         f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of "
@@ -175,18 +176,18 @@ def make_report(results: ResultSet) -> Report:
         "headline": headline(results),
         "summary_columns": SUMMARY_COLUMNS,
         "summary_rows": summary_rows(results, rows),
-        "any_not_parallel": not all(group.parallel for group in timed),
+        "any_not_parallel": not all(group.is_parallel for group in timed),
         "columns": columns,
         "rows": rows,
         "below": [
             describe_error_rate(results),
-            calibration_text({group.label: group.sample for group in results.compared}, results.baselines),
+            calibration_text({group.label: group.sample for group in results.compared_groups}, results.baseline_labels),
             describe_top1(results.groups),
             describe_exposed(results.groups, results.table("steps")),
         ],
         "warnings": [*map(CausedWarning, results.remarks), *warnings_by_cause(results)],
         "troubles": describe_failures(results),
-        "tables": report_tables(results),
+        "tables": tables_below_results(results),
         "commands": reproduction_commands(results),
         "launches": launch_lines(results),
         "facts": environment_facts(results),
@@ -211,7 +212,7 @@ def make_report(results: ResultSet) -> Report:
     return Report(texts, drawn, in_column)
 
 
-def main(options: Options) -> int:
+def main(options: ReportOptions) -> int:
     refuse_links(options.results)
     failed = measure(options.results) if options.measure else 0
     if failed > 1:  # a signal
@@ -250,4 +251,4 @@ def _print_pdf(source: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(ReportOptions)))

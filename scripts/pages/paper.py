@@ -53,12 +53,12 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
 
 def _row(results: ResultSet, group: RunGroup) -> dict[str, str]:
     """Cells of a timed strategy: text, and numbers for siunitx."""
-    rate, over = group.timed_throughput, results.over_baseline.get(group.label)
+    rate, over = group.timed_throughput, results.speedups.get(group.label)
     joules = group.ok.energy_j_per_image.dropna()
     energy = mean_interval(joules.to_numpy(float)) if len(joules) else None
     accuracy = top1_accuracy(group)
     return {
-        "strategy": group.label + ("" if group.parallel else " (not parallel)"),
+        "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "devices": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
         "n": Tex(str(rate.num_runs)),
         "speed": tex_number(rate.value),

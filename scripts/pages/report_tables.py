@@ -105,9 +105,9 @@ def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
 
 def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, str]:
     proof = row["same update?"].partition(":")[0]
-    is_baseline = group.label in results.baselines.values()
+    is_baseline = group.label in results.baseline_labels.values()
     return {
-        "strategy": group.label + ("" if group.parallel else " (not parallel)"),
+        "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "images/s": row["images/s"] or row["status"],
         "x single": "baseline" if is_baseline else row["x single"],
         "same update?": "no proof" if proof.startswith("no proof") else proof,
@@ -116,7 +116,7 @@ def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, st
 
 
 def _table_row(results: ResultSet, group: RunGroup) -> dict:
-    ok, estimate, over = group.ok, group.throughput, results.over_baseline.get(group.label)
+    ok, estimate, over = group.ok, group.throughput, results.speedups.get(group.label)
     row = dict.fromkeys(REPORT_COLUMNS, "") | strategy_cells(results, group)
     if over and (ok.batch_per_device > 0).all():
         row["efficiency"] = scale_with_interval(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
@@ -173,11 +173,13 @@ def wall_tables(results: ResultSet) -> list[ReportTable]:
     parts = list(dict.fromkeys(wall.part))
     rows = []
     for group in results.groups:
-        own = wall[wall.run_id.isin(group.ok.run_id)]
-        if own.empty:
+        wall_of_group = wall[wall.run_id.isin(group.ok.run_id)]
+        if wall_of_group.empty:
             continue
-        runs = group.ok[group.ok.run_id.isin(own.run_id)]
-        seconds = own.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(runs.run_id)
+        runs = group.ok[group.ok.run_id.isin(wall_of_group.run_id)]
+        seconds = wall_of_group.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(
+            runs.run_id
+        )
         cells = ["" if part not in seconds else _plus_minus(seconds[part].fillna(0.0)) for part in parts]
         named = f"{100 * seconds.sum(axis=1).mean() / runs.wall_s.mean():.1f} %"
         rows.append([group.label, str(len(runs)), *cells, _plus_minus(runs.wall_s), named])

@@ -265,8 +265,8 @@ def count_top(scores: torch.Tensor, target: torch.Tensor, k: int) -> tuple[int, 
     scores: (N, classes). target: (N,) class numbers. Of equal scores the first class is the better one; torch.topk
     takes any.
     """
-    own = scores.gather(1, target[:, None])
-    num_better, num_equal = (scores > own).sum(dim=1), (scores == own).sum(dim=1)
+    target_scores = scores.gather(1, target[:, None])
+    num_better, num_equal = (scores > target_scores).sum(dim=1), (scores == target_scores).sum(dim=1)
     num_right = (scores.argsort(dim=1, descending=True, stable=True)[:, :k] == target[:, None]).sum().item()
     num_tied = ((num_better < k) & (num_better + num_equal > k)).sum().item()
     return int(num_right), int(num_tied)

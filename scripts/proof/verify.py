@@ -32,7 +32,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import exit_code, run_program
-from scripts.options.run_options import ProofOptions as Options
+from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -48,7 +48,7 @@ COLUMN_NOTE = (
 )
 
 
-def main(options: Options, found: dict[str, Any] | None = None) -> int:
+def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     """Prove, and print a line for each strategy. found: gets the rows of equivalence.csv, for --json."""
     variables = read_variables()
     preflight.check_rendezvous()
@@ -201,7 +201,7 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def command(options: Options, found: dict[str, Any] | None = None) -> int:
+def command(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     """`main`, which removes what it wrote where a signal ends it; 130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.suppress(KeyboardInterrupt):
@@ -210,4 +210,4 @@ def command(options: Options, found: dict[str, Any] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: command(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: command(tyro.cli(ProofOptions, description=__doc__)))

@@ -28,7 +28,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.options.set_options import GalleryOptions as Options
+from scripts.options.set_options import GalleryOptions
 from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_tables import scale_with_interval, table_rows
@@ -68,7 +68,7 @@ TEXT_COLUMNS = GALLERY_COLUMNS[:5]
 FILTERS = ("hardware", "precision", "strategy", "model", "set")
 
 
-def main(options: Options) -> int:
+def main(options: GalleryOptions) -> int:
     folders = find_sets(options.published)
     prices = read_prices(options.price_per_hour, [path.name for path in folders])
     entries, left_out = [], {}
@@ -199,7 +199,7 @@ def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
     first, epoch = group.ok.iloc[0], epoch_time(results, group)
     cells = {
-        "strategy": group.label + ("" if group.parallel else " (not parallel)"),
+        "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "precision": compute_precision(group.identity) or format_setting(first.precision),
         "hardware": format_setting(first.device_name),
         "model": f"{format_setting(first.arch)}, {format_setting(first.image_size)} px",
@@ -248,4 +248,4 @@ def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: s
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(GalleryOptions)))

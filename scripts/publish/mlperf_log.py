@@ -27,7 +27,7 @@ from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.options.set_options import MlperfOptions as Options
+from scripts.options.set_options import MlperfOptions
 from scripts.sets.identity import Identity
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
@@ -73,7 +73,7 @@ def startup_s(wall: pandas.DataFrame) -> float:
 
 
 def log_text(
-    options: Options, row: pandas.Series, identity: Identity, epochs: pandas.DataFrame, wall: pandas.DataFrame
+    options: MlperfOptions, row: pandas.Series, identity: Identity, epochs: pandas.DataFrame, wall: pandas.DataFrame
 ) -> str:
     """The log of one run. epochs and wall: its rows. Raises UserError where mlperf_logging is missing."""
     try:
@@ -180,7 +180,7 @@ def hyper_parameters(requested: dict, resolved: dict) -> dict[str, object]:
     }
 
 
-def main(options: Options) -> int:
+def main(options: MlperfOptions) -> int:
     results = load_set(options.results)
     runs, epochs, wall = (results.table(name) for name in ("runs", "epochs", "wall"))
     epochs = epochs.dropna(subset=["epoch", "seconds", "images"])
@@ -202,4 +202,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(MlperfOptions)))

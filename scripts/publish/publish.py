@@ -29,7 +29,7 @@ from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.options.set_options import PublishOptions as Options
+from scripts.options.set_options import PublishOptions
 from scripts.pages.page import make_report
 from scripts.publish import readme
 from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
@@ -50,7 +50,7 @@ QUOTED = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]*)\1""")  # a path may have spa
 A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
-def main(options: Options) -> int:
+def main(options: PublishOptions) -> int:
     place = _target_folder(options)
     _check_folder(options)
     lines = missing_files(options.results)
@@ -84,7 +84,7 @@ def main(options: Options) -> int:
     return 0
 
 
-def _target_folder(options: Options) -> Path:
+def _target_folder(options: PublishOptions) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
     if not options.name:  # the Makefile ignores a NAME of the environment, such as WSL's
         raise UserError(f"--name is not given; ./bench publish {EXAMPLE}")
@@ -96,7 +96,7 @@ def _target_folder(options: Options) -> Path:
     return place
 
 
-def _check_folder(options: Options) -> None:
+def _check_folder(options: PublishOptions) -> None:
     if not options.results.is_dir():
         raise UserError(
             f"--results {options.results} is no folder; ./bench run makes one, results/latest is the newest"
@@ -106,7 +106,7 @@ def _check_folder(options: Options) -> None:
     refuse_links(options.results)
 
 
-def _refuse(options: Options, lines: list[str]) -> int:
+def _refuse(options: PublishOptions, lines: list[str]) -> int:
     reasons = (f"  {printable(line)}" for line in lines)
     print(f"error: {options.results} cannot be published:", *reasons, sep="\n", file=sys.stderr)
     return 1
@@ -201,7 +201,7 @@ def write_report(new: Path, source: ResultSet) -> None:
     write_manifest(new, copied)
 
 
-def _readmes(options: Options, shown: dict[str, str], kind: str, new: Path) -> dict[Path, str] | str:
+def _readmes(options: PublishOptions, shown: dict[str, str], kind: str, new: Path) -> dict[Path, str] | str:
     """The READMEs with the figures and links of the new set; or what the set lacks for them."""
     sets = {each: readme.PUBLISHED / name for each, name in shown.items()} | {kind: new}
     before, texts = shown.get(kind), {}
@@ -248,4 +248,4 @@ def replace_set(new: Path, place: Path, aside: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(PublishOptions)))

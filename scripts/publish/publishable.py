@@ -13,10 +13,11 @@ from benchmarks.common.system.commands import bench_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, proof_text
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
+from scripts.strategies.strategy_list import BASELINE
 
 RULE = 2  # of these checks; a set that an older rule let in says so in its published.json. From 2 on it has a manifest
 NEEDED = {

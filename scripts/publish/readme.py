@@ -102,7 +102,7 @@ def set_figures(path: Path) -> dict[str, str]:
 def run_figures(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
     timed = [group for group in results.groups if group.throughput]
-    over = results.over_baseline
+    over = results.speedups
     if not over or min(len(group.run_windows) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     shown = {
@@ -110,7 +110,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     }  # as step_account.png has it
     exposed = "exposed comm., ms/step ±95%"
     header = ("strategy", "devices", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
-    bases = {*results.baselines.values()}
+    bases = {*results.baseline_labels.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).max()
@@ -120,7 +120,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
-        "rounds": plural_of_several([len(group.run_windows) for group in results.compared], "round"),
+        "rounds": plural_of_several([len(group.run_windows) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
@@ -133,7 +133,7 @@ def _top1_text(groups: Sequence[RunGroup], num_images: str) -> str:
     difference = furthest_apart(groups)
     if difference is None:
         return text
-    return f"{text}; {'strategies differ' if difference.seen else 'no two strategies are seen to differ'}"
+    return f"{text}; {'strategies differ' if difference.is_significant else 'no two strategies are seen to differ'}"
 
 
 def _elapsed_s(results: ResultSet) -> float:
@@ -150,7 +150,7 @@ def _strategy_row(
     """base: whether it is a baseline."""
     speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
-        code_span(group.label) + ("" if group.parallel else " (not parallel)"),
+        code_span(group.label) + ("" if group.is_parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         _ratio_text(over) + of_another_precision(results, group) if over else "1" if base else "",
@@ -167,7 +167,9 @@ def _hardware(results: ResultSet) -> str:
     environment = results.environment
     torch = "/".join(sorted({version.split("+")[0] for version in results.ok.torch}))
     backends = ", ".join(sorted({*results.ok.backend} - {"none"}))
-    compared = results.ok[results.ok.run_id.isin([name for group in results.compared for name in group.ok.run_id])]
+    compared = results.ok[
+        results.ok.run_id.isin([name for group in results.compared_groups for name in group.ok.run_id])
+    ]
     threads = "/".join(f"{value:.0f}" for value in sorted({*compared.threads_per_rank}))
     cores = f"{environment['num_cores']} cores, {threads} to a rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)

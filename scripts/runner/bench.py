@@ -107,8 +107,8 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
     for run in left:
-        own = ", ".join(f"{name} {run.requested[name]}" for name in differing)
-        lines.append(f"  round {run.round}  {run.strategy:<18}  {own}".rstrip())
+        differences = ", ".join(f"{name} {run.requested[name]}" for name in differing)
+        lines.append(f"  round {run.round}  {run.strategy:<18}  {differences}".rstrip())
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
     lines += [rounds.describe_end(variables)] if rounds.describe_end(variables) else []

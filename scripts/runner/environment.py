@@ -25,7 +25,7 @@ RECORDED_VARIABLES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class EnvironmentOptions:
     results: Path
 
 
@@ -60,5 +60,5 @@ def describe_environment() -> dict:
 
 
 if __name__ == "__main__":
-    options = tyro.cli(Options)
+    options = tyro.cli(EnvironmentOptions)
     write_json(options.results / "environment.json", describe_environment())

@@ -25,7 +25,7 @@ from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, last_statuses, skip_what_does_not_fit
 
 if TYPE_CHECKING:
-    from scripts.stats.families import Sample
+    from scripts.stats.families import ThroughputSample
 
 MAX_ROUNDS = 40  # of UNTIL without BUDGET; as far as the simulations of its coverage go
 
@@ -128,8 +128,8 @@ def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
     for run in warm_up_runs(left):
         yield [run]
         rows = read_table(results, "runs")
-        own = rows[(rows.repeat == 0) & (rows.strategy == run.strategy)]
-        if own.empty or not own.iloc[-1].reason.startswith("skipped"):  # empty: another node has its row
+        warm_ups = rows[(rows.repeat == 0) & (rows.strategy == run.strategy)]
+        if warm_ups.empty or not warm_ups.iloc[-1].reason.startswith("skipped"):  # empty: another node has its row
             return
 
 
@@ -188,7 +188,7 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
     return f", and would be after about {max(about, done + 1)}"
 
 
-def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample], dict[str, str]]":
+def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, ThroughputSample], dict[str, str]]":
     """The timed runs of the plan's groups in the set, by label, and the label of each one's baseline.
 
     Without a baseline: all groups. Else those that are a baseline or have one.
@@ -198,7 +198,7 @@ def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Sample
     requested, found = {run.key[0] for run in runs}, load_set(results)
     groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
-    baselines = {of: to for of, to in found.baselines.items() if {of, to} <= labels}
+    baselines = {of: to for of, to in found.baseline_labels.items() if {of, to} <= labels}
     compared = {*baselines, *baselines.values()} or labels
     return {group.label: group.sample for group in groups if group.label in compared}, baselines
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import tyro
 
 from benchmarks.common.config.config import Config, PackKind, load_config
-from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.config.settings import requested_settings, seed_in_turn, settings_hash
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import contents_of_packs, has_files, open_packs
@@ -94,14 +94,14 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
     config = spec.config
     seeds = [config.seed + n for n in range(spec.num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(round_number - 1) % len(seeds)])  # as settings.seed_of_round
+        config = dataclasses.replace(config, seed=seed_in_turn(seeds, round_number))
     ranks_here = spec.ranks_here or variables.ranks_here
     threads = spec.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        own = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
-        config = dataclasses.replace(config, checkpoint_dir=str(own), resume=config.resume or was_requeued())
+        folder = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
+        config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
     requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
     requested |= {"contents": images_contents(config)}
@@ -190,7 +190,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             specs.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        specs.append(RunSpec(strategy_list.CORE_STRATEGIES[0], config, variables.args, num_cores))
+        specs.append(RunSpec(strategy_list.BASELINE, config, variables.args, num_cores))
     return make_runs(variables, specs)
 
 
@@ -234,10 +234,10 @@ def name_runs(runs: Sequence[Run]) -> list[str]:
     identities = {id(run): Identity(run.requested, {}) for run in runs}
     names: dict[int, str] = {}
     for strategy in dict.fromkeys(run.strategy for run in runs):
-        own = [run for run in runs if run.strategy == strategy]
+        same_strategy = [run for run in runs if run.strategy == strategy]
         others = [identities[id(run)] for run in runs if run.strategy != strategy]
-        labels = group_labels(strategy, [identities[id(run)] for run in own], others, machine.num_cores())
-        names |= {id(run): label for run, label in zip(own, labels, strict=True)}
+        labels = group_labels(strategy, [identities[id(run)] for run in same_strategy], others, machine.num_cores())
+        names |= {id(run): label for run, label in zip(same_strategy, labels, strict=True)}
     return [names[id(run)] for run in runs]
 
 

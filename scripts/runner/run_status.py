@@ -59,7 +59,7 @@ SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, 
 
 @dataclasses.dataclass
 class RunEnd:
-    """How a run's command ended."""
+    """How a run's command run_end."""
 
     exit_code: int
     wall_s: float
@@ -77,33 +77,33 @@ class RunEnd:
     """Seconds from the signal until no process was left."""
 
 
-def find_status(ended: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
+def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
     """The columns `status` and `reason`, and those that the run measured, which the first node alone has."""
     measured = measured_columns(folder, sampler)
-    if ended.signum:
-        return {"status": "interrupted", "reason": why_interrupted(ended, folder)}
-    if ended.timed_out_after_s:
-        hung = f"; {' and '.join(ended.stopped)} was stopped by a signal" if ended.stopped else ""
+    if run_end.signum:
+        return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
+    if run_end.timed_out_after_s:
+        hung = f"; {' and '.join(run_end.stopped)} was stopped by a signal" if run_end.stopped else ""
         slow = f"; the stacks are in the log; raise {option_as_typed('TIMEOUT')} if the run is only slow"
-        return {"status": "timeout", "reason": f"not done after {ended.limit_s:g} s{hung}{slow}"}
-    if ended.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
+        return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s{hung}{slow}"}
+    if run_end.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}
     log = folder.log.read_bytes().decode(errors="replace")
-    stopped = ended.stopped or []
-    status, reason = first_cause(folder.causes(), log, ended.exit_code, stopped, ended.num_ranks, ended.is_rank)
+    stopped = run_end.stopped or []
+    status, reason = first_cause(folder.causes(), log, run_end.exit_code, stopped, run_end.num_ranks, run_end.is_rank)
     return {"status": status, "reason": reason}
 
 
-def why_interrupted(ended: RunEnd, folder: RunFolder) -> str:
+def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
     """Which signal ended the run and, in a run with checkpoints, whether one was written."""
-    received = f"{signal.Signals(ended.signum).name} to the launcher"
+    received = f"{signal.Signals(run_end.signum).name} to the launcher"
     saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
     if saved:
         return f"{received}; {saved[0].partition('; ')[2]}"
-    if not ended.grace_s:
+    if not run_end.grace_s:
         return received
-    how = "killed" if ended.ending_s >= ended.grace_s else "ended"
-    return f"{received}; {how} after {ended.ending_s:.1f} s, before a checkpoint was written"
+    how = "killed" if run_end.ending_s >= run_end.grace_s else "ended"
+    return f"{received}; {how} after {run_end.ending_s:.1f} s, before a checkpoint was written"
 
 
 def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:

@@ -51,14 +51,14 @@ def git(*arguments: str) -> bytes | None:
 
 def _run(*arguments: str) -> bytes | None:
     # without GIT_DIR and the like: a hook of another repository sets them, to that repository
-    own = {
+    git_env = {
         name: value
         for name, value in os.environ.items()
         if name.startswith("GIT_CONFIG") or not name.startswith("GIT_")
     }
     try:
         done = subprocess.run(
-            ["git", "-C", ROOT, *arguments], env=own, capture_output=True, check=False, start_new_session=True
+            ["git", "-C", ROOT, *arguments], env=git_env, capture_output=True, check=False, start_new_session=True
         )
     except OSError:  # no git here
         return None

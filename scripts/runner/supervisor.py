@@ -27,7 +27,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
-from benchmarks.common.system.options_as_typed import option_as_typed
+from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
@@ -43,7 +43,7 @@ POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class SupervisorOptions:
     strategy: str
     results: Path
     run_id: str
@@ -56,7 +56,7 @@ class Options:
     """Of the run in its lines; default: the strategy."""
 
 
-def main(options: Options, command: list[str]) -> int:
+def main(options: SupervisorOptions, command: list[str]) -> int:
     folder = RunFolder((options.results / "logs" / options.run_id).resolve())
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
@@ -70,7 +70,7 @@ def main(options: Options, command: list[str]) -> int:
         return code
 
 
-def record_skipped(options: Options, folder: RunFolder) -> int:
+def record_skipped(options: SupervisorOptions, folder: RunFolder) -> int:
     """Record a run that is not started. It is printed once: in a suite's first round, not in the warm-up before."""
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
@@ -81,16 +81,20 @@ def record_skipped(options: Options, folder: RunFolder) -> int:
     return 0
 
 
-def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int) -> int:
-    """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known so far."""
+def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrecorded: int) -> int:
+    """Run the command, and record its row.
+
+    unrecorded: descriptor of the run folder's file of this name, which keeps the columns that are known so far, for the
+    process that has to write the row if this one cannot.
+    """
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     save_unrecorded(unrecorded, row)
     sampler, cores = Sampler(folder.path), CoreCounters()
-    ended = run_command(command, folder, requested, sampler, options)
+    run_end = run_command(command, folder, requested, sampler, options)
     telemetry = sampler.stop()
-    row |= {"exit_code": ended.exit_code, "wall_s": ended.wall_s}
-    row |= find_status(ended, folder, sampler) | cores.shares(rank_cpu_s(folder))
+    row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s}
+    row |= find_status(run_end, folder, sampler) | cores.shares(rank_cpu_s(folder))
     done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.round} is done; the first node has its row")
@@ -103,9 +107,9 @@ def run(options: Options, command: list[str], folder: RunFolder, unrecorded: int
         print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
     run_id = {"run_id": row["run_id"]}
     append_rows(options.results, "telemetry", [run_id | sample for sample in telemetry])
-    append_rows(options.results, "wall", [run_id | part for part in wall_time_parts(ended, folder)])
-    if ended.signum:
-        return 128 + ended.signum
+    append_rows(options.results, "wall", [run_id | part for part in wall_time_parts(run_end, folder)])
+    if run_end.signum:
+        return 128 + run_end.signum
     return int(not done)
 
 
@@ -128,9 +132,14 @@ def read_requested(folder: RunFolder) -> tuple[dict, str]:
 
 
 def write_row(
-    options: Options, folder: RunFolder, row: dict, requested: dict, resolved: dict, prints: bool = True
+    options: SupervisorOptions, folder: RunFolder, row: dict, requested: dict, resolved: dict, prints: bool = True
 ) -> None:
-    """Write the row, with both halves of its settings where there are two, and print what became of the run."""
+    """Write the row to runs.csv and its settings to settings.csv, and print what became of the run.
+
+    resolved: the half that the reporting rank left in summary.json (Record.finish); {} for a run that did not get so
+    far. This function adds the commit, the local changes and the kernels' variables, which launchers know, and writes
+    the whole half to the run's settings.json, too.
+    """
     try:
         if requested:
             if resolved:
@@ -152,8 +161,13 @@ def requested_ranks() -> int:
     return int(os.environ.get("NPROC") or 1)
 
 
-def run_command(command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: Options) -> RunEnd:
-    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
+def run_command(
+    command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: SupervisorOptions
+) -> RunEnd:
+    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it.
+
+    wait_for_end only waits. Processes that are left, and the command itself, are ended here, by end_processes.
+    """
     checkpoint_dir = requested.get("checkpoint_dir", "")
     signals: list[int] = []
     for signum in ending_signals():
@@ -165,8 +179,8 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        ended = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=requested_ranks())
-        ended.is_rank = ended.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
+        run_end = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=requested_ranks())
+        run_end.is_rank = run_end.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -179,27 +193,27 @@ def run_command(command: list[str], folder: RunFolder, requested: dict, sampler:
         )
         try:
             sampler.start()
-            wait_for_end(child, folder, options, ended, signals, log)
+            wait_for_end(child, folder, options, run_end, signals, log)
             if child.poll() and not signals and "SLURM_JOB_ID" in os.environ:
                 time.sleep(LEEWAY_S)  # Slurm signals all processes of a job, and this one may get its signal last
             if signals and child.poll() != 0:
-                ended.signum = signals[0]
+                run_end.signum = signals[0]
             elif child.poll() is None:
-                ended.timed_out_after_s = time.monotonic() - began
-                ended.stopped = processes.continue_stopped(folder.path)
+                run_end.timed_out_after_s = time.monotonic() - began
+                run_end.stopped = processes.continue_stopped(folder.path)
                 processes.write_stacks(folder.path, log)
         finally:
-            ended.wall_s = time.monotonic() - began
-            ended.grace_s = checkpoint_grace_s(requested, folder, ended.wall_s)
-            processes.end_processes(folder.path, (ended.grace_s or GRACE_S) if child.poll() is None else 0.0)
-            ended.ending_s = time.monotonic() - began - ended.wall_s
+            run_end.wall_s = time.monotonic() - began
+            run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
+            processes.end_processes(folder.path, (run_end.grace_s or GRACE_S) if child.poll() is None else 0.0)
+            run_end.ending_s = time.monotonic() - began - run_end.wall_s
             try:
-                ended.exit_code = child.wait(GRACE_S)
+                run_end.exit_code = child.wait(GRACE_S)
             except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
-                ended.exit_code = -signal.SIGKILL
-    if ended.signum:
-        ended.wall_s = time.monotonic() - began
-    return ended
+                run_end.exit_code = -signal.SIGKILL
+    if run_end.signum:
+        run_end.wall_s = time.monotonic() - began
+    return run_end
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
@@ -217,8 +231,8 @@ def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> floa
 def wait_for_end(
     child: subprocess.Popen[bytes],
     folder: RunFolder,
-    options: Options,
-    ended: RunEnd,
+    options: SupervisorOptions,
+    run_end: RunEnd,
     signals: list[int],
     log: IO[bytes],
 ) -> None:
@@ -227,7 +241,7 @@ def wait_for_end(
     While a batch job is queued the limit does not run. When the first rank leaves a note, look for ranks that
     hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
     """
-    limit_s, limit_from = ended.limit_s, time.monotonic()
+    limit_s, limit_from = run_end.limit_s, time.monotonic()
     name = f"{options.label} {options.name or options.strategy} #{options.round}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
@@ -235,8 +249,8 @@ def wait_for_end(
                 child.wait(POLL_S)
             if folder.queued.exists():
                 limit_from = time.monotonic()
-            if ended.stopped is None and (causes := folder.causes()):
-                ended.stopped = processes.continue_stopped(folder.path)
+            if run_end.stopped is None and (causes := folder.causes()):
+                run_end.stopped = processes.continue_stopped(folder.path)
                 if timed_out(causes[0]["reason"]):
                     processes.write_stacks(folder.path, log)
             if not bar.disable and (progress := folder.progress()):
@@ -245,17 +259,17 @@ def wait_for_end(
             bar.refresh()
 
 
-def wall_time_parts(ended: RunEnd, folder: RunFolder) -> list[dict]:
+def wall_time_parts(run_end: RunEnd, folder: RunFolder) -> list[dict]:
     """The wall clock of a finished run in named parts, which sum to wall_s."""
     summary = folder.summary()
     if not summary:
         return []
     wall = summary["wall"]
     if wall["boot_id"] != boot_id():  # another node's clock
-        parts = {"queue, start and shutdown": ended.wall_s - sum(wall["parts"].values())} | wall["parts"]
+        parts = {"queue, start and shutdown": run_end.wall_s - sum(wall["parts"].values())} | wall["parts"]
     else:
-        parts = {"launcher and start of processes": wall["started_at"] - ended.began}
-        parts |= wall["parts"] | {"shutdown": ended.began + ended.wall_s - wall["ended_at"]}
+        parts = {"launcher and start of processes": wall["started_at"] - run_end.began}
+        parts |= wall["parts"] | {"shutdown": run_end.began + run_end.wall_s - wall["ended_at"]}
     return [{"part": part, "seconds": seconds} for part, seconds in parts.items()]
 
 
@@ -265,7 +279,7 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
     return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
 
 
-def result_line(options: Options, row: dict) -> str:
+def result_line(options: SupervisorOptions, row: dict) -> str:
     """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
     head = f"{options.label:>7} {options.name or options.strategy:<22} #{options.round}  {row['status']:<11} {seconds}"
@@ -281,12 +295,11 @@ def print_tail(log: Path) -> None:
     print(f"        last lines of {log}:", *shown, sep="\n", file=sys.stderr)
 
 
-def command() -> int:
-    """`main` with the command line, where the words after -- are the run's own."""
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
+def run_command_line() -> int:
+    """`main` with the command line, where the words after -- are the command of the run."""
+    words, command = split_at_dashes(sys.argv[1:])
     try:
-        return main(tyro.cli(Options, args=words[:split]), words[split + 1 :])
+        return main(tyro.cli(SupervisorOptions, args=words), command)
     except OSError as error:  # such as a full disk under the log
         remedy = f"free space, or choose another {option_as_typed('RESULTS', '')}"
         print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
@@ -294,4 +307,4 @@ def command() -> int:
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

@@ -91,7 +91,7 @@ class Top1Difference:
         return min(1.0, self.p_value * self.num_pairs)
 
     @property
-    def seen(self) -> bool:
+    def is_significant(self) -> bool:
         return self.corrected_p_value < SIGNIFICANCE_LEVEL
 
 
@@ -127,7 +127,7 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
         text += (
             f". {best} and {worst} are furthest apart, p = {difference.p_value:.2g} ({difference.test}, unpaired "
             f"approximation), {difference.corrected_p_value:.2g} as one of {plural(difference.num_pairs, 'pair')}: "
-            + (f"they differ; {_batches(groups)}" if difference.seen else "no difference seen")
+            + (f"they differ; {_batches(groups)}" if difference.is_significant else "no difference seen")
         )
     return text + "."
 

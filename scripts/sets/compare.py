@@ -28,11 +28,11 @@ import tyro
 from benchmarks.common.config.settings import SOURCE_FIELDS
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
-from scripts.options.set_options import CompareOptions as Options
+from scripts.options.set_options import CompareOptions
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.recorded_settings import identity_from_columns
 from scripts.sets.result_set import ResultSet, RunGroup, load_set, same_hash_other_settings
-from scripts.stats.families import METHOD, Sample, ratios_to_baseline, ratios_to_fastest
+from scripts.stats.families import METHOD, ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_setting, parse_percent, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT, RatioEstimate
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread, day_spread, ratios_between_days
@@ -52,11 +52,11 @@ FIELDS_THAT_MAY_DIFFER = (
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One line of the answer: `of` over `to`."""
+    """One line of the answer: the throughput of `numerator` over that of `denominator`."""
 
     title: str
-    of: RunGroup
-    to: RunGroup
+    numerator: RunGroup
+    denominator: RunGroup
     estimate: RatioEstimate
 
 
@@ -64,7 +64,7 @@ def comparison_table(comparisons: list[Comparison]) -> str:
     """The comparisons as lines of text."""
     lines = [COMPARISON_COLUMNS]
     for each in comparisons:
-        estimate, of, to = each.estimate, each.of.timed_throughput, each.to.timed_throughput
+        estimate, of, to = each.estimate, each.numerator.timed_throughput, each.denominator.timed_throughput
         smallest = "" if estimate.smallest_difference is None else f"{100 * estimate.smallest_difference:.1f} %"
         verdict = f"{estimate.verdict}: {estimate.why}" if estimate.why else estimate.verdict
         runs, windows = f"{of.num_runs} / {to.num_runs}", f"{of.num_windows} / {to.num_windows}"
@@ -94,7 +94,7 @@ def _digits(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 else f"{value:.3g}"
 
 
-def main(options: Options, found: dict[str, Any] | None = None) -> int:
+def main(options: CompareOptions, found: dict[str, Any] | None = None) -> int:
     """found: gets the comparisons, for --json."""
     limit, day = read_gate(options)
     if options.b is not None:
@@ -120,11 +120,11 @@ def as_fields(comparison: Comparison) -> dict[str, Any]:
         "verdict": estimate.verdict,
         "why": estimate.why,
         "smallest_difference": estimate.smallest_difference,
-        "num_runs": [comparison.of.timed_throughput.num_runs, comparison.to.timed_throughput.num_runs],
+        "num_runs": [comparison.numerator.timed_throughput.num_runs, comparison.denominator.timed_throughput.num_runs],
     }
 
 
-def read_gate(options: Options) -> tuple[float | None, DaySpread | None]:
+def read_gate(options: CompareOptions) -> tuple[float | None, DaySpread | None]:
     """The gate's limit, as a fraction, and the day-to-day spread; None for each that is not given.
 
     Raises UserError for flags that contradict each other, or that are none.
@@ -148,7 +148,7 @@ def _has_timed_runs(results: ResultSet) -> bool:
 def compare_two(
     a: ResultSet,
     b: ResultSet,
-    options: Options,
+    options: CompareOptions,
     limit: float | None,
     day: DaySpread | None,
     found: dict[str, Any] | None = None,
@@ -242,8 +242,8 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     else:
         bases = {label: results.baseline_of(group) for label, group in groups.items()}
         singles = {base.label for base in bases.values() if base}
-        found = {(of, results.baselines[of]): over for of, over in results.over_baseline.items()}
-        fastest, over_it = ratios_to_fastest({group.label: group.sample for group in results.ranked})
+        found = {(of, results.baseline_labels[of]): over for of, over in results.speedups.items()}
+        fastest, over_it = ratios_to_fastest({group.label: group.sample for group in results.rankable_groups})
         # a pair with the baseline is in its family, and has one interval
         found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}
     for of, to in found:
@@ -279,7 +279,7 @@ def find_day_spread(day_sd: str, paths: tuple[Path, ...], anyway: bool, compared
         raise UserError(f"--day-sets: {error}") from None
 
 
-def _samples(groups: dict[str, RunGroup]) -> dict[str, Sample]:
+def _samples(groups: dict[str, RunGroup]) -> dict[str, ThroughputSample]:
     return {label: group.sample for label, group in groups.items()}
 
 
@@ -331,10 +331,10 @@ def _differences(one: Identity, other: Identity, names: list[str]) -> str:
     return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)
 
 
-def command(args: list[str] | None = None) -> int:
+def run_command_line(args: list[str] | None = None) -> int:
     """The exit code of these words of a command line, or of this program's own."""
-    return exit_code(lambda: main(tyro.cli(Options, args=args)))
+    return exit_code(lambda: main(tyro.cli(CompareOptions, args=args)))
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

@@ -58,7 +58,7 @@ PUBLISHED_TFLOPS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class DeviceUseOptions:
     """How much of the device a training run uses."""
 
     results: Path = Path("results/latest")
@@ -162,7 +162,7 @@ def peak_tflops(
     return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"
 
 
-def main(options: Options) -> int:
+def main(options: DeviceUseOptions) -> int:
     results = load_set(options.results)
     environment = results.environment
     if options.measure:
@@ -189,4 +189,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(DeviceUseOptions)))

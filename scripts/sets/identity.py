@@ -143,9 +143,9 @@ def group_labels(
     """
     plain = common_baseline_fields(list(others))
     names = differing_fields(identities)
-    own = [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)]
-    if len({key_without(each, each.fields.keys() - own) for each in identities}) == len(identities):
-        names = own
+    names_that_count = [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)]
+    if len({key_without(each, each.fields.keys() - names_that_count) for each in identities}) == len(identities):
+        names = names_that_count
     mixed = len({each.recorded for each in identities}) > 1
     found = []
     for each in identities:
@@ -168,25 +168,25 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
 
     A field that only one of the two resolved, such as the version of a strategy's own library, belongs to the strategy.
     """
-    own = STRATEGY_FIELDS.keys() | {RESOLVED_GLOBAL_BATCH}
-    own |= one.resolved.keys() ^ other.resolved.keys() if one.recorded and other.recorded else set()
+    fields_of_strategy = STRATEGY_FIELDS.keys() | {RESOLVED_GLOBAL_BATCH}
+    fields_of_strategy |= one.resolved.keys() ^ other.resolved.keys() if one.recorded and other.recorded else set()
     # the user chooses the requested precision; the resolved one, and the one of an old set, are the strategy's
     same_precision = one.requested.get("precision") == other.requested.get("precision")
     chosen = {"precision"} if one.recorded and other.recorded and not same_precision else set()
     if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
-        own |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
+        fields_of_strategy |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
     return [
         name
         for name in differing_fields([one, other])
-        if name in chosen or not {name, name.removesuffix(RESOLVED_SUFFIX)} & own
+        if name in chosen or not {name, name.removesuffix(RESOLVED_SUFFIX)} & fields_of_strategy
     ]
 
 
 def same_request(one: Identity, other: Identity, but: Collection[str] = ()) -> bool:
     """Whether two groups have the same requested settings, but for the strategy and these fields."""
-    own = {"strategy", *but}
+    left_out = {"strategy", *but}
     halves = (
-        {name: value for name, value in compared_fields(each.requested).items() if name not in own}
+        {name: value for name, value in compared_fields(each.requested).items() if name not in left_out}
         for each in (one, other)
     )
     return _as_json(next(halves)) == _as_json(next(halves))

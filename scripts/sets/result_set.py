@@ -34,11 +34,11 @@ from scripts.sets.identity import (
 )
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
 from scripts.sets.sessions import session_numbers
-from scripts.stats.families import Sample, make_sample, ratios_to_own_baselines
+from scripts.stats.families import ThroughputSample, make_sample, ratios_to_own_baselines
 from scripts.stats.formatting import printable
 from scripts.stats.intervals import Estimate, RatioEstimate, Windows, strategy_throughput
+from scripts.strategies.strategy_list import BASELINE
 
-BASELINE = "single"  # what speed-ups are over
 LIMIT_BYTES = 2**26  # of environment.json
 PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
@@ -76,7 +76,7 @@ class RunGroup:
         return self.throughput
 
     @functools.cached_property
-    def sample(self) -> Sample:
+    def sample(self) -> ThroughputSample:
         """Its timed runs, for comparisons with other groups."""
         return make_sample(self.run_windows, self.rounds, self.sessions)
 
@@ -85,12 +85,12 @@ class RunGroup:
         return self.rows[self.rows.status == "ok"]
 
     @functools.cached_property
-    def parallel(self) -> bool:
+    def is_parallel(self) -> bool:
         """False where it ran with nothing to divide the work over."""
         return not (len(self.ok) and (self.ok.parallel == "no").all())
 
     @functools.cached_property
-    def counts(self) -> dict[str, int]:
+    def status_counts(self) -> dict[str, int]:
         """Rows of each status, in the schema's order."""
         found = self.rows.status.value_counts()
         return {status: int(found[status]) for status in (*STATUSES, *found.index) if status in found}
@@ -120,11 +120,12 @@ class ResultSet:
     def loads_before(self) -> pandas.Series:
         """Load average before each ok run, in their order; before a warm-up too, which is part of the next run's.
 
-        Of runs under Slurm there is none: it is read where the job is submitted or supervised, and not on the nodes.
+        Of ranks that were no children of the suite, as under Slurm, there is none: the load is read where the job is
+        submitted or supervised, and not on their nodes. Such a row has steal_pct, and no other_cpu_pct.
         """
         runs = _table(self.path, "runs")
-        under_slurm = (runs.strategy == "slurm") | bool(self.environment.get("variables", {}).get("ALLOCATION"))
-        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~under_slurm]
+        elsewhere = runs.steal_pct.notna() & runs.other_cpu_pct.isna()
+        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~elsewhere]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
 
     def refuse_contradictions(self) -> None:
@@ -188,7 +189,7 @@ class ResultSet:
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
 
     @functools.cached_property
-    def ranked(self) -> list[RunGroup]:
+    def rankable_groups(self) -> list[RunGroup]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
         that most groups compute in. A gain from another arithmetic is not the strategy's."""
         timed = self.timed_groups
@@ -196,24 +197,26 @@ class ResultSet:
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 
     @functools.cached_property
-    def baselines(self) -> dict[str, str]:
+    def baseline_labels(self) -> dict[str, str]:
         """The label of its baseline, by that of each timed group that has one."""
         bases = {group.label: self.baseline_of(group) for group in self.timed_groups}
         return {label: base.label for label, base in bases.items() if base}
 
     @functools.cached_property
-    def compared(self) -> list[RunGroup]:
+    def compared_groups(self) -> list[RunGroup]:
         """The timed groups that have a baseline, or are one."""
-        labels = {*self.baselines, *self.baselines.values()}
+        labels = {*self.baseline_labels, *self.baseline_labels.values()}
         return [group for group in self.groups if group.label in labels]
 
     @functools.cached_property
-    def over_baseline(self) -> dict[str, RatioEstimate]:
+    def speedups(self) -> dict[str, RatioEstimate]:
         """Speed-up of each timed group that has a baseline, by label, with simultaneous 95 % intervals.
 
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
-        return ratios_to_own_baselines({group.label: group.sample for group in self.compared}, self.baselines)
+        return ratios_to_own_baselines(
+            {group.label: group.sample for group in self.compared_groups}, self.baseline_labels
+        )
 
 
 def load_set(path: Path) -> ResultSet:
@@ -243,8 +246,8 @@ def load_set(path: Path) -> ResultSet:
         for name, (identity, part) in zip(names, parts, strict=True):
             with_windows = [(index, _windows_of(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
             samples = {index: sample for index, sample in with_windows if sample is not None}
-            own = part.loc[[*samples]]
-            rounds, sessions = own["repeat"].astype(float).tolist(), own["session"].tolist()
+            timed_rows = part.loc[[*samples]]
+            rounds, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
             groups.append(
                 RunGroup(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions)
             )

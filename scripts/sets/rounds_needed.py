@@ -18,9 +18,9 @@ from scipy.special import nctdtrinc
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
-from scripts.options.set_options import PowerOptions as Options
+from scripts.options.set_options import PowerOptions
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.stats.families import Pair, Sample, log_table, ratios_of_all_pairs, ratios_to_own_baselines
+from scripts.stats.families import Pair, ThroughputSample, log_table, ratios_of_all_pairs, ratios_to_own_baselines
 from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 
 DIFFERENCES = (0.02, 0.05, 0.10)
@@ -46,7 +46,7 @@ def fewest_rounds(difference: float, sd: float, num_compared: int) -> int | None
     return next((n for n in range(MIN_ROUNDS, ROUNDS_LIMIT + 1) if needed_sds(num_compared, n) <= largest), None)
 
 
-def ratio_spreads(samples: Mapping[str, Sample], pairs: Sequence[Pair]) -> dict[Pair, float]:
+def ratio_spreads(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pair]) -> dict[Pair, float]:
     """sd of the log ratio of a round, of each pair that has two rounds or more in common."""
     found = {}
     for of, to in pairs:
@@ -57,7 +57,7 @@ def ratio_spreads(samples: Mapping[str, Sample], pairs: Sequence[Pair]) -> dict[
     return found
 
 
-def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> float | None:
+def widest_half_width(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str]) -> float | None:
     """The widest of the family's intervals, from the ratio up, as a fraction: each over its own baseline.
 
     Where there is none, those of all pairs. None where an interval is missing.
@@ -68,7 +68,7 @@ def widest_half_width(samples: Mapping[str, Sample], baselines: Mapping[str, str
     return max(known) if known and len(known) == len(widths) else None
 
 
-def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
+def precise_enough(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str], width: float) -> bool:
     """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
 
     A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree. A
@@ -80,14 +80,14 @@ def precise_enough(samples: Mapping[str, Sample], baselines: Mapping[str, str], 
     return _narrow(samples, baselines, width) and _narrow(before, baselines, width)
 
 
-def _without(one: Sample, latest: float) -> Sample:
+def _without(one: ThroughputSample, latest: float) -> ThroughputSample:
     kept = numpy.asarray(one.rounds) != latest
     sessions = numpy.asarray(one.sessions)[kept].tolist() if one.sessions else ()
-    return Sample(one.logs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
+    return ThroughputSample(one.log_throughputs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
 
 
-def _narrow(samples: Mapping[str, Sample], baselines: Mapping[str, str], width: float) -> bool:
-    if min((len(each.logs) for each in samples.values()), default=0) < FIRST_LOOK_ROUNDS:
+def _narrow(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str], width: float) -> bool:
+    if min((len(each.log_throughputs) for each in samples.values()), default=0) < FIRST_LOOK_ROUNDS:
         return False
     found = widest_half_width(samples, baselines)
     return found is not None and found <= width
@@ -98,16 +98,16 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     for a set without two strategies, without a spread, or that contradicts itself. found: gets the numbers."""
     results.refuse_contradictions()
     timed = results.timed_groups
-    samples = {group.label: group.sample for group in results.compared or timed}
-    pairs = [*results.baselines.items()] or [*itertools.combinations(samples, 2)]
+    samples = {group.label: group.sample for group in results.compared_groups or timed}
+    pairs = [*results.baseline_labels.items()] or [*itertools.combinations(samples, 2)]
     spreads = ratio_spreads(samples, pairs)
     if not spreads:
         remedy = f"./bench run --repeats {MIN_ROUNDS}"
         raise UserError(f"{results.path} needs two strategies, and two rounds of both: {remedy}")
     sd = math.sqrt(numpy.mean(numpy.square([*spreads.values()])))
     noisiest, high = max(spreads.items(), key=lambda each: each[1])
-    about = ", baseline included" if results.compared else ", without a baseline"
-    have = min(len(each.logs) for each in samples.values())
+    about = ", baseline included" if results.compared_groups else ", without a baseline"
+    have = min(len(each.log_throughputs) for each in samples.values())
     walls = [group.ok.wall_s.mean() for group in timed]  # a round runs the others, too
     round_s = float(numpy.sum(walls)) if numpy.isfinite(walls).all() else None
     lines = [
@@ -141,16 +141,16 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def main(options: Options, found: dict[str, Any] | None = None) -> int:
+def main(options: PowerOptions, found: dict[str, Any] | None = None) -> int:
     """found: gets the numbers, for --json."""
     print("\n".join(report_lines(load_set(options.results), found)))
     return 0
 
 
-def command(args: list[str] | None = None) -> int:
+def run_command_line(args: list[str] | None = None) -> int:
     """The exit code of these words of a command line, or of this program's own."""
-    return exit_code(lambda: main(tyro.cli(Options, args=args)))
+    return exit_code(lambda: main(tyro.cli(PowerOptions, args=args)))
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

@@ -32,16 +32,16 @@ def measured_in_other_sessions(runs: Mapping[str, Sequence[tuple[float, int]]]) 
     """
     if not runs:
         return []
-    whole = Counter(frozenset(session for _, session in own) for own in runs.values())
+    whole = Counter(frozenset(session for _, session in rounds_of_run) for rounds_of_run in runs.values())
     usual = whole.most_common(1)[0][0]
     rounds: dict[float, Counter] = {}
-    for own in runs.values():
-        for round_number, session in own:
+    for rounds_of_run in runs.values():
+        for round_number, session in rounds_of_run:
             rounds.setdefault(round_number, Counter())[session] += 1
     most = {round_number: found.most_common(1)[0][0] for round_number, found in rounds.items()}
     return [
         name
-        for name, own in runs.items()
-        if {session for _, session in own} != usual
-        or any(session != most[round_number] for round_number, session in own)
+        for name, rounds_of_run in runs.items()
+        if {session for _, session in rounds_of_run} != usual
+        or any(session != most[round_number] for round_number, session in rounds_of_run)
     ]

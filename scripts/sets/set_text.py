@@ -70,7 +70,7 @@ def describe_failures(results: ResultSet) -> list[str]:
     """A sentence for each strategy with rows that are not ok, or ok without a throughput."""
     sentences = []
     for group in results.groups:
-        for status, number in group.counts.items():
+        for status, number in group.status_counts.items():
             rows = group.rows[group.rows.status == status]
             of = f" {number} of {len(group.rows)}" if number < len(group.rows) else ""
             reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"

@@ -7,23 +7,24 @@ Every value is text, empty where it was not measured. Needs no torch.
 
 from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.identity import compute_precision
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import format_number, format_with_interval, plural
+from scripts.strategies.strategy_list import BASELINE
 
 STRATEGY_COLUMNS = ("strategy", "images/s", "n", "x single", "status", "top-1 %")
 
 
 def of_another_precision(results: ResultSet, group: RunGroup) -> str:
     """', over bf16 single' where that is not the precision that most groups compute in; '' for a ratio like most."""
-    return "" if group in results.ranked else f", over {compute_precision(group.identity)} {BASELINE}"
+    return "" if group in results.rankable_groups else f", over {compute_precision(group.identity)} {BASELINE}"
 
 
 def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
     """A cell for each of STRATEGY_COLUMNS."""
-    estimate, over, accuracy = group.throughput, results.over_baseline.get(group.label), top1_accuracy(group)
-    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.counts.items())
+    estimate, over, accuracy = group.throughput, results.speedups.get(group.label), top1_accuracy(group)
+    status = ", ".join(f"{count} {name or 'no status'}" for name, count in group.status_counts.items())
     cells = dict.fromkeys(STRATEGY_COLUMNS, "") | {"strategy": group.label}
-    cells["status"] = status + ("" if group.parallel else "; not parallel")
+    cells["status"] = status + ("" if group.is_parallel else "; not parallel")
     if estimate:
         cells["images/s"] = format_with_interval(estimate.value, estimate.low, estimate.high, format_number)
         cells["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"

@@ -24,7 +24,7 @@ import tyro
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from scripts.options.data_options import CheckDataOptions as Options
+from scripts.options.data_options import CheckDataOptions
 
 EXPECTED_LAYOUT = (
     "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "
@@ -97,15 +97,15 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     return Counts(len(train), num_train_images=sum(train.values()), num_val_images=sum(val.values()))
 
 
-def main(options: Options) -> int:
+def main(options: CheckDataOptions) -> int:
     try:
         counts = check_image_folder(options.data)
     except (ValueError, UserError) as error:
-        print(f"check_data: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(
-            f"check_data: cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount",
+            f"error: cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount",
             file=sys.stderr,
         )
         return 2
@@ -117,4 +117,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Options, description=__doc__, prog="python -m scripts.setup.check_data")))
+    sys.exit(main(tyro.cli(CheckDataOptions, description=__doc__, prog="python -m scripts.setup.check_data")))

@@ -31,7 +31,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.common.system.options_as_typed import option_as_typed
-from scripts.options.data_options import MakeDatasetOptions as Options
+from scripts.options.data_options import MakeDatasetOptions
 
 MADE_BY = "scripts.setup.make_dataset"
 PACKED = "packed"  # the folder of ./bench data pack, which can write its files again
@@ -76,7 +76,7 @@ PHOTOGRAPHS = {
 }
 
 
-def settings(options: Options) -> dict[str, int]:
+def settings(options: MakeDatasetOptions) -> dict[str, int]:
     """What decides the content of the folder."""
     return {
         "recipe": RECIPE,
@@ -139,7 +139,7 @@ def make_image(photograph: Image.Image, region: Box, rng: np.random.Generator) -
     return jpeg.getvalue(), box
 
 
-def make_folder(folder: Path, options: Options) -> None:
+def make_folder(folder: Path, options: MakeDatasetOptions) -> None:
     """Write train/, val/ and manifest.json into `folder`, which must not exist."""
     source = photograph_folder()
     num_images = {"train": options.num_train_per_class, "val": options.num_val_per_class}
@@ -228,7 +228,7 @@ def unlisted_files(output: Path, manifest: dict) -> Iterator[str]:
                 yield path
 
 
-def is_ready(output: Path, options: Options) -> bool:
+def is_ready(output: Path, options: MakeDatasetOptions) -> bool:
     """True where `output` is complete, False where it has to be made; says so where it is damaged.
 
     Raises ValueError where making it would destroy what the caller may want to keep.
@@ -252,7 +252,7 @@ def is_ready(output: Path, options: Options) -> bool:
     return damage is None
 
 
-def make_dataset(options: Options) -> dict:
+def make_dataset(options: MakeDatasetOptions) -> dict:
     """Make the folder unless it is there and complete, and return its manifest.
 
     It is made beside its place and renamed when complete, so that no reader ever sees half of it.
@@ -275,7 +275,7 @@ def make_dataset(options: Options) -> dict:
     return read_dataset_manifest(output) or {}
 
 
-def install(new: Path, output: Path, options: Options, aside: Path) -> None:
+def install(new: Path, output: Path, options: MakeDatasetOptions, aside: Path) -> None:
     """Rename `new` to `output`, and what was there to `aside`, unless another process put a good one."""
     manifest = read_dataset_manifest(output)
     if manifest and not options.force and find_damage(output, manifest, options.verify) is None:
@@ -289,7 +289,7 @@ def install(new: Path, output: Path, options: Options, aside: Path) -> None:
             raise
 
 
-def main(options: Options) -> int:
+def main(options: MakeDatasetOptions) -> int:
     try:
         manifest = make_dataset(options)
     except ValueError as error:
@@ -318,7 +318,7 @@ if __name__ == "__main__":
     sys.exit(
         main(
             tyro.cli(
-                Annotated[Options, tyro.conf.FlagCreatePairsOff],
+                Annotated[MakeDatasetOptions, tyro.conf.FlagCreatePairsOff],
                 description=__doc__,
                 prog="python -m scripts.setup.make_dataset",
             )

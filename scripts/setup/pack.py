@@ -33,7 +33,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, sync_folder
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from scripts.options.data_options import PackOptions as Options
+from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 
@@ -42,7 +42,7 @@ NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 
 
-def main(options: Options) -> None:
+def main(options: PackOptions) -> None:
     config = Config(data=options.data, loader="packed", pack=options.pack)
     refuse_links_in_data(config)
     root, began_ns = Path(options.data), time.time_ns()
@@ -265,4 +265,4 @@ def flush(file: IO[Any]) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(PackOptions, description=__doc__)))

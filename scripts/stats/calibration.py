@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import numpy
 
-from scripts.stats.families import Sample, log_table
+from scripts.stats.families import ThroughputSample, log_table
 from scripts.stats.independence import rounds_follow_one_another
 from scripts.stats.intervals import MIN_ROUNDS, sidak_critical_value
 
@@ -38,7 +38,7 @@ def calibrate(logs: numpy.ndarray, pairs: numpy.ndarray, num_sets: int = NUM_SET
     return float(false_alarms.mean()), float(1 - decided.mean()), float(found.mean())
 
 
-def calibration_text(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> str:
+def calibration_text(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str]) -> str:
     """The line of a report; '' without a comparison. baselines: strategy -> baseline, both of `samples`."""
     if not baselines:
         return ""

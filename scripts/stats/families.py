@@ -33,11 +33,11 @@ METHOD = "paired by round, Student's t, Sidak"
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class ThroughputSample:
     """The runs of one strategy: logarithm of throughput [num_runs], the round that each was part of, and its session
     (scripts/sets/sessions.py); () where all were of one."""
 
-    logs: numpy.ndarray
+    log_throughputs: numpy.ndarray
     rounds: Sequence[float]
     sessions: Sequence[int] = ()
 
@@ -45,7 +45,7 @@ class Sample:
         """The mean log of the runs of each session and round."""
         found: dict[tuple[int, float], list[float]] = {}
         for log, round_number, session in zip(
-            self.logs, self.rounds, self.sessions or itertools.repeat(0), strict=False
+            self.log_throughputs, self.rounds, self.sessions or itertools.repeat(0), strict=False
         ):
             if round_number == round_number:  # a run that tells no round is in none
                 found.setdefault((session, round_number), []).append(float(log))
@@ -57,17 +57,19 @@ def method_text(num_compared: int) -> str:
     return f"{METHOD} over {plural(num_compared, 'pair')}"
 
 
-def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> Sample:
+def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> ThroughputSample:
     """Windows of each run, the round of each, and its session."""
-    return Sample(log_throughput(runs), rounds, sessions)
+    return ThroughputSample(log_throughput(runs), rounds, sessions)
 
 
-def ratios_to_baseline(baseline: str, samples: Mapping[str, Sample]) -> dict[str, RatioEstimate]:
+def ratios_to_baseline(baseline: str, samples: Mapping[str, ThroughputSample]) -> dict[str, RatioEstimate]:
     """Each other strategy's throughput over the baseline's, with simultaneous 95 % intervals. Raises KeyError."""
     return ratios_to_own_baselines(samples, {of: baseline for of in samples if of != baseline})
 
 
-def ratios_to_own_baselines(samples: Mapping[str, Sample], baselines: Mapping[str, str]) -> dict[str, RatioEstimate]:
+def ratios_to_own_baselines(
+    samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str]
+) -> dict[str, RatioEstimate]:
     """Each strategy's throughput over that of its own baseline, one family. Raises KeyError.
 
     baselines: strategy -> baseline.
@@ -75,19 +77,19 @@ def ratios_to_own_baselines(samples: Mapping[str, Sample], baselines: Mapping[st
     return {of: estimate for (of, _), estimate in ratios_of_pairs(samples, [*baselines.items()]).items()}
 
 
-def ratios_of_all_pairs(samples: Mapping[str, Sample]) -> dict[Pair, RatioEstimate]:
+def ratios_of_all_pairs(samples: Mapping[str, ThroughputSample]) -> dict[Pair, RatioEstimate]:
     """Throughput of the faster of each pair over the slower's, the fastest of all first; simultaneous intervals."""
-    by_speed = sorted(samples, key=lambda name: -samples[name].logs.mean())
+    by_speed = sorted(samples, key=lambda name: -samples[name].log_throughputs.mean())
     return ratios_of_pairs(samples, [*itertools.combinations(by_speed, 2)])
 
 
-def ratios_to_fastest(samples: Mapping[str, Sample]) -> tuple[str, dict[str, RatioEstimate]]:
+def ratios_to_fastest(samples: Mapping[str, ThroughputSample]) -> tuple[str, dict[str, RatioEstimate]]:
     """The fastest, picked after looking, and each other's throughput over its own, of all pairs' intervals."""
-    best = max(samples, key=lambda name: samples[name].logs.mean())
+    best = max(samples, key=lambda name: samples[name].log_throughputs.mean())
     return best, {slower: found.inverse() for (of, slower), found in ratios_of_all_pairs(samples).items() if of == best}
 
 
-def log_table(samples: Mapping[str, Sample]) -> numpy.ndarray:
+def log_table(samples: Mapping[str, ThroughputSample]) -> numpy.ndarray:
     """float64 [num_strategies, num_rounds]: the mean log of a strategy's runs of each round that any of them ran in, in
     the order of sessions and rounds; NaN without a run."""
     runs = [each.by_round() for each in samples.values()]
@@ -95,7 +97,7 @@ def log_table(samples: Mapping[str, Sample]) -> numpy.ndarray:
     return numpy.array([[each.get(key, numpy.nan) for key in rounds] for each in runs]).reshape(len(runs), len(rounds))
 
 
-def ratios_of_pairs(samples: Mapping[str, Sample], pairs: Sequence[Pair]) -> dict[Pair, RatioEstimate]:
+def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pair]) -> dict[Pair, RatioEstimate]:
     """The ratio of each pair, of one family: simultaneous 95 % intervals. Raises KeyError."""
     compared = {name: samples[name] for name in dict.fromkeys(itertools.chain(*pairs))}
     logs, places = log_table(compared), {name: place for place, name in enumerate(compared)}
@@ -105,7 +107,7 @@ def ratios_of_pairs(samples: Mapping[str, Sample], pairs: Sequence[Pair]) -> dic
     follows = num_compared and rounds_follow_one_another(logs)
     found = {}
     for (of, to), rounds in zip(pairs, differences, strict=True):
-        first, second = samples[of].logs, samples[to].logs
+        first, second = samples[of].log_throughputs, samples[to].log_throughputs
         if len(rounds):
             found[of, to] = ratio_of_rounds(rounds, num_compared, FOLLOWS if follows else "")
         else:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.families import Sample, log_table
+from scripts.stats.families import ThroughputSample, log_table
 from scripts.stats.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
@@ -37,25 +37,25 @@ class DaySpread:
     df: float = math.inf
 
 
-def day_spread(sets: Sequence[Mapping[str, Sample]]) -> DaySpread:
+def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
     """Of three or more sets of the same settings, over the strategies that all of them repeat.
 
     Random effects, by moments: the variance of the sets' means less what the runs' spread explains. All strategies
     share a day, so they do not add degrees of freedom. Raises ValueError for fewer sets or no such strategy.
     """
-    names = [name for name in sets[0] if all(name in each and len(each[name].logs) > 1 for each in sets)]
+    names = [name for name in sets[0] if all(name in each and len(each[name].log_throughputs) > 1 for each in sets)]
     if len(sets) < MIN_SETS or not names:
         raise ValueError(f"a day-to-day spread needs {MIN_SETS} sets with several rounds of the same settings")
     excess = []
     for name in names:
-        runs = [each[name].logs for each in sets]
+        runs = [each[name].log_throughputs for each in sets]
         explained = numpy.mean([logs.var(ddof=1) / len(logs) for logs in runs])
         excess.append(numpy.var([logs.mean() for logs in runs], ddof=1) - explained)
     return DaySpread(math.sqrt(max(0.0, float(numpy.mean(excess)))), len(sets) - 1)
 
 
 def ratios_between_days(
-    a: Mapping[str, Sample], b: Mapping[str, Sample], day: DaySpread | None
+    a: Mapping[str, ThroughputSample], b: Mapping[str, ThroughputSample], day: DaySpread | None
 ) -> dict[str, RatioEstimate]:
     """Throughput in B over that in A of each strategy in both, with simultaneous 95 % intervals.
 
@@ -66,12 +66,12 @@ def ratios_between_days(
     return {name: _between(a[name], b[name], day, len(names)) for name in names}
 
 
-def _between(a: Sample, b: Sample, day: DaySpread | None, num_compared: int) -> RatioEstimate:
+def _between(a: ThroughputSample, b: ThroughputSample, day: DaySpread | None, num_compared: int) -> RatioEstimate:
     first, second = (log_table({"": each})[0] for each in (a, b))
     num_rounds = min(len(first), len(second))
     if day is None or num_rounds < MIN_ROUNDS:
         why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT if num_rounds < 2 else FEW_ROUNDS
-        return no_verdict(b.logs.mean() - a.logs.mean(), why)
+        return no_verdict(b.log_throughputs.mean() - a.log_throughputs.mean(), why)
     differences = second[:num_rounds] - first[:num_rounds]
     error = float(differences.std(ddof=1) / math.sqrt(num_rounds))
     level = (1 + CONFIDENCE) / 2

@@ -24,12 +24,12 @@ from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import split_at_dashes
 from benchmarks.common.system.programs import run_program
-from scripts.options.run_options import MemoryOptions as Options
+from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
-NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
 LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
 LayoutFunction = Callable[[Config, int], Layout]
@@ -74,7 +74,9 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     """
     with contextlib.suppress(UserError):
         mixed = strategy_list.strategy_facts(strategy).mixed_precision
-        precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST_CAPABILITY, mixed)
+        precision = resolve_precision(
+            config.precision, machine.min_compute_capability() or machine.NEWEST_CAPABILITY, mixed
+        )
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
         config = resolve_global_batch(config, layout.num_devices)
         return dataclasses.replace(config, precision=precision)
@@ -199,27 +201,27 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
     return unit * units if units and fits(of(units), layout, limit_bytes) else 0
 
 
-def main(options: Options, config: Config) -> int:
+def main(options: MemoryOptions, config: Config) -> int:
     from scripts.strategies.memory_forecast import peak_bytes
 
     misfits = 0
     for name in strategy_list.parse_strategies(options.strategies):
-        own = resolve_config(name, config, options.num_devices)
-        layout = layout_function(name)(own, options.num_devices)
-        why_not = why_not_fitting(own, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf)
+        resolved = resolve_config(name, config, options.num_devices)
+        layout = layout_function(name)(resolved, options.num_devices)
+        why_not = why_not_fitting(
+            resolved, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf
+        )
         misfits += bool(why_not)
-        need, waiting = peak_bytes(own, layout) / 1e9, loader_bytes(own, layout) / 1e9
+        need, waiting = peak_bytes(resolved, layout) / 1e9, loader_bytes(resolved, layout) / 1e9
         print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
 
 
-def command() -> int:
+def run_command_line() -> int:
     """`main` with the command line, where the words after -- are the flags of the configuration."""
-    words = sys.argv[1:]
-    split_at = words.index("--") if "--" in words else len(words)
-    options = tyro.cli(Options, args=words[:split_at], description=__doc__)
-    return main(options, load_config(words[split_at + 1 :]))
+    words, flags = split_at_dashes(sys.argv[1:])
+    return main(tyro.cli(MemoryOptions, args=words, description=__doc__), load_config(flags))
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

@@ -17,9 +17,10 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
+BASELINE = "single"  # what speed-ups are over
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
 CORE_STRATEGIES = [
-    "single", "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
+    BASELINE, "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
     "model_parallel", "pipeline_parallel", "slurm",
 ]  # fmt: skip
 
@@ -85,7 +86,7 @@ def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list
     many ranks as the other runs.
     """
     mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
-    if not mixed or CORE_STRATEGIES[0] not in strategies:
+    if not mixed or BASELINE not in strategies:
         return []
     capability = machine.min_compute_capability()
     try:
@@ -94,4 +95,4 @@ def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list
         return []
     if precision == "fp16":
         return [(mixed[0], config.precision, 1)]
-    return [] if precision == resolve_precision(config.precision, capability) else [(CORE_STRATEGIES[0], precision, 0)]
+    return [] if precision == resolve_precision(config.precision, capability) else [(BASELINE, precision, 0)]

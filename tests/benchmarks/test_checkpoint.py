@@ -29,7 +29,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import checkpoint
 from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, save_checkpoint
-from benchmarks.common.train.checkpoint_checks import about, compare_settings, problems, trained_with
+from benchmarks.common.train.checkpoint_checks import compare_settings, fields_that_must_agree, problems, trained_with
 from benchmarks.common.train.engine import fit
 from scripts.runner import run_plan
 from scripts.runner.processes import processes_of_run
@@ -138,7 +138,7 @@ def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
 
 def small_state(number: float) -> dict:
     """A state of 8 MB that shows whether it is whole: all its numbers are equal."""
-    return {"about": about(Config(), 4), "model": {"weight": torch.full((2_000_000,), float(number))}}
+    return {"about": fields_that_must_agree(Config(), 4), "model": {"weight": torch.full((2_000_000,), float(number))}}
 
 
 def keep_saving(folder: Path) -> None:
@@ -261,7 +261,9 @@ def test_a_spoiled_checkpoint_is_refused_with_the_way_out_and_never_executed(che
 
 def test_a_checkpoint_with_flipped_bytes_is_loaded_or_refused(checkpoints):
     """Protects against a traceback from a bad disk: whatever is in the file, a state comes back or a UserError."""
-    save_checkpoint(checkpoints, "last.pt", {"about": about(Config(), 4), "model": {"weight": torch.zeros(9)}})
+    save_checkpoint(
+        checkpoints, "last.pt", {"about": fields_that_must_agree(Config(), 4), "model": {"weight": torch.zeros(9)}}
+    )
     content = (checkpoints / "last.pt").read_bytes()
     draw, refused = random.Random(0), 0
     for _ in range(300):

@@ -29,7 +29,7 @@ from benchmarks.common.store.columns import TABLES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.clock import Clock, check_windows_fit
 from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import leave
+from benchmarks.common.train.exit_codes import exit_at_once
 from benchmarks.common.train.strategy import Strategy, TrainingState
 
 CPU = torch.device("cpu")
@@ -199,7 +199,7 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     fit(strategy)
     (run_dir / f"calls-{rank}").write_text(" ".join(calls))
     dist.destroy_process_group()
-    leave(0)
+    exit_at_once(0)
 
 
 def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):

@@ -31,7 +31,7 @@ from benchmarks.common.dist.layout import Layout  # noqa: E402
 from benchmarks.common.model.model import build_model, build_optimizer  # noqa: E402
 from benchmarks.common.store.results import read_table  # noqa: E402
 from benchmarks.common.train.engine import fit  # noqa: E402
-from benchmarks.common.train.exit_codes import leave  # noqa: E402
+from benchmarks.common.train.exit_codes import exit_at_once  # noqa: E402
 from benchmarks.common.train.strategy import Strategy  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def gloo_ranks(rank: int, folders: dict, results: Path) -> None:
                 folders[images], results / "logs" / f"case-{number}", global_batch, rank, world_size, all_reduce_sum
             )
             dist.destroy_process_group()
-    leave(0)
+    exit_at_once(0)
 
 
 def val_row(results: Path, run_id: str) -> dict:

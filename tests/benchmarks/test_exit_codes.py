@@ -14,12 +14,12 @@ pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
 RANK = """
 import atexit, time
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.exit_codes import guarded
+from benchmarks.common.train.exit_codes import run_and_exit
 atexit.register(time.sleep, 1000)  # as a thread of gloo does that waits for the interpreter, which waits for it
 def main():
     print("trained")
     {end}
-guarded(main)
+run_and_exit(main)
 """
 
 

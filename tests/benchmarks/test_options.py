@@ -109,7 +109,7 @@ def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeyp
     """Protects rows from saying `compile` of a model whose whole forward pass, which is compiled, nobody calls, or
     `cuda_graphs` of one that is compiled anew without."""
     monkeypatch.setattr(sys, "argv", [name, f"--{field.replace('_', '-')}"])
-    monkeypatch.setattr(exit_codes, "guarded", lambda main: main())  # which would end this process
+    monkeypatch.setattr(exit_codes, "run_and_exit", lambda main: main())  # which would end this process
     with pytest.raises(UserError, match=f"this strategy cannot honour {field}=True; it takes False"):
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 

@@ -19,6 +19,7 @@ from benchmarks.common.data.loaders import MEMORY_FORMATS
 from benchmarks.common.dist import device_peak
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
+from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.train import engine, phase_recorder, record
 from benchmarks.common.train.clock import Clock
 
@@ -158,6 +159,22 @@ def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, layout, num_sent):
     finally:
         strategy.shut_down()
     assert len(sent) == num_sent and (layout != "contiguous" or all(formats))
+
+
+# --- pipeline_parallel --------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_of_more_stages_than_blocks_is_skipped(monkeypatch):
+    """Protects make bench-all on many GPUs from a failed row: ResNet-18 has a block for each of 8, and none for a
+    ninth. Mutant: refused by the cut, as a mistake of the user's."""
+    see_gpus(monkeypatch, 9)
+    config = dataclasses.replace(SMALL, global_batch=72)
+    built = []
+    with monkeypatch.context() as patch:
+        train_on_nothing(patch, "pipeline_parallel", config, 7, 8, drive=lambda strategy: built.append(strategy))
+    assert [strategy.columns["cut"] for strategy in built] == ["1, 2, 3, 4, 5, 6, 7"]
+    with pytest.raises(Unavailable, match="resnet18 has 8 blocks, too few for 9 stages; use fewer ranks"):
+        train_on_nothing(monkeypatch, "pipeline_parallel", config, 8, 9)
 
 
 # --- clock and memory ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from scripts.charts import bars, throughput
 from scripts.charts import plot as plot_results
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import axis_limits
-from scripts.charts.plot import Options, command, draw, main, summary_table
+from scripts.charts.plot import PlotOptions, draw, main, run_command_line, summary_table
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import Estimate
 
@@ -203,7 +203,7 @@ def test_equal_curves_are_one_line_and_named(tmp_path):
 
 def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
     first, second = write_set(tmp_path / "one", {"ddp": 170}), write_set(tmp_path / "two", {"single": 90, "ddp": 80})
-    assert main(Options(results=(first, second, first))) == 0
+    assert main(PlotOptions(results=(first, second, first))) == 0
     folder = first / "charts" / "with-two"
     text = svg_text(folder / "speedup.svg")
     assert "without ok runs of single, so not shown: one" in text
@@ -239,21 +239,21 @@ def test_the_table_says_what_became_of_every_row(tmp_path):
 
 def test_no_ok_row_is_a_sentence_and_exit_1(tmp_path, capsys):
     add_run(tmp_path, strategy="slurm", status="skipped", reason="no cluster")
-    assert main(Options(results=(tmp_path,))) == 1
+    assert main(PlotOptions(results=(tmp_path,))) == 1
     streams = capsys.readouterr()
     assert "slurm skipped: no cluster" in streams.out and "no ok rows" in streams.err
 
 
 def test_an_empty_folder_and_a_missing_one(tmp_path, capsys):
-    assert main(Options(results=(tmp_path,))) == 1
-    assert command(["--results", str(tmp_path / "none")]) == 2
+    assert main(PlotOptions(results=(tmp_path,))) == 1
+    assert run_command_line(["--results", str(tmp_path / "none")]) == 2
     assert "error: " in capsys.readouterr().err
 
 
 def test_an_unwritable_output_is_a_users_error(tmp_path, capsys):
     folder = write_set(tmp_path / "a", {"ddp": 170})
     (tmp_path / "file").write_text("")
-    assert command(["--results", str(folder), "--output", str(tmp_path / "file")]) == 2
+    assert run_command_line(["--results", str(folder), "--output", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.startswith("error: cannot write charts")
 
 

@@ -26,7 +26,7 @@ from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import import_images
-from scripts.data_import.import_images import WORKSHOP, Options
+from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
 from scripts.setup.check_data import check_image_folder
 
@@ -48,13 +48,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def import_all(source: Path, target: Path, **changes) -> None:
-    assert import_images.main(Options(source, target, **changes)) == 0
+    assert import_images.main(ImportOptions(source, target, **changes)) == 0
 
 
 def refused(source: Path, target: Path, **changes) -> str:
     """The message of a refused import: one line, which steers no terminal."""
     with pytest.raises(UserError) as caught:
-        import_images.main(Options(source, target, **changes))
+        import_images.main(ImportOptions(source, target, **changes))
     assert str(caught.value).isprintable(), str(caught.value)
     return str(caught.value)
 
@@ -298,11 +298,11 @@ def test_it_stops_before_the_disk_is_full(tmp_path, tiny_data, monkeypatch):
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     monkeypatch.setattr(import_images, "CHECK_BYTES", 1000)
     with pytest.raises(UserError, match=r"GB are needed .* the same command goes on"):
-        import_images.main(Options(source, target), free_bytes=lambda folder: 1000)
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 1000)
     assert not contents(target).keys() - {f"{WORKSHOP}/journal", f"{WORKSHOP}/lock"}
     answers = iter([1 << 40, 1 << 40])
     with pytest.raises(UserError, match="GB are needed"):
-        import_images.main(Options(source, target), free_bytes=lambda folder: next(answers, 1000))
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: next(answers, 1000))
     import_all(source, target)
     assert contents(target) == contents(tiny_data)
 
@@ -352,7 +352,7 @@ def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     (outside := tmp_path / "outside").mkdir()
     with pytest.raises(UserError):
-        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
     workshop = target / WORKSHOP
     assert stat.S_IMODE(workshop.stat().st_mode) == 0o700
     workshop.chmod(0o770)
@@ -400,7 +400,7 @@ def run_killed(source: Path, target: Path, moment: int) -> tuple[int, int]:
         sys.addaudithook(look)
         code = 1
         try:
-            code = import_images.main(Options(source, target))
+            code = import_images.main(ImportOptions(source, target))
             calls.write_text(str(renames[-1]))
         finally:
             os._exit(code)
@@ -445,7 +445,7 @@ def test_a_boot_begins_again(tmp_path, tiny_data, capsys):
     """Protects from a power cut, after which images that were noted may be empty. Mutant: the boot is not compared."""
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     with pytest.raises(UserError):
-        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
     journal = target / WORKSHOP / "journal"
     journal.write_text(journal.read_text().replace(json.loads(journal.read_text().split("\n")[0])[1], "another boot"))
     import_all(source, target)
@@ -456,5 +456,5 @@ def test_a_boot_begins_again(tmp_path, tiny_data, capsys):
 def test_another_kind_of_source_does_not_go_on(tmp_path, tiny_data):
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     with pytest.raises(UserError):
-        import_images.main(Options(source, target), free_bytes=lambda folder: 0)
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
     assert "of an import from WebDataset" in refused(write_parquet(tmp_path / "other", tiny_data), target)

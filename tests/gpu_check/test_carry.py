@@ -156,9 +156,9 @@ def test_what_is_there_is_not_carried(tmp_path, monkeypatch):
     assert carry.read_packages(listed) == {"numpy", "pillow", "ruamel-yaml"}
     monkeypatch.setattr(carry, "fetch_wheels", lambda names, python, folder: wanted.extend(names) or {})
     monkeypatch.setattr(carry, "pack_tree", lambda path, with_images: images.append(with_images) or path.touch())
-    carry.main(carry.Options(tmp_path / "file.pyz", there=listed))
+    carry.main(carry.CarryOptions(tmp_path / "file.pyz", there=listed))
     listed.write_text(f"{listed.read_text()}scikit-image==0.26.0\n")
-    carry.main(carry.Options(tmp_path / "file.pyz", there=listed))
+    carry.main(carry.CarryOptions(tmp_path / "file.pyz", there=listed))
     assert images == [True, False]  # what has scikit-image makes imagenet-mini
     assert {"tyro", "typeguard", "scipy"} <= {*wanted} and not {"numpy", "pillow"} & {*wanted}
     with pytest.raises(UserError, match="cannot be read"):

@@ -243,7 +243,7 @@ def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "checks", lambda scale, results: [shell("one", "echo done", tmp_path)])
     monkeypatch.setattr(run, "make_report", lambda results, limit_s: there.append(page.exists()))
     try:
-        assert run.main(run.Options()) == 0
+        assert run.main(run.CheckGpuOptions()) == 0
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
@@ -418,7 +418,7 @@ def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, 
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", unusable)
     monkeypatch.setenv("RESULTS", str(tmp_path / "x"))
     with pytest.raises(UserError, match="too old"):
-        run.main(run.Options())
+        run.main(run.CheckGpuOptions())
     assert not (tmp_path / "x").exists()
 
 
@@ -576,7 +576,7 @@ def test_the_page_escapes_and_says_all(tmp_path):
     for heading in ("Passed (1)", "Left for several GPUs (1)", "Needs what is not here (1)"):
         assert html.count(f"<h2>{heading}</h2>") == 1
     assert [html.count(f'class="name">{check.name}<') for check in listed] == [1] * 5
-    assert "This is a dry run" in markdown and f"make gpu-check RESULTS={tmp_path}" in html
+    assert "This is a dry run" in markdown and f"./bench gpu-check --results {tmp_path}" in html
     write_page(tmp_path, listed, state, left, on_gpu=True, remarks=[])
     assert "dry run" not in (tmp_path / "gpu-check.html").read_text()
 

@@ -13,17 +13,20 @@ from scripts.pages.headline import headline
 from scripts.pages.report_tables import table_rows
 from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
 from scripts.sets import compare
-from scripts.sets.result_set import BASELINE, load_set
+from scripts.sets.result_set import load_set
 from scripts.stats.families import log_table, ratios_to_own_baselines
 from scripts.stats.intervals import ratio_of_rounds
+from scripts.strategies.strategy_list import BASELINE
 
 PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])
 TIMED = PUBLISHED_SET.timed_groups
-FASTEST = max(PUBLISHED_SET.ranked, key=lambda group: group.sample.logs.mean()).label
-BASES = PUBLISHED_SET.baselines
+FASTEST = max(PUBLISHED_SET.rankable_groups, key=lambda group: group.sample.log_throughputs.mean()).label
+BASES = PUBLISHED_SET.baseline_labels
 SAMPLES = {group.label: group.sample for group in TIMED if group.label in {*BASES, *BASES.values()}}
 # of those over BASELINE itself, and not over one in another precision
-STRATEGY = max((label for label in BASES if BASES[label] == BASELINE), key=lambda label: SAMPLES[label].logs.mean())
+STRATEGY = max(
+    (label for label in BASES if BASES[label] == BASELINE), key=lambda label: SAMPLES[label].log_throughputs.mean()
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_the_methods_differ_on_the_set(published, over):
 def test_the_report_shows_it(published, over):
     (row,) = [row for row in table_rows(published) if row["strategy"] == STRATEGY]
     assert row["x single"] == f"{over.value:.2f} {bounds(over, 2)}"
-    of_fastest = published.over_baseline.get(FASTEST)
+    of_fastest = published.speedups.get(FASTEST)
     reported = f": {of_fastest.value:.2f}x {bounds(of_fastest, 2)} {BASES[FASTEST]}" if of_fastest else " ("
     leads = rf"{FASTEST}(, one process,)? (is the fastest|has the highest mean) of those in \w+{re.escape(reported)}"
     assert re.search(leads, headline(published)[1])

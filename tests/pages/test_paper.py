@@ -43,7 +43,7 @@ def tex(results):
 def test_numbers_reach_siunitx_whole(results, tex):
     """Protects a table from figures that are wrong by a thousand: to siunitx a comma is a decimal one. Mutant: number()
     that leaves the comma of `digits` where it is."""
-    rate, over = results.timed_groups_of("ddp")[0].throughput, results.over_baseline["ddp"]
+    rate, over = results.timed_groups_of("ddp")[0].throughput, results.speedups["ddp"]
     line = next(line for line in tex.splitlines() if line.startswith("ddp &"))
     cells = [cell.strip() for cell in line.removesuffix(r"\\").split("&")]
     assert cells[1:4] == ["2", "5", f"{rate.value:.0f}"] and float(cells[3]) > 2000
@@ -110,7 +110,7 @@ def test_without_latex_or_with_a_broken_one_the_tex_is_written(folder, tmp_path,
     (own / "report.pdf").write_text("of an older report.tex")
     path = fake_latex(tmp_path / "bin", "echo '! Undefined control sequence.'; exit 1")
     monkeypatch.setenv("PATH", path if there else str(tmp_path / "nothing"))
-    assert page.main(page.Options(own)) == 0
+    assert page.main(page.ReportOptions(own)) == 0
     output = capsys.readouterr()
     assert r"\end{document}" in (own / "report.tex").read_text() and not (own / "report.pdf").exists()
     assert (own / "charts/throughput.pdf").exists()
@@ -121,7 +121,7 @@ def test_without_latex_or_with_a_broken_one_the_tex_is_written(folder, tmp_path,
 def test_a_real_latex_takes_it(folder, tmp_path, capsys):
     """The whole report with the attacker's names, by pdflatex: no error, every chart in it, and no overfull table."""
     own = shutil.copytree(folder, tmp_path / "a paper")
-    assert page.main(page.Options(own)) == 0
+    assert page.main(page.ReportOptions(own)) == 0
     assert capsys.readouterr().err == "" and (own / "report.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -41,7 +41,7 @@ def test_the_reference_reads_every_image_as_the_loader_does(source, augment, har
     config = Config(data=str(hard_data), image_size=64, global_batch=len(HARD), steps=STEPS, workers=0)
     config = dataclasses.replace(config, augment=augment, **fields)
     if source == "packed":
-        pack.main(pack.Options(str(hard_data)))
+        pack.main(pack.PackOptions(str(hard_data)))
     train, val = loaders(**vars(config))
     met = dataclasses.replace(config, decoder=train.resolved["decoder"])
     for step, (images, target) in enumerate(train):

@@ -45,7 +45,7 @@ from scripts.proof.reference import (
 )
 from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
-from scripts.proof.verify import Options, main, prove
+from scripts.proof.verify import ProofOptions, main, prove
 from scripts.runner import run_plan
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
@@ -202,7 +202,7 @@ def test_every_decoder_is_proved_over_images_of_every_kind(source, checkout, tin
     data, cache, flags = write_hard(tmp_path / "hard data"), tmp_path / "a cache", f"--decoder {source}"
     if source == "packed":
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-        pack.main(pack.Options(str(data)))
+        pack.main(pack.PackOptions(str(data)))
         flags = "--loader packed"
     user_variables = {"CONFIG": tiny_config, "STRATEGIES": "ddp", "ARGS": flags, "XDG_CACHE_HOME": cache}
     code, _, rows = verify(checkout, data, tmp_path / "a set", "--steps", "6", **user_variables)
@@ -339,12 +339,12 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
 @pytest.mark.parametrize(
     "options, variables, message",
     [
-        (Options(steps=5), {}, "steps is 5, but must be an even number"),
-        (Options(), {"STRATEGIES": "dpp"}, "did you mean ddp?"),
-        (Options(), {"NPROC": "5"}, "global_batch 32 does not divide by 5 ranks"),
-        (Options(), {"NPROC": "two"}, "NPROC is 'two'"),
-        (Options(), {"DATA": "/nowhere"}, "'/nowhere' does not exist; set DATA"),
-        (Options(), {"ARGS": "--loader synthetic"}, "no reference reads the images of loader synthetic"),
+        (ProofOptions(steps=5), {}, "steps is 5, but must be an even number"),
+        (ProofOptions(), {"STRATEGIES": "dpp"}, "did you mean ddp?"),
+        (ProofOptions(), {"NPROC": "5"}, "global_batch 32 does not divide by 5 ranks"),
+        (ProofOptions(), {"NPROC": "two"}, "NPROC is 'two'"),
+        (ProofOptions(), {"DATA": "/nowhere"}, "'/nowhere' does not exist; set DATA"),
+        (ProofOptions(), {"ARGS": "--loader synthetic"}, "no reference reads the images of loader synthetic"),
     ],
 )
 def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_data, tmp_path, monkeypatch):
@@ -360,7 +360,7 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
     reported = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", **reported)
     monkeypatch.setattr("scripts.proof.verify.start", lambda *_: pytest.fail("it was started"))
-    assert main(Options(steps=4)) == 1
+    assert main(ProofOptions(steps=4)) == 1
     (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: needs 0.")
     assert "NOT PROVED: would not fit: needs" in capsys.readouterr().out

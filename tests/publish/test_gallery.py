@@ -52,7 +52,7 @@ def own(published, tmp_path):
 def make(published: Path, price: str = "", expected: int = 0) -> str:
     """The page of the sets in a folder, beside it."""
     output = published.parent / "gallery.html"
-    assert gallery.main(gallery.Options(published, output, price)) == expected
+    assert gallery.main(gallery.GalleryOptions(published, output, price)) == expected
     return output.read_text(encoding="utf-8")
 
 
@@ -123,8 +123,13 @@ def test_a_price_for_each_set():
 
 def test_the_repository_s_own_sets_make_a_page(tmp_path):
     """Every set that is published is shown, whatever rule let it in."""
-    html = (tmp_path / "gallery.html", gallery.main(gallery.Options(output=tmp_path / "gallery.html")))[0].read_text()
-    assert all(path.name in html for path in gallery.find_sets(gallery.Options.published)) and "Left out" not in html
+    html = (tmp_path / "gallery.html", gallery.main(gallery.GalleryOptions(output=tmp_path / "gallery.html")))[
+        0
+    ].read_text()
+    assert (
+        all(path.name in html for path in gallery.find_sets(gallery.GalleryOptions.published))
+        and "Left out" not in html
+    )
 
 
 class Links(HTMLParser):

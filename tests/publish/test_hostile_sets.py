@@ -16,7 +16,7 @@ from pasting import EVIL, paste
 from scripts.pages import page
 from scripts.pages.provenance import launch_lines, reproduction_commands
 from scripts.publish import gallery
-from scripts.publish.mlperf_log import Options, identity_of_run, log_text
+from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 
@@ -101,7 +101,7 @@ def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     row, epochs = results.ok.iloc[0], results.table("epochs").dropna(subset=["epoch", "seconds", "images"])
     wall = results.table("wall")
     log = log_text(
-        Options(),
+        MlperfOptions(),
         row,
         identity_of_run(results, row.run_id),
         *(table[table.run_id == row.run_id] for table in (epochs, wall)),

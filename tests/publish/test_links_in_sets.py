@@ -37,14 +37,14 @@ from scripts.studies.sweep import chart as sweep_chart
 
 SET = readme.PUBLISHED / "cpu2-epyc_torch2.15_202611b"
 COMMANDS = {
-    "plot": lambda path: plot.main(plot.Options((path,))),
-    "report": lambda path: page.main(page.Options(path)),
-    "report that measures": lambda path: page.main(page.Options(path, measure=True)),
-    "sweep": lambda path: sweep_chart.main(sweep_chart.Options(strategy="ddp", key="workers", results=path)),
-    "scaling": lambda path: scaling_chart.main(scaling_chart.Options(strategy="ddp", results=path)),
-    "ablate": lambda path: ablation_chart.main(ablation_chart.Options(strategy="ddp", results=path)),
-    "loaders": lambda path: loaders_chart.main(loaders_chart.Options(results=path)),
-    "publish": lambda path: publish.main(publish.Options(name="x", results=path)),
+    "plot": lambda path: plot.main(plot.PlotOptions((path,))),
+    "report": lambda path: page.main(page.ReportOptions(path)),
+    "report that measures": lambda path: page.main(page.ReportOptions(path, measure=True)),
+    "sweep": lambda path: sweep_chart.main(sweep_chart.SweepChartOptions(strategy="ddp", key="workers", results=path)),
+    "scaling": lambda path: scaling_chart.main(scaling_chart.ScalingChartOptions(strategy="ddp", results=path)),
+    "ablate": lambda path: ablation_chart.main(ablation_chart.AblationChartOptions(strategy="ddp", results=path)),
+    "loaders": lambda path: loaders_chart.main(loaders_chart.LoadersChartOptions(results=path)),
+    "publish": lambda path: publish.main(publish.PublishOptions(name="x", results=path)),
     "suite": preflight.open_result_set,
 }
 
@@ -74,7 +74,7 @@ def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     path.symlink_to(tmp_path)
     with pytest.raises(UserError, match=f"set/{name} is a link"):
         refuse_links(tmp_path / "set")
-    assert plot.command(["--results", str(tmp_path / "set")]) == 2
+    assert plot.run_command_line(["--results", str(tmp_path / "set")]) == 2
 
 
 def test_a_pipe_in_a_set_is_named(tmp_path):
@@ -129,7 +129,7 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
         ("peers.csv", read_peers),
         ("links.csv", lambda path: read_links(path / "links.csv")),
         ("gradients.csv", lambda path: read_gradients(path / "gradients.csv")),
-        ("loaders.csv", lambda path: loaders_chart.main(loaders_chart.Options(path))),
+        ("loaders.csv", lambda path: loaders_chart.main(loaders_chart.LoadersChartOptions(path))),
         ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
         ("settings.json", lambda path: RunFolder(path).settings()),
     ],

@@ -43,7 +43,7 @@ def real(tmp_path_factory, tiny_data, tiny_config):
     results = tmp_path_factory.mktemp("sets") / "a set"
     row = run_strategy("single", results, "--account-steps 1", DATA=tiny_data, CONFIG=tiny_config)
     assert row["status"] == "ok", row["reason"]
-    assert mlperf_log.main(mlperf_log.Options(results)) == 0
+    assert mlperf_log.main(mlperf_log.MlperfOptions(results)) == 0
     return results, row, (results / "mlperf.log").read_text()
 
 
@@ -102,7 +102,7 @@ def test_the_timeline_is_the_measured_one(real):
 def test_a_reached_target_is_a_success(real):
     # The status follows the measured accuracy, not a wish.
     results, row, _ = real
-    assert mlperf_log.main(mlperf_log.Options(results, run_id=row["run_id"], target_accuracy=0.0)) == 0
+    assert mlperf_log.main(mlperf_log.MlperfOptions(results, run_id=row["run_id"], target_accuracy=0.0)) == 0
     assert events((results / "mlperf.log").read_text())[-1]["metadata"]["status"] == "success"
 
 
@@ -116,9 +116,9 @@ def test_what_cannot_be_logged_is_reported(real, tmp_path, capsys):
     # An unknown run, a set without an evaluated run.
     results, row, _ = real
     with pytest.raises(UserError, match=row["run_id"]):
-        mlperf_log.main(mlperf_log.Options(results, run_id="no-such-run"))
+        mlperf_log.main(mlperf_log.MlperfOptions(results, run_id="no-such-run"))
     append_rows(tmp_path, "runs", [{"run_id": "a", "strategy": "single", "status": "ok"}])
-    assert mlperf_log.main(mlperf_log.Options(tmp_path)) == 1
+    assert mlperf_log.main(mlperf_log.MlperfOptions(tmp_path)) == 1
     assert "evaluated" in capsys.readouterr().err
 
 
@@ -134,7 +134,7 @@ def test_the_settings_of_an_older_set_are_not_guessed(tmp_path):
     append_rows(tmp_path, "runs", [row])
     append_rows(tmp_path, "epochs", [{"run_id": "a", "epoch": 0, "phase": "val", "seconds": 1, "images": 9, "acc1": 5}])
     with pytest.raises(UserError, match="does not tell with which settings a ran"):
-        mlperf_log.main(mlperf_log.Options(tmp_path))
+        mlperf_log.main(mlperf_log.MlperfOptions(tmp_path))
 
 
 @pytest.mark.parametrize(("norm", "span"), [("batch", 3), ("group", None)])

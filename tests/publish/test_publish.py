@@ -19,7 +19,7 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
 from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
-from scripts.publish.publish import Options, _private, _target_folder, replace_set, without_paths
+from scripts.publish.publish import PublishOptions, _private, _target_folder, replace_set, without_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.readme import PUBLISHED, shown_sets
 from scripts.publish.settings_made_public import public_variables, publish_settings
@@ -108,7 +108,7 @@ def test_a_missing_file_is_named_with_its_command(own, name):
 )
 def test_a_name_that_cannot_be_is_refused(name, words, good):
     with pytest.raises(Exception, match=re.escape(words)):
-        _target_folder(Options(shown_sets(PUBLISHED)["cpu"] if name is None else name, good))
+        _target_folder(PublishOptions(shown_sets(PUBLISHED)["cpu"] if name is None else name, good))
 
 
 def test_paths_of_the_machine_are_left_out():

@@ -176,7 +176,7 @@ def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):
     for ratio in (0.5, 0.75):
         ratios = {"images per second": [ratio] * 6, "images per CPU second": [2.0] * 6}
         monkeypatch.setattr(overhead, "compare_loops", lambda pairs, flags, ratios=ratios: ratios)
-        assert overhead.main(overhead.Options(output=path)) == 0
+        assert overhead.main(overhead.OverheadOptions(output=path)) == 0
     assert measured_figures(path.parent)["overhead.loop"] == "0.500 [0.500, 0.500], 0.750 [0.750, 0.750]"
     with pytest.raises(UserError, match="has other columns than what, commit, date, machine; move it away"):
         add_rows(path, [{"what": "loop"}])

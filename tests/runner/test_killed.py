@@ -165,7 +165,7 @@ def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
     (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
     descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
     monkeypatch.setattr(supervisor, "run_command", lambda *words: words[3].start() or supervisor.RunEnd(0, 1.0, 0.0))
-    options = supervisor.Options("single", tmp_path, folder.run_id)
+    options = supervisor.SupervisorOptions("single", tmp_path, folder.run_id)
     assert supervisor.run(options, ["true"], folder, descriptor) == 0
     os.close(descriptor)
     (settings,) = read_table(tmp_path, "settings").to_dict("records")

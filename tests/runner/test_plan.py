@@ -194,7 +194,7 @@ def test_packed_files_alone_are_enough_for_a_plan(make_variables, own_data, monk
     """Protects nodes that have a copy of the packed files and nothing else: the same run, of the same images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     variables = {"STRATEGIES": "single", "REPEATS": 1, "ARGS": "--loader packed", "DATA": own_data}
-    pack.main(pack.Options(str(own_data)))
+    pack.main(pack.PackOptions(str(own_data)))
     (beside,) = run_plan.plan_strategies(make_variables(**variables))
     for part in ("train", "val"):
         shutil.rmtree(own_data / part)

@@ -10,7 +10,7 @@ import pytest
 from support import ROOT, recorded, run_strategy
 
 from benchmarks.common.store.results import append_rows
-from scripts.sets.compare import command
+from scripts.sets.compare import run_command_line
 
 SAME_DAY = ("--day-sd", "0%")  # the generator has no weather
 
@@ -57,7 +57,7 @@ def write_set(folder, speeds, num_repeats=5, seed=0, old=False, **columns):
 @pytest.fixture
 def compare(capsys):
     def run(*args):
-        code = command([str(arg) for arg in args])
+        code = run_command_line([str(arg) for arg in args])
         streams = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=streams.out, stderr=streams.err)
 

@@ -84,11 +84,11 @@ def test_a_set_that_contradicts_itself_loads_and_decides_nothing(own, capsys, ta
     assert any(re.search(words, each) for each in results.contradictions), results.contradictions
     assert re.search(f"warning: .*{words}", capsys.readouterr().err)
     assert results.groups and results.remarks[-1] in results.contradictions, "it is drawn, and the report warns"
-    for decide in (rounds_needed.report_lines, lambda results: compare.main(compare.Options(results.path))):
+    for decide in (rounds_needed.report_lines, lambda results: compare.main(compare.CompareOptions(results.path))):
         with pytest.raises(UserError, match=r"no verdict, since the set contradicts itself: .*csv, line"):
             decide(results)
     with pytest.raises(UserError, match="contradicts itself"):
-        compare.main(compare.Options(REAL, own))
+        compare.main(compare.CompareOptions(REAL, own))
     assert headline(results)[0].startswith("No verdict, since the set contradicts itself: ")
     assert set(results.contradictions) <= {*find_problems(results)} & {*why_not_shown(results)}
 

@@ -42,7 +42,7 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
         data = fewer if name == "fingerprint" else tiny_data
         run_strategy("single", results, f"{SHORT} {flags}", DATA=data, CONFIG=tiny_config)
     base, *others = load_set(results).groups
-    assert base.counts == {"ok": 2} and all(group.counts == {"ok": 1} for group in others)
+    assert base.status_counts == {"ok": 2} and all(group.status_counts == {"ok": 1} for group in others)
     assert [differing_settings(base, group) for group in others] == [
         [name] if name != "fingerprint" else ["fingerprint", "contents"] for name in FLAGS
     ]
@@ -56,7 +56,7 @@ def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tin
     run_strategy("single", results, SHORT, **variables, REPEAT=1)
     run_strategy("single", results, SHORT, **variables, REPEAT=2, **{name: "AVX2" if "ONEDNN" in name else "default"})
     one, other = load_set(results).groups
-    assert [group.counts for group in (one, other)] == [{"ok": 1}] * 2
+    assert [group.status_counts for group in (one, other)] == [{"ok": 1}] * 2
     aten = ["cpu_capability"] if name == "ATEN_CPU_CAPABILITY" else []
     assert differing_settings(one, other) == [*aten, "variables"]
 
@@ -98,5 +98,5 @@ def test_runs_of_two_commits_and_of_local_changes_are_three_groups(tmp_path, che
     run(3)
     assert [*read_table(results, "runs").status] == ["ok"] * 3
     groups = load_set(results).groups
-    assert [group.counts for group in groups] == [{"ok": 1}] * 3
+    assert [group.status_counts for group in groups] == [{"ok": 1}] * 3
     assert {*differing_fields([group.identity for group in groups])} == {"commit", "local_changes"}

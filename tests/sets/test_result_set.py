@@ -147,7 +147,7 @@ def test_auto_and_what_it_becomes_are_one_group(tmp_path):
     add(tmp_path, asked(decoder="pillow", workers=0), met | {"decoder": "pillow"})
     add(tmp_path, asked(decoder="nvimgcodec", workers=0), None, status="failed", repeat=3)
     results = load_set(tmp_path)
-    assert {group.label: group.counts for group in results.groups} == {
+    assert {group.label: group.status_counts for group in results.groups} == {
         "ddp, decoder nvimgcodec": {"ok": 4, "failed": 1},
         "ddp, decoder pillow": {"ok": 1},
     }
@@ -176,7 +176,7 @@ def test_a_run_without_resolved_settings_joins_the_group_of_its_request(tmp_path
     add(tmp_path, asked(lr=0.2))
     add(tmp_path, asked(), {"commit": "abc", "local_changes": "x"}, status="failed")
     add(tmp_path, asked("apex_ddp"), None, status="skipped")
-    groups = {group.label: group.counts for group in load_set(tmp_path).groups}
+    groups = {group.label: group.status_counts for group in load_set(tmp_path).groups}
     assert groups == {
         "ddp, lr 0.1": {"ok": 1, "failed": 1},
         "ddp, lr 0.2": {"ok": 1, "timeout": 1},
@@ -306,7 +306,7 @@ def test_a_run_id_cannot_choose_a_folder(tmp_path, capsys):
 def test_a_set_of_the_old_schema_loads_by_its_columns_and_says_so(capsys):
     """A few rows of the published set, as it was written by schema 1: same groups, same numbers."""
     groups = {group.label: group for group in load_set(OLD).groups}
-    assert {label: group.counts for label, group in groups.items()} == {
+    assert {label: group.status_counts for label, group in groups.items()} == {
         "single": {"ok": 2},
         "ddp": {"ok": 2},
         "apex_ddp": {"skipped": 1},

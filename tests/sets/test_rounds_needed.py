@@ -47,10 +47,10 @@ def test_rounds_needed_are_the_fewest_that_find_it():
 
 
 def test_the_published_set_says_what_it_found_and_what_more_would(capsys):
-    assert rounds_needed.command(["--results", str(next(PUBLISHED.iterdir()))]) == 0
+    assert rounds_needed.run_command_line(["--results", str(next(PUBLISHED.iterdir()))]) == 0
     out = capsys.readouterr().out
     results = load_set(next(PUBLISHED.iterdir()))
-    assert f"{len(results.compared)} strategies, baseline included; " in out
+    assert f"{len(results.compared_groups)} strategies, baseline included; " in out
     assert out.count(" rounds (of the") == 3
 
 
@@ -63,7 +63,7 @@ def test_the_family_is_the_pages(tmp_path):
             speed = (100 + 20 * n) * (1 + 0.01 * (repeat * (n + 2) % 5))
             add(tmp_path, half, met, repeat=repeat, wall_s=60.0, images_per_s=speed)
     results = load_set(tmp_path)
-    assert (len(results.groups), len(results.compared)) == (4, 2)
+    assert (len(results.groups), len(results.compared_groups)) == (4, 2)
     first, *lines = rounds_needed.report_lines(results)
     assert ": 2 strategies, baseline included; " in first
     of_10, least = next((line, int(re.search("([0-9]+) rounds", line)[1])) for line in lines if " 10 %" in line)

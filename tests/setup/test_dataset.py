@@ -23,7 +23,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import pack_path
 from scripts.setup import check_data, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
-from scripts.setup.make_dataset import Options
+from scripts.setup.make_dataset import MakeDatasetOptions
 
 NUM_TRAIN, NUM_VAL = 3, 2
 COMMAND = [
@@ -39,7 +39,7 @@ COMMAND = [
 
 def options(output, **other):
     small = {"num_train_per_class": NUM_TRAIN, "num_val_per_class": NUM_VAL}
-    return Options(output, **(small | other))
+    return MakeDatasetOptions(output, **(small | other))
 
 
 def contents(folder):
@@ -343,7 +343,7 @@ def test_neither_script_imports_torch():
 
 
 def refusal(folder, capsys):
-    assert check_data.main(check_data.Options(str(folder))) == 2
+    assert check_data.main(check_data.CheckDataOptions(str(folder))) == 2
     return one_line(capsys)
 
 
@@ -381,7 +381,7 @@ def test_val_may_lack_classes(tree, capsys):
     """A subset of val is a fair thing to evaluate on; classes are counted in train."""
     write(tree, "train/c/1.png")
     assert check_image_folder(str(tree)) == Counts(3, 4, 2)
-    assert check_data.main(check_data.Options(str(tree))) == 0
+    assert check_data.main(check_data.CheckDataOptions(str(tree))) == 0
     assert "3 classes, 4 train images, 2 val images" in capsys.readouterr().out
 
 
@@ -444,7 +444,7 @@ def test_hostile_names_are_escaped(tree, name, capsys):
     write(tree, f"train/{name}/{name}.JPEG")
     assert check_image_folder(tree) == Counts(3, 4, 3)
     os.rename(tree, tree.with_name(name))
-    assert check_data.main(check_data.Options(str(tree.with_name(name)))) == 0
+    assert check_data.main(check_data.CheckDataOptions(str(tree.with_name(name)))) == 0
     os.rename(tree.with_name(name) / "val", tree.with_name("out"))
     assert "val/ is not there" in refusal(tree.with_name(name), capsys)
 
@@ -482,4 +482,4 @@ def test_command_line_exit_codes(made, tmp_path):
     assert (good.returncode, good.stderr) == (0, "")
     assert "12 classes, 36 train images, 24 val images" in good.stdout
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("check_data: ") and bad.stderr.count("\n") == 1
+    assert bad.stderr.startswith("error: ") and bad.stderr.count("\n") == 1

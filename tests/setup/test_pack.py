@@ -39,7 +39,7 @@ def own_cache(tmp_path, monkeypatch):
 
 def make(data: Path, kind: str = "full") -> Path:
     """Pack, and the file of train/."""
-    pack.main(pack.Options(str(data), kind))
+    pack.main(pack.PackOptions(str(data), kind))
     return data / "packed" / kind / "train.safetensors"
 
 
@@ -579,7 +579,7 @@ import os, sys, time
 from scripts.setup import chunks, pack
 chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
 chunks.encode_image = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
-pack.main(pack.Options(sys.argv[1]))
+pack.main(pack.PackOptions(sys.argv[1]))
 """
 
 

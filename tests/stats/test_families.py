@@ -10,7 +10,7 @@ import scipy.stats
 from scripts.stats.calibration import calibrate, calibration_text
 from scripts.stats.families import (
     NO_COMMON_ROUNDS,
-    Sample,
+    ThroughputSample,
     log_table,
     method_text,
     ratios_of_all_pairs,
@@ -24,9 +24,9 @@ from scripts.stats.intervals import FEW_ROUNDS, NO_REPEAT, sidak_critical_value
 NAMES = ("single", "ddp", "slurm", "amp", "fsdp", "more")
 
 
-def samples(rng, counts=(6, 6, 6, 6), sd=0.05) -> dict[str, Sample]:
+def samples(rng, counts=(6, 6, 6, 6), sd=0.05) -> dict[str, ThroughputSample]:
     return {
-        name: Sample(sd * rng.normal(size=count), [*map(float, range(count))])
+        name: ThroughputSample(sd * rng.normal(size=count), [*map(float, range(count))])
         for name, count in zip(NAMES, counts, strict=False)
     }
 
@@ -38,13 +38,13 @@ def logs(estimate) -> list[float]:
 def test_an_interval_is_scipys_paired_t_at_sidaks_level():
     """Mutants: a variance pooled over pairs; a level of 95 % each; runs by their place and not by their round."""
     found = samples(numpy.random.default_rng(20))
-    found["amp"] = Sample(4 * found["amp"].logs[::-1], found["amp"].rounds[::-1])
+    found["amp"] = ThroughputSample(4 * found["amp"].log_throughputs[::-1], found["amp"].rounds[::-1])
     for of, ours in ratios_to_baseline("single", found).items():
-        own = found[of].logs[::-1] if of == "amp" else found[of].logs
-        theirs = scipy.stats.ttest_rel(own, found["single"].logs).confidence_interval(0.95 ** (1 / 3))
+        own = found[of].log_throughputs[::-1] if of == "amp" else found[of].log_throughputs
+        theirs = scipy.stats.ttest_rel(own, found["single"].log_throughputs).confidence_interval(0.95 ** (1 / 3))
         assert logs(ours)[::2] == pytest.approx([theirs.low, theirs.high])
     two = {name: found[name] for name in ("single", "ddp")}
-    theirs = scipy.stats.ttest_rel(two["ddp"].logs, two["single"].logs).confidence_interval()
+    theirs = scipy.stats.ttest_rel(two["ddp"].log_throughputs, two["single"].log_throughputs).confidence_interval()
     assert logs(ratios_to_baseline("single", two)["ddp"])[::2] == pytest.approx([theirs.low, theirs.high])
     assert method_text(1) == "paired by round, Student's t, Sidak over 1 pair"
 
@@ -53,7 +53,7 @@ def test_what_a_round_does_to_both_cancels():
     rng = numpy.random.default_rng(2)
     rounds = 0.5 * rng.permutation(numpy.linspace(-1, 1, 6))
     found = samples(rng, (6, 6, 6), sd=0.005)
-    hit = {name: Sample(each.logs + rounds, each.rounds) for name, each in found.items()}
+    hit = {name: ThroughputSample(each.log_throughputs + rounds, each.rounds) for name, each in found.items()}
     assert logs(ratios_to_baseline("single", hit)["ddp"]) == pytest.approx(
         logs(ratios_to_baseline("single", found)["ddp"])
     )
@@ -62,27 +62,33 @@ def test_what_a_round_does_to_both_cancels():
 def test_several_baselines_are_one_family():
     found = samples(numpy.random.default_rng(3), (6,) * 6)
     over = ratios_to_own_baselines(found, {"ddp": "single", "slurm": "single", "more": "amp"})
-    theirs = scipy.stats.ttest_rel(found["more"].logs, found["amp"].logs).confidence_interval(0.95 ** (1 / 3))
+    theirs = scipy.stats.ttest_rel(found["more"].log_throughputs, found["amp"].log_throughputs).confidence_interval(
+        0.95 ** (1 / 3)
+    )
     assert [*over] == ["ddp", "slurm", "more"] and logs(over["more"])[::2] == pytest.approx([theirs.low, theirs.high])
 
 
 def test_the_fastest_is_picked_after_looking_from_the_family_of_all_pairs():
     found = samples(numpy.random.default_rng(7))
-    found["amp"] = Sample(found["amp"].logs + 1, found["amp"].rounds)
+    found["amp"] = ThroughputSample(found["amp"].log_throughputs + 1, found["amp"].rounds)
     best, others = ratios_to_fastest(found)
     pairs = ratios_of_all_pairs(found)
     assert best == "amp" and others.keys() == {"single", "ddp", "slurm"} and len(pairs) == 6
     assert all(each.verdict == "slower" and each.high < 1 for each in others.values())
     assert others["ddp"].low == pytest.approx(1 / pairs["amp", "ddp"].high)
-    theirs = scipy.stats.ttest_rel(found["amp"].logs, found["ddp"].logs).confidence_interval(0.95 ** (1 / 6))
+    theirs = scipy.stats.ttest_rel(found["amp"].log_throughputs, found["ddp"].log_throughputs).confidence_interval(
+        0.95 ** (1 / 6)
+    )
     assert logs(pairs["amp", "ddp"])[::2] == pytest.approx([theirs.low, theirs.high])
 
 
 def test_a_round_that_one_lacks_is_left_out_of_its_pairs_only():
     found = samples(numpy.random.default_rng(4), (8, 8, 8))
-    short = found | {"ddp": Sample(found["ddp"].logs[2:], found["ddp"].rounds[2:])}
+    short = found | {"ddp": ThroughputSample(found["ddp"].log_throughputs[2:], found["ddp"].rounds[2:])}
     over = ratios_to_baseline("single", short)
-    theirs = scipy.stats.ttest_rel(short["ddp"].logs, found["single"].logs[2:]).confidence_interval(0.95 ** (1 / 2))
+    theirs = scipy.stats.ttest_rel(
+        short["ddp"].log_throughputs, found["single"].log_throughputs[2:]
+    ).confidence_interval(0.95 ** (1 / 2))
     assert logs(over["ddp"])[::2] == pytest.approx([theirs.low, theirs.high])
     assert over["slurm"] == ratios_to_baseline("single", found)["slurm"]
 
@@ -93,20 +99,24 @@ def test_below_five_rounds_there_is_a_ratio_and_no_verdict(count):
     found = samples(numpy.random.default_rng(5), (count, count))
     over = ratios_to_baseline("single", found)["ddp"]
     assert (over.verdict, over.low, over.why) == ("no verdict", None, NO_REPEAT if count == 1 else FEW_ROUNDS)
-    assert math.log(over.value) == pytest.approx((found["ddp"].logs - found["single"].logs).mean())
+    assert math.log(over.value) == pytest.approx(
+        (found["ddp"].log_throughputs - found["single"].log_throughputs).mean()
+    )
 
 
 def test_a_strategy_of_other_rounds_or_another_session_is_not_compared():
     # What a week did to one strategy is not what a round did to all.
     found = samples(numpy.random.default_rng(21))
-    later = Sample(found["ddp"].logs, found["ddp"].rounds, [1] * 6)
+    later = ThroughputSample(found["ddp"].log_throughputs, found["ddp"].rounds, [1] * 6)
     over = ratios_to_baseline("single", found | {"ddp": later})
     assert (over["ddp"].why, over["ddp"].low) == (NO_COMMON_ROUNDS, None)
     without = {name: each for name, each in found.items() if name != "ddp"}
     assert over["amp"] == ratios_to_baseline("single", without)["amp"], "and has no share of the 5 %"
-    unknown = Sample(found["ddp"].logs, [math.nan] * 6)
+    unknown = ThroughputSample(found["ddp"].log_throughputs, [math.nan] * 6)
     assert ratios_to_baseline("single", found | {"ddp": unknown})["ddp"].why == NO_COMMON_ROUNDS
-    both = {name: Sample(each.logs, each.rounds, [0, 0, 0, 1, 1, 1]) for name, each in found.items()}
+    both = {
+        name: ThroughputSample(each.log_throughputs, each.rounds, [0, 0, 0, 1, 1, 1]) for name, each in found.items()
+    }
     assert logs(ratios_to_baseline("single", both)["ddp"]) == pytest.approx(
         logs(ratios_to_baseline("single", found)["ddp"])
     ), "a set that was gone on with"
@@ -114,13 +124,13 @@ def test_a_strategy_of_other_rounds_or_another_session_is_not_compared():
 
 def test_a_round_that_was_run_twice_is_one_round():
     found = samples(numpy.random.default_rng(8), (6, 6))
-    twice = Sample(numpy.append(found["ddp"].logs, 0.5), [*found["ddp"].rounds, 0.0])
+    twice = ThroughputSample(numpy.append(found["ddp"].log_throughputs, 0.5), [*found["ddp"].rounds, 0.0])
     table = log_table({"single": found["single"], "ddp": twice})
-    assert table.shape == (2, 6) and table[1, 0] == pytest.approx((found["ddp"].logs[0] + 0.5) / 2)
+    assert table.shape == (2, 6) and table[1, 0] == pytest.approx((found["ddp"].log_throughputs[0] + 0.5) / 2)
 
 
 def test_constant_throughput_is_no_certainty():
-    same = {name: Sample(numpy.full(6, log), [*range(6)]) for name, log in (("single", 0.0), ("ddp", 0.1))}
+    same = {name: ThroughputSample(numpy.full(6, log), [*range(6)]) for name, log in (("single", 0.0), ("ddp", 0.1))}
     over = ratios_to_baseline("single", same)["ddp"]
     assert (
         over.verdict == "no verdict" and "same throughput" in over.why and over.value == pytest.approx(1.105, abs=1e-3)
@@ -155,7 +165,7 @@ def test_rounds_that_wander_are_no_repeats_and_repeats_are():
     assert rounds_follow_one_another(wander) and not rounds_follow_one_another(rng.permuted(wander, axis=1))
     assert not rounds_follow_one_another(rng.normal(size=(6, 1)) + wander[0]), "what rounds do to all alike"
     assert not rounds_follow_one_another(numpy.ones((3, 6)))
-    found = {name: Sample(0.05 * row, [*range(10)]) for name, row in zip(NAMES, wander, strict=True)}
+    found = {name: ThroughputSample(0.05 * row, [*range(10)]) for name, row in zip(NAMES, wander, strict=True)}
     assert {each.why for each in ratios_to_baseline("single", found).values()} == {FOLLOWS}
     share = numpy.mean([rounds_follow_one_another(rng.normal(size=(4, 6))) for _ in range(600)])
     assert 0.04 <= share <= 0.11  # LEVEL is 0.08

@@ -139,7 +139,7 @@ def test_a_set_groups_runs_and_keeps_unlike_settings_apart(tmp_path):
     assert list(groups) == ["single", "ddp, global_batch 32", "ddp, global_batch 64", "slurm"]
     assert groups["single"].throughput.value == pytest.approx(90)  # an older set, without windows
     assert groups["ddp, global_batch 64"].throughput.value == pytest.approx(320)  # the impossible window is out
-    assert groups["slurm"].throughput is None and groups["slurm"].counts == {"skipped": 1}
+    assert groups["slurm"].throughput is None and groups["slurm"].status_counts == {"skipped": 1}
 
 
 def test_a_missing_set_is_a_users_error(tmp_path):

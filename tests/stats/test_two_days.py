@@ -6,14 +6,14 @@ import numpy
 import pytest
 from scipy.special import stdtrit
 
-from scripts.stats.families import Sample
+from scripts.stats.families import ThroughputSample
 from scripts.stats.intervals import sidak_critical_value
 from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
 
 
-def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, Sample]:
+def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, ThroughputSample]:
     return {
-        name: Sample(day + spread * numpy.array([-1.0, 0.0, 1.0, 0.0, 0.0]), [1.0, 2.0, 3.0, 4.0, 5.0])
+        name: ThroughputSample(day + spread * numpy.array([-1.0, 0.0, 1.0, 0.0, 0.0]), [1.0, 2.0, 3.0, 4.0, 5.0])
         for name in names
     }
 
@@ -38,7 +38,10 @@ def test_the_spread_of_days_by_hand():
 @pytest.mark.parametrize("names", [["ddp"], ["single", "ddp", "slurm"]])
 def test_the_interval_by_hand(names):
     """The days' part is that of one comparison, whatever the number of strategies; half of the 5 % for each part."""
-    b = {name: Sample(each.logs[[1, 0, 2, 3, 4]], each.rounds) for name, each in a_set(0.1, names).items()}
+    b = {
+        name: ThroughputSample(each.log_throughputs[[1, 0, 2, 3, 4]], each.rounds)
+        for name, each in a_set(0.1, names).items()
+    }
     sd = 0.01 * math.sqrt(2 / 4)  # of the differences +-0.01 in two rounds
     of_runs = sidak_critical_value(len(names), 4, 0.975) * sd / math.sqrt(5)
     measured = ratios_between_days(a_set(0.0, names), b, DaySpread(0.02, 2))["ddp"]
@@ -49,9 +52,9 @@ def test_the_interval_by_hand(names):
 
 
 def test_few_rounds_constant_runs_and_what_only_one_set_has():
-    one = {"ddp": Sample(numpy.zeros(1), [1.0])}
+    one = {"ddp": ThroughputSample(numpy.zeros(1), [1.0])}
     assert ratios_between_days(one, a_set(0.1), DaySpread(0.02))["ddp"].verdict == "no verdict"
-    four = {"ddp": Sample(numpy.zeros(4), [1.0, 2.0, 3.0, 4.0])}
+    four = {"ddp": ThroughputSample(numpy.zeros(4), [1.0, 2.0, 3.0, 4.0])}
     assert "fewer than 5 rounds" in ratios_between_days(four, a_set(0.1), DaySpread(0.02))["ddp"].why
     assert [*ratios_between_days(a_set(0.0, ["ddp"]), a_set(0.0), DaySpread(0.02))] == ["ddp"]
     constant = ratios_between_days(a_set(0.0, spread=0.0), a_set(0.1, spread=0.0), DaySpread(0.02))["ddp"]

@@ -21,7 +21,7 @@ from scripts.studies.ablation import chart as report
 from scripts.studies.ablation import plan as ablation_plan
 from scripts.studies.ablation.analysis import (
     ALL_TOGETHER,
-    BASELINE,
+    BASELINE_OPTION,
     CORES_OVER_RANKS,
     OPTIONS,
     option_name,
@@ -46,9 +46,9 @@ def test_each_run_is_the_baseline_and_one_option(planned):
     runs = planned()
     named = [option_name(run.requested) for run in runs]
     unread = ["packed images"]  # of synthetic images
-    assert sorted([*named, *unread]) == sorted([BASELINE, ALL_TOGETHER, *(option.name for option in OPTIONS)])
+    assert sorted([*named, *unread]) == sorted([BASELINE_OPTION, ALL_TOGETHER, *(option.name for option in OPTIONS)])
     by_name = dict(zip(named, runs, strict=True))
-    base = by_name[BASELINE].requested
+    base = by_name[BASELINE_OPTION].requested
     for option in (option for option in OPTIONS if option.name not in unread):
         asked = by_name[option.name].requested
         assert {name for name in asked if asked[name] != base[name]} == option.on.keys()
@@ -85,7 +85,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
     """Protects ratios on GPUs from all reading 1: one process with Pillow takes longer than the step."""
     (tmp_path / "files.yaml").write_text("loader: folder\nglobal_batch: 4\n")
     runs = planned(CONFIG=tmp_path / "files.yaml", ARGS=flags, NUM_GPUS=gpus, NPROC="1")
-    assert {run.requested["loader"] for run in runs if option_name(run.requested) == BASELINE} == {loader}
+    assert {run.requested["loader"] for run in runs if option_name(run.requested) == BASELINE_OPTION} == {loader}
     skipped = {option_name(run.requested): run.variables["SKIP"] for run in runs}
     assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
@@ -117,8 +117,8 @@ def test_ratios_are_the_familys(measured):
     results = load_set(measured)
     options = {option.name: option for option in option_results(results, "ddp")}
     samples = {name: option.group.sample for name, option in options.items() if option.group}
-    assert [*options] == [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
-    assert options["bf16"].ratio == ratios_to_baseline(BASELINE, samples)["bf16"]
+    assert [*options] == [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]
+    assert options["bf16"].ratio == ratios_to_baseline(BASELINE_OPTION, samples)["bf16"]
     assert options["bf16"].ratio.verdict == "faster" and options["bf16"].ratio.low > 1.4
     assert options["fused optimizer"].ratio.verdict == "no difference seen"
     assert options["torch.compile"].why_not == "no compiler" and options["torch.compile"].ratio is None
@@ -127,7 +127,7 @@ def test_ratios_are_the_familys(measured):
 
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
     """Protects what people see: a line an option, also of those that were not run, with n and intervals."""
-    assert report.main(report.Options(measured, "ddp")) == 0
+    assert report.main(report.AblationChartOptions(measured, "ddp")) == 0
     text = capsys.readouterr().out
     assert "bf16" in text and "no compiler" in text
     with open(measured / "ablate.csv", newline="") as file:
@@ -150,7 +150,7 @@ def test_two_studies_in_one_set_are_refused(measured, planned):
 
 
 def test_a_set_without_a_baseline_says_what_makes_one(planned, tmp_path):
-    runs = [run for run in planned() if option_name(run.requested) != BASELINE]
+    runs = [run for run in planned() if option_name(run.requested) != BASELINE_OPTION]
     finish([dataclasses.replace(run, variables={}) for run in runs], tmp_path / "a set", images_per_s=1.0)
     with pytest.raises(UserError, match=r"has no timed baseline of ddp; \./bench study ablation --strategy ddp"):
         option_results(load_set(tmp_path / "a set"), "ddp")

@@ -14,7 +14,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.system.errors import UserError
 from scripts.studies.loaders import loader_variants
 from scripts.studies.loaders.cpu_costs import cpu_us
-from scripts.studies.loaders.measure import PLAIN, Options, main, table
+from scripts.studies.loaders.measure import PLAIN, LoadersOptions, main, table
 
 
 def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
@@ -81,7 +81,7 @@ def test_cpu_time_has_that_of_threads_that_ended():
 def test_the_whole_command_measures_writes_and_draws(own_data, tmp_path, capsys):
     """Protects the command: real images, real processes, both files and the chart."""
     out = tmp_path / "out"
-    options = Options(str(own_data), out, image_size=32, rounds=2, window_s=0.05, turns=6, only="full Pillow")
+    options = LoadersOptions(str(own_data), out, image_size=32, rounds=2, window_s=0.05, turns=6, only="full Pillow")
     assert main(options) == 0
     rates = pandas.read_csv(out / "loaders.csv")
     ours = rates[rates.loader == "ours, packed full"]

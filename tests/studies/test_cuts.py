@@ -8,7 +8,7 @@ import csv
 import pytest
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.cuts.measure import Measured, Options, describe, largest_share, main, result_row
+from scripts.studies.cuts.measure import CutsOptions, Measured, describe, largest_share, main, result_row
 
 
 def test_the_largest_share_is_that_of_the_slower_stage():
@@ -21,7 +21,7 @@ def test_a_row_is_of_pairs_and_names_the_best_cut():
     wrong one; an interval of unpaired windows, which these two would have from 0.4 on."""
     window_s = {"auto": [1.0, 2.0, 4.0], "estimate": [1.5, 3.0, 6.0]}
     measured = Measured(window_s, {"auto": [3, 3, 2], "estimate": [2, 2, 2]}, [1.0, 1.0, 2.0, 4.0])
-    row = result_row(Options(), 48, "estimate", measured)
+    row = result_row(CutsOptions(), 48, "estimate", measured)
     assert (row["ratio"], row["ci_low"], row["ci_high"]) == pytest.approx((1.5, 1.5, 1.5))
     assert (row["auto_cuts"], row["other_cut"], row["best_cut"], row["num_pairs"]) == ("3 3 2", 2, 3, 3)
     assert (row["auto_largest_share"], row["other_largest_share"], row["best_largest_share"]) == (0.5, 0.75, 0.5)
@@ -31,7 +31,7 @@ def test_a_row_is_of_pairs_and_names_the_best_cut():
 
 def test_too_few_pairs_are_refused():
     with pytest.raises(UserError, match="needs 3 pairs or more"):
-        main(Options(builds=1, pairs_per_build=2))
+        main(CutsOptions(builds=1, pairs_per_build=2))
 
 
 @pytest.mark.slow
@@ -40,8 +40,8 @@ def test_two_real_pipelines_take_turns(tiny_data, tiny_config, tmp_path, monkeyp
     faster here, which nothing asserts."""
     monkeypatch.setenv("DATA", str(tiny_data))
     output = tmp_path / "cuts.csv"
-    options = Options((32,), ("estimate", "1"), builds=2, pairs_per_build=2, warmup_steps=1, window_steps=1)
-    assert main(Options(**vars(options) | {"config": str(tiny_config), "output": output})) == 0
+    options = CutsOptions((32,), ("estimate", "1"), builds=2, pairs_per_build=2, warmup_steps=1, window_steps=1)
+    assert main(CutsOptions(**vars(options) | {"config": str(tiny_config), "output": output})) == 0
     rows = [*csv.DictReader(output.open())]
     assert [(row["against"], row["num_pairs"]) for row in rows] == [("estimate", "4"), ("1", "4")]
     assert rows[1]["other_cut"] == "1" and all(float(row["ci_low"]) <= float(row["ratio"]) for row in rows)

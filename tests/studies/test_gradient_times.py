@@ -61,7 +61,7 @@ def test_buckets_are_those_that_ddp_makes(profile, tmp_path, bucket_cap_mb):
 
 
 def test_a_file_of_gradients_is_read_back(tmp_path, profile):
-    gradient_times.main(gradient_times.Options(out=tmp_path / "gradients.csv", num_classes=12), SMALL)
+    gradient_times.main(gradient_times.GradientTimesOptions(out=tmp_path / "gradients.csv", num_classes=12), SMALL)
     found = read_gradients(tmp_path / "gradients.csv")
     assert [each.num_bytes for each in found] and {each.name for each in found} == {g.name for g in profile.gradients}
 

@@ -7,7 +7,7 @@ import pandas
 import pytest
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.loaders.chart import Options, loaders_chart, main
+from scripts.studies.loaders.chart import LoadersChartOptions, loaders_chart, main
 
 RATES = pandas.DataFrame(
     [
@@ -47,8 +47,8 @@ def test_the_chart_has_every_rate_with_n_and_starts_at_zero():
 
 def test_it_is_drawn_again_from_its_files(tmp_path):
     with pytest.raises(UserError, match=r"run \./bench study loaders first"):
-        main(Options(tmp_path))
+        main(LoadersChartOptions(tmp_path))
     RATES.to_csv(tmp_path / "loaders.csv", index=False)
     COSTS.to_csv(tmp_path / "costs.csv", index=False)
-    main(Options(tmp_path))
+    main(LoadersChartOptions(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} >= {"loaders.png", "loaders.svg"}

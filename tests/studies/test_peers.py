@@ -20,7 +20,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.studies.peers import peer_rank
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart, read_peers, report_cells
-from scripts.studies.peers.measure import PEERS, Options, Peer, is_done, launch
+from scripts.studies.peers.measure import PEERS, Peer, PeersOptions, is_done, launch
 from scripts.studies.peers.repeated_images import repeated_images
 
 
@@ -46,7 +46,7 @@ def test_a_ratio_is_of_pairs():
 
 def test_a_peer_is_done_when_its_ratio_is_known_or_its_time_is_over():
     """Protects 30 minutes of machine time, and the claim of 3 %: not known after a few pairs that happen to agree."""
-    peer, options = Peer("other", "another"), Options()
+    peer, options = Peer("other", "another"), PeersOptions()
     assert not is_precise("other", SUITE, launches(1, 6, 0.0001), 0.03)
     assert is_done(peer, launches(1, 9, 0.005), options)
     assert not is_done(peer, launches(1, 9, 0.2), options)

@@ -12,13 +12,13 @@ from fake_gpus import see_gpus
 from support import PATTERNS, ROOT, environment
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.predict.measure import Options, main
+from scripts.studies.predict.measure import PredictCheckOptions, main
 from scripts.studies.predict.prediction_error import ALONE, SIDE_BY_SIDE
 
 
 def test_an_interval_needs_rounds():
     with pytest.raises(UserError, match="3 or more"):
-        main(Options(rounds=2))
+        main(PredictCheckOptions(rounds=2))
 
 
 def file_at(folder):
@@ -34,14 +34,14 @@ def test_gpus_are_refused(monkeypatch, tmp_path, reported):
     see_gpus(monkeypatch, 2)
     monkeypatch.setenv("NUM_GPUS", reported)
     with pytest.raises(UserError, match=r"CPUs and gloo only; CUDA_VISIBLE_DEVICES= \./bench study predict-check"):
-        main(Options(out=file_at(tmp_path)))
+        main(PredictCheckOptions(out=file_at(tmp_path)))
 
 
 def test_data_are_those_of_the_variable(monkeypatch, tmp_path):
     """Protects DATA=: without images there it is refused before anything is started."""
     monkeypatch.setenv("DATA", str(tmp_path / "no images"))
     with pytest.raises(UserError, match="no images"):
-        main(Options(out=file_at(tmp_path)))
+        main(PredictCheckOptions(out=file_at(tmp_path)))
 
 
 @pytest.fixture(scope="module")

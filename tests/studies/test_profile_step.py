@@ -80,7 +80,7 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
     """Protects the command: a strategy's own step, on this device, and a table of it."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
-    options = profile_step.Options(steps=1, output=tmp_path / "profile.csv")
+    options = profile_step.ProfileOptions(steps=1, output=tmp_path / "profile.csv")
     assert profile_step.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
     text = capsys.readouterr().out
     assert "a step takes" in text and "no roof is known for this device" in text
@@ -94,4 +94,4 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
 def test_a_strategy_of_several_ranks_without_torchrun(strategy):
     """Protects the message for what torchrun has to start; ddp_spawn.build, which takes a rank, had a TypeError."""
     with pytest.raises(UserError, match="torchrun did not start this process"):
-        profile_step.measure(profile_step.Options(strategy), load_config(["--loader", "synthetic"]))
+        profile_step.measure(profile_step.ProfileOptions(strategy), load_config(["--loader", "synthetic"]))

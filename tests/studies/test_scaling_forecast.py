@@ -15,7 +15,7 @@ from scripts.studies.allreduce.links import LINKS_COLUMNS
 from scripts.studies.allreduce.uncertain_value import UncertainValue, exact
 from scripts.studies.predict.machine_models import MachineModel, UncertainLink, h100x8, read_gradients
 from scripts.studies.predict.published_figures import RESNET50, published_rows
-from scripts.studies.predict.report import STRONG_CAVEAT, Options, machine_model, main
+from scripts.studies.predict.report import STRONG_CAVEAT, PredictOptions, machine_model, main
 from scripts.studies.predict.scaling_forecast import (
     max_efficient_devices,
     remedies,
@@ -56,7 +56,7 @@ def link_file(path, rate=1e9, library="gloo"):
 
 def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_path, capsys):
     """Protects the whole way: every strategy, weak and strong, 2 to 4,096 devices, with an interval or a reason."""
-    assert main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"))) == 0
+    assert main(PredictOptions(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"))) == 0
     with open(results / "predict.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
     assert len(rows) == 5 * 2 * 12 and {row["devices"] for row in rows} == {str(2**n) for n in range(1, 13)}
@@ -77,7 +77,7 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
 def test_the_network_between_nodes_may_be_given(results, tmp_path):
     """Protects the answer for a cluster whose network is known: its number moves the forecast, and is named."""
     where = {"results": results, "neighbours": tmp_path, "link": link_file(tmp_path / "links.csv")}
-    assumed, chosen = (machine_model(Options(**where, between_gbit=gbit)) for gbit in (0, 100))
+    assumed, chosen = (machine_model(PredictOptions(**where, between_gbit=gbit)) for gbit in (0, 100))
     for end in ("low", "value", "high"):
         times = getattr(chosen.between.bytes_per_s, end) / getattr(assumed.between.bytes_per_s, end)
         assert times == pytest.approx(10)
@@ -92,12 +92,12 @@ def test_the_network_between_nodes_may_be_given(results, tmp_path):
 ])  # fmt: skip
 def test_a_network_that_means_nothing_is_refused(options, text):
     with pytest.raises(UserError, match=text):
-        main(Options(**options))
+        main(PredictOptions(**options))
 
 
 @pytest.mark.parametrize("machine", ["h100x8", "v100x4"])
 def test_presets_need_no_set(machine, tmp_path, capsys):
-    assert main(Options(machine=machine, out=tmp_path)) == 0
+    assert main(PredictOptions(machine=machine, out=tmp_path)) == 0
     assert "NVIDIA" in capsys.readouterr().out and (tmp_path / f"predict_{machine}.csv").exists()
 
 
@@ -105,7 +105,7 @@ def test_presets_need_no_set(machine, tmp_path, capsys):
 def test_a_cpu_that_waits_for_gpus_takes_nothing_of_them(results, tmp_path, library, busy):
     """Protects GPUs from the `busy` of links.csv, which with them is the CPU's waiting: it is assumed, and said."""
     link = link_file(tmp_path / "links.csv", library=library)
-    machine = machine_model(Options(results=results, neighbours=tmp_path, link=link))
+    machine = machine_model(PredictOptions(results=results, neighbours=tmp_path, link=link))
     (text,) = [source for source in machine.sources if source.startswith("busy")]
     assert machine.contention.value == pytest.approx(busy) and ("assumed" in text) is (library == "nccl")
 
@@ -116,15 +116,15 @@ def test_presets_say_what_is_not_their_own():
         row = next(csv.DictReader(file))
     assert (row["arch"], row["global_batch"]) == ("resnet50", "4") and "cores" in row["machine"]
     for machine in ("h100x8", "v100x4"):
-        assert any("on a CPU at batch 4" in source for source in machine_model(Options(machine=machine)).sources)
-    machine = machine_model(Options(machine="h100x8"))
+        assert any("on a CPU at batch 4" in source for source in machine_model(PredictOptions(machine=machine)).sources)
+    machine = machine_model(PredictOptions(machine="h100x8"))
     assert machine.within.bytes_per_s == UncertainValue(350e9, 300e9, 370e9) and "300 is assumed" in machine.sources[0]
 
 
 def test_a_set_without_steps_is_refused(results, tmp_path):
     (results / "steps.csv").unlink()
     with pytest.raises(UserError, match=r"steps\.csv.*\./bench run single"):
-        main(Options(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv")))
+        main(PredictOptions(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv")))
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_set_without_steps_is_refused(results, tmp_path):
 def test_choices_out_of_range_are_refused(flags, says, tmp_path):
     """Protects from endless recursion, and from an efficiency of 145 that -1 micro-batches had."""
     with pytest.raises(UserError, match=says):
-        main(Options(machine="h100x8", out=tmp_path, **flags))
+        main(PredictOptions(machine="h100x8", out=tmp_path, **flags))
     assert not [*tmp_path.iterdir()]
 
 

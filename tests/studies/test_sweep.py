@@ -289,8 +289,8 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     add_runs(tmp_path, "single", 50, options="--bucket-cap-mb 5")
     points = sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
     assert list(points) == ["1", "5", "25"]
-    assert plot_sweep.main(plot_sweep.Options(tmp_path, "ddp", "bucket_cap_mb")) == 0
-    assert plot_sweep.main(plot_sweep.Options(tmp_path, "single", "bucket_cap_mb")) == 0
+    assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "ddp", "bucket_cap_mb")) == 0
+    assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "single", "bucket_cap_mb")) == 0
     rows = read_csv(tmp_path / "sweep.csv")
     assert [(row["strategy"], row["value"]) for row in rows] == [
         ("ddp", "1"),
@@ -350,7 +350,7 @@ def test_a_sweep_without_ok_rows_says_why(tmp_path, capsys):
     append_rows(
         tmp_path, "runs", [{**COMMON, "run_id": "a", "strategy": "ddp", "status": "failed", "reason": "planted"}]
     )
-    assert plot_sweep.main(plot_sweep.Options(tmp_path, "ddp", "bucket_cap_mb")) == 1
+    assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "ddp", "bucket_cap_mb")) == 1
     assert "planted" in capsys.readouterr().err
 
 
@@ -376,7 +376,7 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
         (4, 0.5),
     ]
     assert [(point.num_devices, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
-    assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 0
+    assert plot_scaling.main(plot_scaling.ScalingChartOptions(tmp_path, "ddp")) == 0
     rows = read_csv(tmp_path / "scaling.csv")
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
     assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
@@ -411,7 +411,7 @@ def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
     # Exit 1 with a sentence, and {} for the report, which leaves the chart out.
     add_runs(tmp_path, "ddp", 100)
     assert scaling_points(load_set(tmp_path), "ddp") == {}
-    assert plot_scaling.main(plot_scaling.Options(tmp_path, "ddp")) == 1
+    assert plot_scaling.main(plot_scaling.ScalingChartOptions(tmp_path, "ddp")) == 1
     assert "two numbers of devices" in capsys.readouterr().err
 
 

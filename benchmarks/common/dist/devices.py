@@ -113,8 +113,8 @@ def file_store(path: str, config: Config, context: RankContext) -> Any:
 
 def ddp_options(config: Config) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel that every strategy shares."""
-    own = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
-    return own | {"bucket_cap_mb": config.bucket_cap_mb or None}
+    flags = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
+    return flags | {"bucket_cap_mb": config.bucket_cap_mb or None}
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:

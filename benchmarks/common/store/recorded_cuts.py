@@ -51,8 +51,8 @@ def record_cuts(
         if not replace and (known := [entry for entry in entries if entry["of"] == of]):
             return list(known[0]["blocks_before"])
         others = [entry for entry in entries if entry["of"] != of]
-        own = {"of": of, "blocks_before": [*cuts], "block_ms": [round(ms, 3) for ms in block_ms]}
-        write_json(results / NAME, {"schema": SCHEMA, "cuts": [*others, own]})
+        recorded = {"of": of, "blocks_before": [*cuts], "block_ms": [round(ms, 3) for ms in block_ms]}
+        write_json(results / NAME, {"schema": SCHEMA, "cuts": [*others, recorded]})
         return [*cuts]
 
 

@@ -1,4 +1,4 @@
-"""The four ways in which a run ends without a bug. `exit_codes.guarded` turns each into an exit code."""
+"""The four ways in which a run ends without a bug. `exit_codes.run_and_exit` turns each into an exit code."""
 
 import signal
 

@@ -25,9 +25,9 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, open_lock, replace_atomically
 from benchmarks.common.train.checkpoint_checks import (
-    about,
     compare_settings,
     equal_values,
+    fields_that_must_agree,
     problems,
     shown_value,
     trained_with,
@@ -63,7 +63,7 @@ class Checkpointer:
         if not self.strategy.context.reports:
             return
         whole = {
-            "about": about(self.config, self.strategy.num_classes),
+            "about": fields_that_must_agree(self.config, self.strategy.num_classes),
             "settings": trained_with(self.config),
             **state,
             **at,
@@ -258,7 +258,7 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
         raise UserError(f"{path} is truncated or foreign ({why}); {remedy}") from None
     if not isinstance(state, dict) or "model" not in state or not isinstance(state.get("about"), dict):
         raise UserError(f"{path} is no checkpoint of this suite; {remedy}")
-    for name, value in about(config, num_classes).items():
+    for name, value in fields_that_must_agree(config, num_classes).items():
         if not equal_values(state["about"].get(name), value):
             found = shown_value(state["about"].get(name))
             raise UserError(f"{path} is of {name} {found}, but this run has {value}; {remedy}")

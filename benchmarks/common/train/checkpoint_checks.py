@@ -15,7 +15,7 @@ from benchmarks.common.system.errors import UserError
 # Fields, besides NOT_COMPARED, that may change when a training is resumed. Every other field must be as it was.
 MAY_DIFFER = {
     "epochs": "a longer or a shorter training",
-    "global_batch": "compared by `about`",
+    "global_batch": "compared by `fields_that_must_agree`",
     "batch_per_device": "the global batch that follows from it is compared",
     **dict.fromkeys(("warmup_steps", "windows", "window_steps", "account_steps"), "what is timed"),
     **dict.fromkeys(("workers", "prefetch"), "who reads the images, and when"),
@@ -28,16 +28,16 @@ MAY_DIFFER = {
 }
 
 
-def equal_values(saved: object, own: object) -> bool:
+def equal_values(saved: object, current: object) -> bool:
     """Whether a checkpoint's value equals the run's own. The checkpoint's may be anything that torch loads."""
-    return isinstance(saved, (str, int, float, type(None))) and saved == own
+    return isinstance(saved, (str, int, float, type(None))) and saved == current
 
 
 def shown_value(saved: object) -> str:
     return str(saved) if isinstance(saved, (str, int, float, type(None))) else f"a {type(saved).__name__}"
 
 
-def about(config: Config, num_classes: int) -> dict[str, Any]:
+def fields_that_must_agree(config: Config, num_classes: int) -> dict[str, Any]:
     """What must agree between a checkpoint and the run that resumes it, whatever --resume-anyway says."""
     return {
         "arch": config.arch,

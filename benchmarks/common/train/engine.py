@@ -91,7 +91,7 @@ class _Run:
             if stop.signum and stop.is_due():  # all ranks are here; a window that is open is dropped
                 self._pulse(epoch, n, due=True)
             if self._window_due(n, first_step):
-                self.record.book("training outside windows" if self.windows else "warm-up")
+                self.record.book_time("training outside windows" if self.windows else "warm-up")
                 if not self.windows:  # the warm-up's peak is that of cuDNN's search for algorithms, or of a compiler
                     reset_peak_memory(self.context.device)
                 self.clock.start()
@@ -104,7 +104,7 @@ class _Run:
         self.summary["epoch_s"] = seconds = None if first_step else time.perf_counter() - began_s
         self._epoch_row(epoch, "train", seconds, self.meter)
         self.meter = Meter(self.context.device)
-        self.record.book("training outside windows")
+        self.record.book_time("training outside windows")
 
     def advance(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], lr: float) -> None:
         """One optimizer step on the next batch."""
@@ -127,7 +127,7 @@ class _Run:
     def _close_window(self) -> None:
         seconds, step_ms = self.clock.stop()
         window = Window(self.config.global_batch * len(step_ms), seconds, time.monotonic())
-        self.record.book("timed windows", window.ended_at)
+        self.record.book_time("timed windows", window.ended_at)
         self.record.window(len(self.windows), window, step_ms, self.steps_run - len(step_ms))
         self.windows.append(window)
         self.step_ms += step_ms
@@ -167,7 +167,7 @@ class _Run:
             self.predict(blank)
         self.model.train()
         self._epoch_row(epoch, "val", time.perf_counter() - began_s, meter)
-        self.record.book("evaluation")
+        self.record.book_time("evaluation")
 
     def _epoch_row(self, epoch: int, phase: str, seconds: float | None, meter: Meter) -> None:
         totals = meter.totals(self.all_reduce)
@@ -193,7 +193,7 @@ class _Run:
         self.steps_unsaved = 0
         sums = self.all_reduce(self.meter.sums.clone())
         self.checkpoints.save(name, {"epoch": epoch, "step": step, "best_acc1": self.best_acc1, "train_sums": sums})
-        self.record.book("checkpoints")
+        self.record.book_time("checkpoints")
 
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
@@ -219,4 +219,4 @@ class _Run:
             "peak_memory_mb": memory_mb.max().item(),
             "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.context.reports else None,
         } | count_bad_files([self.train, self.val], self.context.device, self.all_reduce)
-        self.record.book("summary")
+        self.record.book_time("summary")

@@ -34,7 +34,7 @@ def timed_out(reason: str) -> bool:
     return "timed out" in reason.lower() or "timeout" in reason.lower()
 
 
-def guarded(main: Callable[[], None], rank: int | None = None) -> NoReturn:
+def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     """Call `main`, on an exception note the cause, and end the process at once: this never returns.
 
     At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, and, though
@@ -44,7 +44,7 @@ def guarded(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the launcher asks a run that hangs for its stacks
     try:
         main()
-        leave(0)
+        exit_at_once(0)
     except UserError as error:
         status, code, text = "failed", EXIT_USAGE, str(error)
         print(f"error: {text}", file=sys.stderr)
@@ -60,13 +60,13 @@ def guarded(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     except Exception as error:
         status, code, text = "failed", EXIT_FAILED, f"{type(error).__name__}: {error}"
         traceback.print_exc()
-    note(status, text, rank)
+    note_cause(status, text, rank)
     if timed_out(text) and RunFolder.current():
         time.sleep(STACKS_S)
-    leave(code)
+    exit_at_once(code)
 
 
-def leave(code: int) -> NoReturn:
+def exit_at_once(code: int) -> NoReturn:
     """End the process, with its output written and nothing else of it in order."""
     with contextlib.suppress(OSError):  # of a reader that has gone, such as head
         sys.stdout.flush()
@@ -74,7 +74,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def note(status: str, reason: str, rank: int | None = None) -> None:
+def note_cause(status: str, reason: str, rank: int | None = None) -> None:
     """Leave `status` and `reason` for the launcher, where one started this process."""
     folder = RunFolder.current()
     if folder is None:

@@ -33,11 +33,11 @@ class Record:
         self.parts: dict[str, float] = {}
         self.started_at = _process_start()
         self.booked_until = self.started_at
-        self.book("imports", IMPORTED_AT)
-        self.book("data set, model and process group")
+        self.book_time("imports", IMPORTED_AT)
+        self.book_time("data set, model and process group")
         self.reported_steps, self.reported_at = 0, time.monotonic()
 
-    def book(self, part: str, now: float | None = None) -> None:
+    def book_time(self, part: str, now: float | None = None) -> None:
         """Book the time since the last booking on `part` of the run's wall clock."""
         now = time.monotonic() if now is None else now
         self.parts[part] = self.parts.get(part, 0.0) + now - self.booked_until
@@ -62,7 +62,7 @@ class Record:
         here = self.context.rank
         places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
         self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
-        self.book("step account")
+        self.book_time("step account")
 
     def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
         """One pass over the training or the validation set. seconds: None where another process began it."""

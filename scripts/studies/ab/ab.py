@@ -292,9 +292,9 @@ def report_verdict(step: SequentialResult, paired: PairedRounds, results: Path, 
     return 0
 
 
-def command() -> int:
+def run_command_line() -> int:
     return main()
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(command, description=__doc__), errors=(UserError, ValueError), writes="ab")
+    run_program(lambda: tyro.cli(run_command_line, description=__doc__), errors=(UserError, ValueError), writes="ab")

@@ -19,7 +19,7 @@ from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
-BASELINE, ALL_TOGETHER = "baseline", "all together"
+BASELINE_OPTION, ALL_TOGETHER = "baseline", "all together"
 CORES_OVER_RANKS = "cores / ranks"  # a value of threads_per_rank
 ABLATE_COLUMNS = (
     "strategy", "option", "num_runs", "images_per_s", "ci_low", "ci_high", "ratio", "ratio_low", "ratio_high",
@@ -96,19 +96,19 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
                     f"measure into a set of its own: {option_as_typed('RESULTS', 'results/new')}"
                 )
             groups[name] = group
-    baseline = groups.get(BASELINE)
+    baseline = groups.get(BASELINE_OPTION)
     if baseline is None or not baseline.run_windows:
         ablate = bench_command("study ablation", strategy=strategy)
         raise UserError(f"{results.path} has no timed baseline of {strategy}; {ablate} makes one")
     timed = {name: group.sample for name, group in groups.items() if group.run_windows}
-    ratios = ratios_to_baseline(BASELINE, timed)
-    names = [BASELINE, *(option.name for option in OPTIONS), ALL_TOGETHER]
+    ratios = ratios_to_baseline(BASELINE_OPTION, timed)
+    names = [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]
     return [_result(name, groups.get(name), ratios.get(name)) for name in names]
 
 
 def studied_strategies(results: ResultSet) -> list[str]:
     """The strategies with a timed baseline."""
-    timed = (group for group in results.timed_groups if option_name(group.settings) == BASELINE)
+    timed = (group for group in results.timed_groups if option_name(group.settings) == BASELINE_OPTION)
     return [*dict.fromkeys(group.strategy for group in timed)]
 
 
@@ -121,8 +121,10 @@ def _result(name: str, group: RunGroup | None, ratio: RatioEstimate | None) -> O
 
 
 def option_name(requested: Mapping[str, object]) -> str:
-    """BASELINE, the name of an option, or ALL_TOGETHER: which of them a run with these requested settings is. '' for a
-    run that does not belong to the study."""
+    """Which one a run with these requested settings is: BASELINE_OPTION, the name of an option, or ALL_TOGETHER.
+
+    '' for a run that does not belong to the study.
+    """
     off = requested_fields([])
     if not off.keys() <= requested.keys():
         return ""
@@ -131,7 +133,7 @@ def option_name(requested: Mapping[str, object]) -> str:
         requested["loader"] = "folder"  # both are the baseline's value: synthetic images are the user's choice
     different = {name: requested[name] for name, value in off.items() if requested[name] != value}
     if not different:
-        return BASELINE
+        return BASELINE_OPTION
     for option in OPTIONS:
         if different.keys() == option.on.keys() and all(
             value in (different[name], CORES_OVER_RANKS) for name, value in option.on.items()

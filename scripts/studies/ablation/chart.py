@@ -28,7 +28,7 @@ from scripts.studies.study_chart import report_nothing, save_study_chart
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class AblationChartOptions:
     """Draw what each option is worth."""
 
     results: Path
@@ -73,14 +73,14 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
 
 
 def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) -> Bar:
-    ratios_of_runs, ratio = numpy.exp(group.sample.logs) / baseline_images_per_s, option.ratio
+    ratios_of_runs, ratio = numpy.exp(group.sample.log_throughputs) / baseline_images_per_s, option.ratio
     value = ratio.value if ratio else 1.0
     low, high = (ratio.low, ratio.high) if ratio else (None, None)
     cells = (str(len(ratios_of_runs)), f"{value:.2f}", format_interval(low, high, "{:.2f}".format))
-    return Bar(option.name, value, low, high, [*map(float, ratios_of_runs)], cells, group.parallel, 0)
+    return Bar(option.name, value, low, high, [*map(float, ratios_of_runs)], cells, group.is_parallel, 0)
 
 
-def main(options: Options) -> int:
+def main(options: AblationChartOptions) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.run_windows and group.strategy == strategy for group in results.groups):
@@ -94,4 +94,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(AblationChartOptions)))

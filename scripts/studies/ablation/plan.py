@@ -46,8 +46,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         threads = fields.pop("threads_per_rank")
         if threads == CORES_OVER_RANKS:
             threads = machine.threads_per_rank(variables.ranks_here)
-        own = dataclasses.replace(config, **fields)
-        spec = RunSpec(strategy, own, variables.args, threads, num_seeds=variables.num_seeds)
+        changed = dataclasses.replace(config, **fields)
+        spec = RunSpec(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
         run = make_run(variables, spec, round_number)
         short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
         env = run.variables | {"SKIP": why_not.get(name, "")}

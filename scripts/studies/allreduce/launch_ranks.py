@@ -13,8 +13,8 @@ from pathlib import Path
 
 def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     """The variables of every rank: its threads, and the one interface on which ranks talk."""
-    own = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
-    return os.environ | own | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
+    return os.environ | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
 def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:

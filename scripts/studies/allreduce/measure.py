@@ -30,7 +30,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.options.study_options import AllreduceOptions as Options
+from scripts.options.study_options import AllreduceOptions
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
@@ -53,7 +53,7 @@ RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
 
 
-def main(options: Options) -> int:
+def main(options: AllreduceOptions) -> int:
     num_ranks = machine.num_ranks()
     if options.rounds < 2 or options.largest < SMALLEST_BYTES:
         raise UserError("an interval needs --rounds 2 or more, and a size --largest 1024 or more")
@@ -177,4 +177,4 @@ def this_device() -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(AllreduceOptions, description=__doc__)))

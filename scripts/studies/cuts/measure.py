@@ -22,7 +22,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.options.study_options import CutsOptions as Options
+from scripts.options.study_options import CutsOptions
 from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.worker_pool import WorkerPool
 from scripts.studies.measured_csv import add_rows
@@ -44,7 +44,7 @@ class Measured:
     block_s: list[float]
 
 
-def main(options: Options) -> int:
+def main(options: CutsOptions) -> int:
     if options.builds * options.pairs_per_build < 3:
         raise UserError("an interval needs 3 pairs or more; raise --builds or --pairs-per-build")
     if gpus.usable_gpus():
@@ -68,7 +68,7 @@ def main(options: Options) -> int:
 
 
 def measure_size(
-    options: Options, image_size: int, pools: dict[str, WorkerPool], blocks: WorkerPool, rng: random.Random
+    options: CutsOptions, image_size: int, pools: dict[str, WorkerPool], blocks: WorkerPool, rng: random.Random
 ) -> Measured:
     """All windows of one size of images, and its blocks' times."""
     window_s: dict[str, list[float]] = {name: [] for name in pools}
@@ -96,12 +96,12 @@ def measure_size(
     return Measured(window_s, cuts, [statistics.median(of_block) for of_block in zip(*times, strict=True)])
 
 
-def common_flags(options: Options) -> list[str]:
+def common_flags(options: CutsOptions) -> list[str]:
     data = os.environ.get("DATA", "").strip()
     return ["--config", options.config, *(["--data", data] if data else [])]
 
 
-def case_flags(options: Options, image_size: int, cut: str) -> list[str]:
+def case_flags(options: CutsOptions, image_size: int, cut: str) -> list[str]:
     """The configuration of a pipeline. Nothing is learned: what is timed stays the same work."""
     num_windows = options.pairs_per_build + 1  # the last is not begun
     num_steps = options.warmup_steps + (num_windows + 1) * options.window_steps
@@ -116,7 +116,7 @@ def largest_share(block_s: Sequence[float], cut: int) -> float:
     return max(first, 1 - first)
 
 
-def result_row(options: Options, image_size: int, against: str, measured: Measured) -> dict:
+def result_row(options: CutsOptions, image_size: int, against: str, measured: Measured) -> dict:
     """A row of the CSV file: `auto` over another cut."""
     pairs = zip(measured.window_s[AUTO], measured.window_s[against], strict=True)
     ratio, low, high = interval([other_s / auto_s for auto_s, other_s in pairs])
@@ -157,4 +157,4 @@ def describe(row: dict) -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(CutsOptions, description=__doc__)))

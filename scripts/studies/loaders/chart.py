@@ -27,7 +27,7 @@ CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class LoadersChartOptions:
     """Draw what ./bench study loaders measured."""
 
     results: Path = Path("results/loaders")
@@ -117,7 +117,7 @@ def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
     axes.legend(ncols=len(causes), fontsize=6.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
 
 
-def main(options: Options) -> None:
+def main(options: LoadersChartOptions) -> None:
     refuse_links(options.results)
     try:
         paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
@@ -128,4 +128,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(LoadersChartOptions)))

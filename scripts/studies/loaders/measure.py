@@ -31,7 +31,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import save_chart
-from scripts.options.study_options import LoadersOptions as Options
+from scripts.options.study_options import LoadersOptions
 from scripts.runner.preflight import check_data
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
@@ -53,7 +53,7 @@ Case = tuple[str, int]
 """The name of a loader, and the number of cores."""
 
 
-def main(options: Options) -> int:
+def main(options: LoadersOptions) -> int:
     if options.rounds < 2:
         raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
     if options.turns < 6:
@@ -81,7 +81,7 @@ def main(options: Options) -> int:
 
 
 def time_variants(
-    variants: Sequence[LoaderVariant], config: Config, options: Options
+    variants: Sequence[LoaderVariant], config: Config, options: LoadersOptions
 ) -> tuple[dict[Case, list[Window]], set[str]]:
     """(windows of each loader on one core and on all, the names of loaders that failed). The order of the loaders
     alternates between rounds."""
@@ -170,14 +170,19 @@ def table(windows: dict[Case, list[Window]], bare: dict[str, tuple[str, ...]]) -
     """Rows of loaders.csv, one per case: images/s with its 95 % interval, the ratio to torchvision's plain pipeline,
     and the ratio to the fastest of its bare loops. Ratios are paired by rounds."""
     rows = []
-    for (name, cores), own in windows.items():
-        rate = run_interval(own)
-        row: dict[str, object] = {"cores": cores, "loader": name, "n": len(own), "images_per_s": rate.value}
+    for (name, cores), windows_of_loader in windows.items():
+        rate = run_interval(windows_of_loader)
+        row: dict[str, object] = {
+            "cores": cores,
+            "loader": name,
+            "n": len(windows_of_loader),
+            "images_per_s": rate.value,
+        }
         row |= {"low": rate.low, "high": rate.high}
         loops = [windows[loop, cores] for loop in bare.get(name, ()) if (loop, cores) in windows]
         fastest = max(loops, key=lambda loop: run_interval(loop).value, default=None)
-        row |= ratio_columns("times_plain", "times", own, windows.get((PLAIN, cores)))
-        rows.append(row | ratio_columns("times_bare", "times_bare", own, fastest))
+        row |= ratio_columns("times_plain", "times", windows_of_loader, windows.get((PLAIN, cores)))
+        rows.append(row | ratio_columns("times_bare", "times_bare", windows_of_loader, fastest))
     return pandas.DataFrame(rows, columns=list(LOADERS_COLUMNS))
 
 
@@ -193,4 +198,4 @@ def ratio_columns(
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(LoadersOptions, description=__doc__)))

@@ -27,7 +27,7 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.options.study_options import LoaderVerdictOptions as Options
+from scripts.options.study_options import LoaderVerdictOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
@@ -153,8 +153,10 @@ def endless(train: Any) -> Iterator[Any]:
 def cpu_s(process: "psutil.Process") -> float:
     """CPU seconds of the process and of its children, also of those that have ended."""
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
-    own = process.cpu_times()
-    return sum(one.user + one.system for one in times) + own.children_user + own.children_system
+    times_of_process = process.cpu_times()
+    return (
+        sum(one.user + one.system for one in times) + times_of_process.children_user + times_of_process.children_system
+    )
 
 
 def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
@@ -167,11 +169,11 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     main(resolve_global_batch(load_config([*flags] or read_variables().flags), num_devices=1), results)
 
 
-def command() -> None:
+def run_command_line() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    options, flags = tyro.cli(LoaderVerdictOptions, description=__doc__, return_unknown_args=True)
     measure_set(options.results, flags)
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

@@ -19,11 +19,11 @@ def tables(results: ResultSet) -> list[ReportTable]:
         return []
     cells = []
     for what, rate in rates(windows).items():
-        own = windows[windows.what == what]
+        windows_of_loader = windows[windows.what == what]
         speed = f"{format_number(rate.value)} {format_interval(rate.low, rate.high, format_number)}".rstrip()
-        per_core = own.images_per_s_per_core.mean()
+        per_core = windows_of_loader.images_per_s_per_core.mean()
         per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
-        cells.append([what, speed, per_core_text, f"{own.num_windows.sum():.0f}"])
+        cells.append([what, speed, per_core_text, f"{windows_of_loader.num_windows.sum():.0f}"])
     header = ("one rank", "images/s", "images/s a core", "n windows")
     return [ReportTable("Is the loader the limit?", f"{describe_limit(windows)}.", header, cells)]
 

@@ -27,7 +27,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.data_options import PackOptions
-from scripts.options.study_options import WorkerCountsOptions as Options
+from scripts.options.study_options import WorkerCountsOptions
 from scripts.runner.make_variables import read_variables
 from scripts.setup import pack
 from scripts.stats.formatting import format_interval, format_number, plural
@@ -43,7 +43,7 @@ Curve = dict[int, Estimate]
 """By the number of workers, each with a core of its own: images/s of them together."""
 
 
-def main(options: Options, config: Config) -> None:
+def main(options: WorkerCountsOptions, config: Config) -> None:
     print("\n".join(advice(config, options.images_per_s or trained(options.results))))
 
 
@@ -140,16 +140,16 @@ def _rate(estimate: Estimate) -> str:
     )
 
 
-def advise(options: Options, flags: Sequence[str] = ()) -> None:
+def advise(options: WorkerCountsOptions, flags: Sequence[str] = ()) -> None:
     """`main` with the configuration of these flags, else with Make's variables."""
     main(options, load_config([*flags] or read_variables().flags))
 
 
-def command() -> None:
+def run_command_line() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    options, flags = tyro.cli(WorkerCountsOptions, description=__doc__, return_unknown_args=True)
     advise(options, flags)
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

@@ -16,7 +16,7 @@ import numpy
 
 from benchmarks.common.store.results import format_cell
 from scripts.sets.rounds_needed import precise_enough
-from scripts.stats.families import Sample, ratios_to_baseline
+from scripts.stats.families import ThroughputSample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
 SUITE, SYNTHETIC = "the suite", "the suite, synthetic images"
@@ -33,12 +33,14 @@ class Launch:
     seconds: float
 
 
-def paired_samples(peer: str, suite: str, launches: Iterable[Launch]) -> dict[str, Sample]:
+def paired_samples(peer: str, suite: str, launches: Iterable[Launch]) -> dict[str, ThroughputSample]:
     """Logarithms of images/s of both loops, for the rounds that have both."""
     rates = {(launch.name, launch.round): launch.images_per_s for launch in launches if launch.name in (peer, suite)}
     rounds = sorted(number for name, number in rates if name == peer and (suite, number) in rates)
     return {
-        name: Sample(numpy.log([rates[name, number] for number in rounds]), [float(number) for number in rounds])
+        name: ThroughputSample(
+            numpy.log([rates[name, number] for number in rounds]), [float(number) for number in rounds]
+        )
         for name in (suite, peer)
     }
 
@@ -46,14 +48,14 @@ def paired_samples(peer: str, suite: str, launches: Iterable[Launch]) -> dict[st
 def estimate_ratio(peer: str, suite: str, launches: Iterable[Launch]) -> RatioEstimate | None:
     """Throughput of the suite over the peer's; None without a pair."""
     samples = paired_samples(peer, suite, launches)
-    return ratios_to_baseline(peer, samples)[suite] if len(samples[peer].logs) else None
+    return ratios_to_baseline(peer, samples)[suite] if len(samples[peer].log_throughputs) else None
 
 
 def is_precise(peer: str, suite: str, launches: Iterable[Launch], width: float) -> bool:
     """Whether the interval of the ratio reaches no further than `width` to each side, as a fraction, and did so a round
     before (scripts/sets/rounds_needed.py says why)."""
     samples = paired_samples(peer, suite, launches)
-    return bool(len(samples[peer].logs)) and precise_enough(samples, {suite: peer}, width)
+    return bool(len(samples[peer].log_throughputs)) and precise_enough(samples, {suite: peer}, width)
 
 
 def ratio_rows(
@@ -83,7 +85,7 @@ def ratio_rows(
         ratio = estimate_ratio(name, suite, launches)
         if ratio is not None:
             samples = paired_samples(name, suite, launches)
-            of_suite, of_peer = samples[suite].logs, samples[name].logs
+            of_suite, of_peer = samples[suite].log_throughputs, samples[name].log_throughputs
             row |= {"num_pairs": len(of_suite), "ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high}
             row |= {"half_width": ratio.half_width, "verdict": ratio.verdict}
             row |= {"suite_images_per_s": numpy.exp(of_suite.mean()), "peer_images_per_s": numpy.exp(of_peer.mean())}

@@ -37,7 +37,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
-from scripts.options.study_options import PeersOptions as Options
+from scripts.options.study_options import PeersOptions
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_result_set
 from scripts.stats.formatting import format_interval, text_table
@@ -81,7 +81,7 @@ PEERS = [
 ]
 
 
-def main(options: Options) -> int:
+def main(options: PeersOptions) -> int:
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only]
     if unknown := {*options.only} - {peer.name for peer in PEERS}:
         raise UserError(f"no peer {unknown.pop()!r}; there are {', '.join(peer.name for peer in PEERS)}")
@@ -138,7 +138,7 @@ def flags_of(variables: MakeVariables) -> list[str]:
 
 
 def run_rounds(
-    options: Options, peers: list[Peer], launch: Callable[..., float], results: Path, why_not: dict[str, str]
+    options: PeersOptions, peers: list[Peer], launch: Callable[..., float], results: Path, why_not: dict[str, str]
 ) -> list[Launch]:
     """Run rounds until every peer is done. Peers that fail are added to why_not. Raises UserError where the suite
     fails."""
@@ -172,16 +172,18 @@ def run_rounds(
     return launches
 
 
-def is_done(peer: Peer, launches: list[Launch], options: Options) -> bool:
+def is_done(peer: Peer, launches: list[Launch], options: PeersOptions) -> bool:
     """Whether the ratio of a peer is precise enough, or its time is used up."""
     spent_s = sum(launch.seconds for launch in launches if launch.name in (peer.name, peer.suite))
     return is_precise(peer.name, peer.suite, launches, options.width) or spent_s > 60 * options.minutes
 
 
-def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, limit_s: float | None) -> float:
+def launch(
+    peer: Peer | None, launch_flags: list[str], *, flags: list[str], folder: str, limit_s: float | None
+) -> float:
     """images/s of one launch of a peer on all ranks; None: of the suite.
 
-    flags: of all launches. own: flags of this launch. folder: the images of a peer. Raises UserError where the launch
+    flags: of all launches. launch_flags: of this one. folder: the images of a peer. Raises UserError where the launch
     fails or takes longer than limit_s.
     """
     num_ranks = machine.num_ranks()
@@ -192,7 +194,7 @@ def launch(peer: Peer | None, own: list[str], *, flags: list[str], folder: str, 
         if peer is not None and peer.by_horovodrun:
             start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
         child = subprocess.Popen(
-            [*start, "-m", "scripts.studies.peers.measure", "rank", module, *flags, *own, *data],
+            [*start, "-m", "scripts.studies.peers.measure", "rank", module, *flags, *launch_flags, *data],
             cwd=ROOT,
             env=rank_environment(machine.threads_per_rank(num_ranks)) | variables,
             stdout=subprocess.PIPE,
@@ -232,4 +234,4 @@ if __name__ == "__main__":
 
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(PeersOptions, description=__doc__)))

@@ -31,7 +31,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
-from scripts.options.study_options import OverheadOptions as Options
+from scripts.options.study_options import OverheadOptions
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers.repeated_images import repeated_images
@@ -41,7 +41,7 @@ SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of 
 NUM_EMPTY_WINDOWS = 1000
 
 
-def main(options: Options) -> int:
+def main(options: OverheadOptions) -> int:
     if options.pairs < 6:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
@@ -242,4 +242,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(OverheadOptions, description=__doc__)))

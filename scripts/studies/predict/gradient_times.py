@@ -27,10 +27,11 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.train.clock import Clock
-from scripts.options.study_options import GradientTimesOptions as Options
+from scripts.options.study_options import GradientTimesOptions
 from scripts.runner.make_variables import read_variables
 from scripts.runner.preflight import why_not_writable
-from scripts.sets.result_set import BASELINE, load_set
+from scripts.sets.result_set import load_set
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.predict.machine_models import baseline_of
 from scripts.studies.predict.timeline import Gradient
@@ -55,7 +56,7 @@ class TimedStep:
     """From the start of the backward pass until the gradient of each parameter is complete."""
 
 
-def main(options: Options, config: Config) -> None:
+def main(options: GradientTimesOptions, config: Config) -> None:
     out = output_file(options)
     device = torch.device("cuda" if usable_gpus() else "cpu")
     if device.type == "cpu":
@@ -76,7 +77,7 @@ def main(options: Options, config: Config) -> None:
     print(f"written: {out} ({len(rows)} gradients, backward {1000 * measured.backward_s:.1f} ms)")
 
 
-def output_file(options: Options) -> Path:
+def output_file(options: GradientTimesOptions) -> Path:
     """Raises UserError where no file is named, or the set is published."""
     if options.out is not None:
         return options.out
@@ -161,13 +162,13 @@ def baseline_config(results: Path) -> Config:
     return Config(**fields)
 
 
-def command() -> None:
+def run_command_line() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    options, flags = tyro.cli(GradientTimesOptions, description=__doc__, return_unknown_args=True)
     measure_set(options, flags)
 
 
-def measure_set(options: Options, flags: Sequence[str] = ()) -> None:
+def measure_set(options: GradientTimesOptions, flags: Sequence[str] = ()) -> None:
     """`main` with the configuration of these flags, else of the set's baseline, else of Make's variables."""
     if options.results is not None and not flags:
         config = baseline_config(options.results)
@@ -177,4 +178,4 @@ def measure_set(options: Options, flags: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

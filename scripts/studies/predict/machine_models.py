@@ -18,9 +18,10 @@ import pandas
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.sets.step_breakdown import mean_over_steps, step_parts
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.allreduce.links import Link, LinkFit
 from scripts.studies.allreduce.uncertain_value import UncertainValue, approximate, exact
 from scripts.studies.predict.step_model import Cluster, HalfPrecision, StepTimes
@@ -275,7 +276,7 @@ def _measured_step(parts: pandas.DataFrame, images: float, gradients: tuple[Grad
 
 def baseline_of(results: ResultSet) -> RunGroup | None:
     """The group of the baseline's runs that most strategies of a set are compared with; None without any."""
-    labels = [*results.baselines.values()]
+    labels = [*results.baseline_labels.values()]
     return max(results.timed_groups_of(BASELINE), key=lambda group: labels.count(group.label), default=None)
 
 

@@ -26,7 +26,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.options.study_options import PredictCheckOptions as Options
+from scripts.options.study_options import PredictCheckOptions
 from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes
@@ -75,7 +75,7 @@ class Workers:
     """By the path."""
 
 
-def main(options: Options) -> int:
+def main(options: PredictCheckOptions) -> int:
     if options.rounds < 3:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
     if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would use them, and those of `alone` all the same one
@@ -99,7 +99,7 @@ def main(options: Options) -> int:
     return 0 if passed else 1
 
 
-def measure(options: Options) -> None:
+def measure(options: PredictCheckOptions) -> None:
     """Measure all cases; each case that is done is in the four tables of the folder `out`."""
     cases = [
         Case(arch, size, strategy) for arch in options.archs for size in options.image_sizes for strategy in STRATEGIES
@@ -119,13 +119,13 @@ def measure(options: Options) -> None:
                     )
 
 
-def user_flags(options: Options) -> list[str]:
+def user_flags(options: PredictCheckOptions) -> list[str]:
     """The flags that the user chose: the configuration's file, and DATA."""
     data = os.environ.get("DATA", "")
     return ["--config", options.config, *(["--data", data] if data.strip() else [])]
 
 
-def start_workers(stack: contextlib.ExitStack, options: Options, num_cases: int) -> Workers:
+def start_workers(stack: contextlib.ExitStack, options: PredictCheckOptions, num_cases: int) -> Workers:
     """Start all processes and wait until each is ready for its first line. Each has the threads of a rank of two."""
     threads = machine.threads_per_rank(NUM_RANKS)
     prefixes: list[list[str]] = []
@@ -150,7 +150,7 @@ def start_workers(stack: contextlib.ExitStack, options: Options, num_cases: int)
     return Workers(alone, pair, all_reduces)
 
 
-def measure_case(workers: Workers, case: Case, options: Options, rng: random.Random, bar: tqdm) -> Tables:
+def measure_case(workers: Workers, case: Case, options: PredictCheckOptions, rng: random.Random, bar: tqdm) -> Tables:
     """All rounds of one case."""
     batch = load_config(user_flags(options)).global_batch
     flags = case_flags(case, options)
@@ -181,7 +181,7 @@ def measure_case(workers: Workers, case: Case, options: Options, rng: random.Ran
     return tables | {"gradients": [gradient | passes for gradient in profile["gradients"]]}
 
 
-def case_flags(case: Case, options: Options) -> list[str]:
+def case_flags(case: Case, options: PredictCheckOptions) -> list[str]:
     """The configuration of every trainer of a case, without the batch size."""
     num_windows = 2 * options.rounds + 1
     num_steps = WARMUP_STEPS + (num_windows + 1) * options.window_steps
@@ -223,4 +223,4 @@ def measure_sweep(pool: WorkerPool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(PredictCheckOptions, description=__doc__)))

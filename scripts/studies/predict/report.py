@@ -35,7 +35,7 @@ from scripts.charts.figures import (
     make_figure,
     save_chart,
 )
-from scripts.options.study_options import PredictOptions as Options
+from scripts.options.study_options import PredictOptions
 from scripts.sets.result_set import load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.stats.formatting import format_interval, text_table
@@ -70,7 +70,7 @@ PRESET_IMAGES = 256.0  # per device and step
 STRONG_CAVEAT = "strong: computing shrinks in proportion to images; too good where these are few"
 
 
-def main(options: Options) -> int:
+def main(options: PredictOptions) -> int:
     machine = machine_model(options)
     strategy_options = StrategyOptions(
         options.bucket_cap_mb, options.local_period, options.stages, options.microbatches
@@ -103,7 +103,7 @@ def csv_text(machine: MachineModel, rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def machine_model(options: Options) -> MachineModel:
+def machine_model(options: PredictOptions) -> MachineModel:
     """The model of the machine that the options name. Raises UserError where one of its inputs is missing or wrong."""
     if not 0 <= options.between_gbit < math.inf:
         raise UserError(f"--between-gbit is {options.between_gbit:g}, but must be Gb/s, or 0 for the 10 assumed")
@@ -121,7 +121,7 @@ def machine_model(options: Options) -> MachineModel:
     return h100x8(gradients, UncertainValue((low * high) ** 0.5, low, high), PRESET_IMAGES)
 
 
-def _measured_model(options: Options) -> MachineModel:
+def _measured_model(options: PredictOptions) -> MachineModel:
     results, fits = load_set(options.results), read_links(options.link)
     gradients = read_gradients(options.results / "gradients.csv")
     devices_per_node = max(num_gpus(), *(fit.ranks for fit in fits.values()))
@@ -196,4 +196,4 @@ def _draw_strategy(axes: Axes, number: int, rows: Sequence[Row]) -> Line2D:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(PredictOptions, description=__doc__)))

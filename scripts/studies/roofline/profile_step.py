@@ -30,7 +30,7 @@ from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.programs import run_program
-from scripts.options.study_options import ProfileOptions as Options
+from scripts.options.study_options import ProfileOptions
 from scripts.sets.device_use import peak_tflops
 from scripts.strategies import strategy_list
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
@@ -65,7 +65,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in KINDS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
-def measure(options: Options, config: Config) -> MeasuredProfile | None:
+def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report."""
     script = importlib.import_module(f"benchmarks.{strategy_list.parse_strategy(options.strategy)}")
     strategy = script.build(config)
@@ -160,7 +160,7 @@ def text_of(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def main(options: Options, config: Config) -> int:
+def main(options: ProfileOptions, config: Config) -> int:
     measured = measure(options, config)
     if measured is None:
         return 0
@@ -188,17 +188,17 @@ def main(options: Options, config: Config) -> int:
     return 0
 
 
-def command() -> int:
+def run_command_line() -> int:
     """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(Options, description=__doc__, return_unknown_args=True)
+    options, flags = tyro.cli(ProfileOptions, description=__doc__, return_unknown_args=True)
     return profile_flags(options, flags)
 
 
-def profile_flags(options: Options, flags: Sequence[str]) -> int:
+def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:
     """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
     return main(options, load_config([*flags] if "--loader" in flags else ["--loader", "synthetic", *flags]))
 
 
 if __name__ == "__main__":
-    run_program(command)
+    run_program(run_command_line)

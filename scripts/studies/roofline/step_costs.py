@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.options.study_options import RooflineOptions as Options
+from scripts.options.study_options import RooflineOptions
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
 
@@ -173,7 +173,7 @@ def _is_optimizer(operations: list[Operation], number: int | None) -> bool | Non
     return None if number is None else operations[number].in_optimizer
 
 
-def main(options: Options) -> int:
+def main(options: RooflineOptions) -> int:
     if options.arch not in torchvision.models.list_models():
         raise UserError(f"torchvision has no model {options.arch!r}; `./bench flags` lists those of this suite")
     make_net = functools.partial(torchvision.models.get_model, options.arch)
@@ -196,4 +196,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options, description=__doc__)))
+    run_program(lambda: main(tyro.cli(RooflineOptions, description=__doc__)))

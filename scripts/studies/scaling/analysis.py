@@ -17,10 +17,11 @@ from typing import Any
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from scripts.sets.identity import key_without_derived
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import add_point, several_settings_error, throughput_of
 
 SCALING_COLUMNS = (

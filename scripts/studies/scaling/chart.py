@@ -17,10 +17,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.result_set import BASELINE, ResultSet, load_set
+from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
 from scripts.studies.study_chart import annotate_point, draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import throughput_of
@@ -30,7 +31,7 @@ MARKERS = {"strong": "s", "weak": "D"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class ScalingChartOptions:
     """Draw strong and weak scaling over devices."""
 
     results: Path
@@ -111,7 +112,7 @@ def _draw_efficiency(axes: Axes, points: list[ScalingPoint], mode: str) -> None:
     axes.set_ylim(0, 1.25 * max(100, *values))
 
 
-def main(options: Options) -> int:
+def main(options: ScalingChartOptions) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
@@ -124,4 +125,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(ScalingChartOptions)))

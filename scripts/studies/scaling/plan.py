@@ -23,8 +23,6 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     rank of the most ranks has in strong scaling. Every rank has as many threads as among the most ranks. Raises
     UserError for a variable that is missing or wrong.
     """
-    from scripts.sets.result_set import BASELINE  # pandas, which nothing else here needs
-
     if not variables.strategy or not variables.ranks:
         both = f"{option_as_typed('STRATEGY')} and {option_as_typed('RANKS')}"
         raise UserError(f"{both} must be set; for example: ./bench study scaling --strategy ddp --ranks 1 2 4")
@@ -35,12 +33,13 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
     # the baseline has the batch that is divided, and the images of one rank
-    alone = [] if strategy == BASELINE else [(BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
+    baselines = [(strategy_list.BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
+    alone = [] if strategy == strategy_list.BASELINE else baselines
     points = [*alone, *((strategy, *shape) for shape in shapes)]
 
     def make_spec(name: str, num_ranks: int, global_batch: int) -> RunSpec:
-        own = dataclasses.replace(config, global_batch=global_batch, batch_per_device=0)
-        return RunSpec(name, own, f"{variables.args} --global-batch {global_batch}".strip(), threads, num_ranks)
+        scaled = dataclasses.replace(config, global_batch=global_batch, batch_per_device=0)
+        return RunSpec(name, scaled, f"{variables.args} --global-batch {global_batch}".strip(), threads, num_ranks)
 
     return make_runs(variables, [make_spec(*point) for point in points])
 

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure
 from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.result_set import BASELINE, ResultSet, RunGroup, load_set
+from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
@@ -37,7 +38,7 @@ UNITS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class SweepChartOptions:
     """Draw throughput against the value of one option."""
 
     results: Path
@@ -71,8 +72,8 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
     ]
     if any(throughput_of(group).low is None for group in points.values()):
         notes.append("no interval: one round says nothing about the spread between runs.")
-    own = [group.label for group in results.groups if group.strategy == strategy]
-    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(own))])
+    labels = [group.label for group in results.groups if group.strategy == strategy]
+    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(labels))])
     return figure
 
 
@@ -143,7 +144,7 @@ def axis_positions(values: list[str]) -> tuple[list[float], bool]:
     return numbers, True
 
 
-def main(options: Options) -> int:
+def main(options: SweepChartOptions) -> int:
     refuse_links(options.results)
     results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
     points = sweep_points(results, strategy, key)
@@ -155,4 +156,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_program(lambda: main(tyro.cli(SweepChartOptions)))

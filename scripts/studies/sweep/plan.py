@@ -36,11 +36,14 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
             f"{option_as_typed('VALUES')} holds {len(values)} values, but must be at most {MAX_VALUES}; "
             "sweep some of them"
         )
-    own = [value_flags(key, text) for text in values]
-    configs = [(load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip()) for flags in own]
+    flags_of_values = [value_flags(key, text) for text in values]
+    configs = [
+        (load_config([*variables.flags, *flags]), " ".join([variables.args, *flags]).strip())
+        for flags in flags_of_values
+    ]
     configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
-    threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.CORE_STRATEGIES[0]
+    threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.BASELINE
     specs = [RunSpec(strategy, config, text, threads) for config, text in configs]
     if strategy != baseline:
         specs += _baselines(variables, specs, key)
@@ -49,7 +52,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 
 def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
-    baseline = strategy_list.CORE_STRATEGIES[0]
+    baseline = strategy_list.BASELINE
     if key not in READERS:
         return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
     config = load_config(variables.flags)

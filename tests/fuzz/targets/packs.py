@@ -34,7 +34,7 @@ def seeds(folder: Path) -> list[bytes]:
     os.environ |= {"PACKED": str(folder), "XDG_CACHE_HOME": str(data / "cache")}
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         for kind in DECODERS_BY_PACK:
-            pack.main(pack.Options(str(data), kind))
+            pack.main(pack.PackOptions(str(data), kind))
     for name, value in before.items():
         os.environ.pop(name)
         os.environ |= {name: value} if value is not None else {}

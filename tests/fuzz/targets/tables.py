@@ -60,7 +60,7 @@ def attempt(content: bytes, folder: Path) -> str:
         output = f"{len(results.groups)} groups"
         assert results.environment is not None and results.loads_before is not None
         assert all(group.throughput for group in results.timed_groups)
-        assert results.over_baseline is not None and results.ranked is not None
+        assert results.speedups is not None and results.rankable_groups is not None
         for table in TABLES:
             results.table(table)
     except UserError:
