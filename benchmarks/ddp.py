@@ -22,7 +22,7 @@ from benchmarks.common.train.strategy import Strategy
 
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
-    dist.init_process_group(**group_options(config, context))  # ddp: by the store that torchrun names
+    dist.init_process_group(**group_options(config, context))  # ddp: in RENDEZVOUS_FILE, else at torchrun's address
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
     net = build_model(config, len(loaders.train.classes), context.device)

@@ -35,7 +35,7 @@ over_loopback() { # one machine talks to itself; across nodes the libraries choo
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 }
 
-on_one_node() { # said by those that cannot span nodes, for whom the plan asks for one node's ranks (preflight.py)
+on_one_node() { # said by those that cannot span nodes: FACTS of their scripts says it to the plan (total_ranks_and_nodes in strategy_list.py)
   over_loopback
 }
 

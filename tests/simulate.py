@@ -111,7 +111,7 @@ def day_sets(
         logs[1][0] += numpy.log1p(-slowdown)
         sets = [samples_of(each) for each in logs]
         day = two_days.day_spread(sets[2:]) if num_sets else two_days.DaySpread(day_sd)
-        found = two_days.ratios_between_days(*sets[:2], day)
+        found = two_days.ratios_between_days(sets[0], sets[1], day)
         seen.append(any(each.verdict in FALSE for each in ([found["0"]] if slowdown else found.values())))
     return float(numpy.mean(seen))
 

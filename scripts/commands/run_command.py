@@ -21,7 +21,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, remember_options
+from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, remember_options, split_at_dashes
 from benchmarks.common.system.output import ignore_output_errors
 from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
@@ -69,12 +69,12 @@ def run_words(words: list[str], from_folder: Path) -> int:
     """Parse the words of a command and run it."""
     command, rest = find_command(words)
     assert command is not None  # start.py has refused other words
-    split_at = rest.index("--") if "--" in rest else len(rest)
-    flags = flags_from_folder(rest[split_at + 1 :], from_folder)
+    typed, flags = split_at_dashes(rest)
+    flags = flags_from_folder(flags, from_folder)
     if flags and not command.flags:
         print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
         return 2
-    options = options_from_folder(parse(command, rest[:split_at]), from_folder)
+    options = options_from_folder(parse(command, typed), from_folder)
     action = getattr(actions, command.action)
     with json_output(getattr(options, "json", False)) as print_json:
         found: dict[str, Any] = {}

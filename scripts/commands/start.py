@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
+from benchmarks.common.system.options_as_typed import split_at_dashes
 from benchmarks.common.system.repository import ROOT
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
@@ -48,7 +49,7 @@ def start(words: list[str]) -> NoReturn:
     if command is None and words[0] != "make" and not words[0].startswith("--tyro-"):
         print(f"error: {nearest_commands(words)}", file=sys.stderr)
         sys.exit(2)
-    wants_help = any(word in HELP for word in rest[: rest.index("--") if "--" in rest else None])
+    wants_help = any(word in HELP for word in split_at_dashes(rest)[0])
     if from_folder:
         run_here(words, Path(from_folder))
     python = interpreter()

@@ -81,7 +81,7 @@ def read_journal(path: Path) -> tuple[list[str], dict[str, Total]]:
         kind, boot = json.loads(lines[0])
     except (OSError, ValueError, TypeError, RecursionError):
         return [], found
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
         for line in lines[1:-1]:  # the last line may have been cut off
             key, total = json.loads(line)
             found[key] = Total(**total)

@@ -69,7 +69,7 @@ def report_figures(results: ResultSet) -> dict[str, Figure]:
     return {re.sub(r"[^\w-]", "_", name): figure for name, figure in found.items() if figure}
 
 
-def report_tables(results: ResultSet) -> list[ReportTable]:
+def tables_below_results(results: ResultSet) -> list[ReportTable]:
     """The tables below the results, in the report's order: those of the studies, and the wall clock's."""
     by_order = [(section.order, table) for section in load_sections() for table in section.tables(results)]
     by_order += [(WALL_ORDER, table) for table in wall_tables(results)]
@@ -188,7 +188,7 @@ def make_report(results: ResultSet) -> Report:
         ],
         "warnings": [*map(CausedWarning, results.remarks), *warnings_by_cause(results)],
         "troubles": describe_failures(results),
-        "tables": report_tables(results),
+        "tables": tables_below_results(results),
         "commands": reproduction_commands(results),
         "launches": launch_lines(results),
         "facts": environment_facts(results),

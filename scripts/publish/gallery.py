@@ -82,6 +82,8 @@ def main(options: GalleryOptions) -> int:
                 entries.append(describe_set(results, prices, options.output.parent))
         except UserError as error:
             lines = [str(error)]
+        except Exception as error:  # somebody else's set must not take all others with it
+            lines = [f"its figures cannot be worked out: {type(error).__name__}: {str(error)[:200]}"]
         if lines:
             left_out[path.name] = lines
     try:

@@ -4,12 +4,12 @@ runs = late_builds.put_last(runs)               # the strategies that need such 
 builds = late_builds.LateBuilds(results, draw, children)   # to be called before each run; nothing is timed meanwhile
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,9 +49,16 @@ def build_now(results: Path, children: SignalForwarder) -> None:
     """Build what was left for later. The set's environment.json gets the versions of what is installed then."""
     build_deferred(VENV, functools.partial(children.run, start_new_session=True))
     path = results / "environment.json"
-    with contextlib.suppress(OSError, ValueError):  # it is not there, or not the suite's
+    try:
         written = json.loads(read_regular_file(path, ENVIRONMENT_BYTES))
-        write_json(path, {**written, "packages": installed_packages()})
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError):
+        written = None
+    if isinstance(written, dict):
+        write_json(path, written | {"packages": installed_packages()})
+    else:
+        print(f"warning: {path} is not as the suite writes it, and gets no new versions", file=sys.stderr)
 
 
 @dataclasses.dataclass

@@ -47,9 +47,12 @@ def continue_stopped(run_dir: Path) -> list[str]:
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:
-    """TERM to every process of the run, KILL to those alive after `grace_s`.
+    """End every process of the run. The supervisor calls it after each run, and schedule.py after a dead supervisor.
 
-    Repeats until none is left: a process may start another while it is being ended.
+    First TERM. With a `grace_s` and ranks that torchrun or horovodrun started, the ranks alone get it; else all
+    processes do, but for srun and for processes of another Slurm job, if there are others. Then KILL, for all that
+    are alive when `grace_s` has passed: at once with grace_s 0, as after a command that has ended by itself. KILL is
+    repeated until none is left, since a process may start another meanwhile. Slurm's steps of the run's name come last.
     """
     first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
     to_terminate = [process for process in first if _may_be_terminated(process)] or first

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import tyro
 
 from benchmarks.common.config.config import Config, PackKind, load_config
-from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.config.settings import requested_settings, seed_in_turn, settings_hash
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import contents_of_packs, has_files, open_packs
@@ -94,7 +94,7 @@ def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> 
     config = spec.config
     seeds = [config.seed + n for n in range(spec.num_seeds)]
     if seeds:
-        config = dataclasses.replace(config, seed=seeds[(round_number - 1) % len(seeds)])  # as settings.seed_of_round
+        config = dataclasses.replace(config, seed=seed_in_turn(seeds, round_number))
     ranks_here = spec.ranks_here or variables.ranks_here
     threads = spec.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:

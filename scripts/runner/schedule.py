@@ -278,7 +278,7 @@ def lost_row(folder: RunFolder) -> dict:
 
 def read_unrecorded(folder: RunFolder) -> dict:
     """What the supervisor knew of the row: with a status where the run had ended; {} where it had not begun."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
         return found if isinstance(found, dict) else {}
     return {}

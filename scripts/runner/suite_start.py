@@ -97,7 +97,7 @@ def _measured_here(folder: Path) -> bool:
     try:
         facts = json.loads(read_regular_file(folder / "environment.json", ENVIRONMENT_BYTES))
         return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True
 
 

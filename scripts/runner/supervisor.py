@@ -27,7 +27,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
-from benchmarks.common.system.options_as_typed import option_as_typed
+from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
@@ -82,7 +82,11 @@ def record_skipped(options: SupervisorOptions, folder: RunFolder) -> int:
 
 
 def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrecorded: int) -> int:
-    """Run the command, and record its row. unrecorded: descriptor of the file that keeps the columns known so far."""
+    """Run the command, and record its row.
+
+    unrecorded: descriptor of the run folder's file of this name, which keeps the columns that are known so far, for the
+    process that has to write the row if this one cannot.
+    """
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     save_unrecorded(unrecorded, row)
@@ -130,7 +134,12 @@ def read_requested(folder: RunFolder) -> tuple[dict, str]:
 def write_row(
     options: SupervisorOptions, folder: RunFolder, row: dict, requested: dict, resolved: dict, prints: bool = True
 ) -> None:
-    """Write the row, with both halves of its settings where there are two, and print what became of the run."""
+    """Write the row to runs.csv and its settings to settings.csv, and print what became of the run.
+
+    resolved: the half that the reporting rank left in summary.json (Record.finish); {} for a run that did not get so
+    far. This function adds the commit, the local changes and the kernels' variables, which launchers know, and writes
+    the whole half to the run's settings.json, too.
+    """
     try:
         if requested:
             if resolved:
@@ -155,7 +164,10 @@ def requested_ranks() -> int:
 def run_command(
     command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: SupervisorOptions
 ) -> RunEnd:
-    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
+    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it.
+
+    wait_for_end only waits. Processes that are left, and the command itself, are ended here, by end_processes.
+    """
     checkpoint_dir = requested.get("checkpoint_dir", "")
     signals: list[int] = []
     for signum in ending_signals():
@@ -284,11 +296,10 @@ def print_tail(log: Path) -> None:
 
 
 def run_command_line() -> int:
-    """`main` with the command line, where the words after -- are the run's own."""
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
+    """`main` with the command line, where the words after -- are the command of the run."""
+    words, command = split_at_dashes(sys.argv[1:])
     try:
-        return main(tyro.cli(SupervisorOptions, args=words[:split]), words[split + 1 :])
+        return main(tyro.cli(SupervisorOptions, args=words), command)
     except OSError as error:  # such as a full disk under the log
         remedy = f"free space, or choose another {option_as_typed('RESULTS', '')}"
         print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)

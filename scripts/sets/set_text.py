@@ -14,7 +14,7 @@ from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import device_count, format_setting, format_with_interval
 
 # benchmarks.common.data.fingerprint: classes, training and validation images
-COUNTS = re.compile(r"(\d+)-(\d+)-(\d+)-")
+COUNTS = re.compile(r"(\d{1,12})-(\d{1,12})-(\d{1,12})-", re.ASCII)
 UNKNOWN = "unrecorded images"
 
 

@@ -101,11 +101,11 @@ def main(options: CheckDataOptions) -> int:
     try:
         counts = check_image_folder(options.data)
     except (ValueError, UserError) as error:
-        print(f"check_data: {error}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(
-            f"check_data: cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount",
+            f"error: cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount",
             file=sys.stderr,
         )
         return 2

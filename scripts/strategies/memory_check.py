@@ -24,12 +24,12 @@ from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import split_at_dashes
 from benchmarks.common.system.programs import run_program
 from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
-NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand
 LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
 LayoutFunction = Callable[[Config, int], Layout]
@@ -74,7 +74,9 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     """
     with contextlib.suppress(UserError):
         mixed = strategy_list.strategy_facts(strategy).mixed_precision
-        precision = resolve_precision(config.precision, machine.min_compute_capability() or NEWEST_CAPABILITY, mixed)
+        precision = resolve_precision(
+            config.precision, machine.min_compute_capability() or machine.NEWEST_CAPABILITY, mixed
+        )
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
         config = resolve_global_batch(config, layout.num_devices)
         return dataclasses.replace(config, precision=precision)
@@ -217,10 +219,8 @@ def main(options: MemoryOptions, config: Config) -> int:
 
 def run_command_line() -> int:
     """`main` with the command line, where the words after -- are the flags of the configuration."""
-    words = sys.argv[1:]
-    split_at = words.index("--") if "--" in words else len(words)
-    options = tyro.cli(MemoryOptions, args=words[:split_at], description=__doc__)
-    return main(options, load_config(words[split_at + 1 :]))
+    words, flags = split_at_dashes(sys.argv[1:])
+    return main(tyro.cli(MemoryOptions, args=words, description=__doc__), load_config(flags))
 
 
 if __name__ == "__main__":

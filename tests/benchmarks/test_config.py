@@ -61,7 +61,7 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
     [
         ("global_bach: 3", "unknown key 'global_bach'; did you mean `global_batch`?"),
         ("learning: 3", "unknown key 'learning'; "),
-        ("zzz: 3", "unknown key 'zzz'; `make help`"),
+        ("zzz: 3", "unknown key 'zzz'; ./bench flags lists"),
         ("config: other.yaml", "unknown key 'config'"),  # a file cannot name a file
         ("1: 2", "unknown key '1'"),
         ("arch: resnet5O", "arch is 'resnet5O'; did you mean resnet50? It takes resnet18, "),

@@ -6,10 +6,13 @@ only while the files are as they were.
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from benchmarks.common.data import contents
 from benchmarks.common.data.contents import CONTENTS, cached_contents, hash_images
@@ -61,6 +64,39 @@ def test_a_replaced_image_of_the_same_size_is_seen(images, tmp_path):
     assert taken(images) != before
 
 
+def test_what_is_no_image_is_named_and_not_read(images, capsys):
+    """Protects the start of a suite from a sparse file of 4 TB, which was hashed for hours. Mutant: no limit."""
+    path = images / "train/a/07.JPEG"
+    os.truncate(path, 1 << 42)
+    assert taken(images).startswith("60-of-60-")
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "a set/train/a/07.JPEG' (it has 4398046511104 bytes" in error
+
+
+@pytest.mark.real_interpreter  # which gets the signal itself
+def test_a_stop_ends_the_hashing(images, tmp_path):
+    """Protects ^C: the pool hashed every image that was left before the process ended. Mutants: no stop; what waits is
+    not cancelled."""
+    for path in images.rglob("*.JPEG"):
+        os.truncate(path, 1 << 28)  # 16 GB of nothing: half a minute of two cores
+    program = (
+        "import os, pathlib, signal, sys, threading; from benchmarks.common.data import contents as c, listing\n"
+        "folder = pathlib.Path(sys.argv[1]); opened, real = [], c.open_regular_file\n"
+        "def first(path):\n"
+        "    opened.append(path)\n"
+        "    if len(opened) == 1: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(path)\n"
+        "c.open_regular_file = first\n"
+        "try: c.hash_images(*(listing.list_images(folder / part) for part in ('train', 'val')))\n"
+        "except KeyboardInterrupt: print('stopped', len(opened))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, images], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    stopped, num_opened = done.stdout.split()
+    assert stopped == "stopped" and int(num_opened) <= contents.LISTING_THREADS, done.stderr
+
+
 def test_of_many_images_each_class_has_its_share_in_the_sample(images, monkeypatch):
     """Protects the minutes that hashing ImageNet takes, and the words: the name says how many were hashed."""
     monkeypatch.setattr(contents, "MAX_HASHED_IMAGES", 12)
@@ -90,7 +126,7 @@ def test_it_is_hashed_once_and_again_after_a_change(images, monkeypatch):
     Mutants: the kept value taken unseen; ctime left out; size and mtime left out is caught by the copy of times."""
     settle(images, monkeypatch)
     before, hashed, hash_file = cached_contents(images), [], contents._hash_file
-    monkeypatch.setattr(contents, "_hash_file", lambda path: (hashed.append(path), hash_file(path))[1])
+    monkeypatch.setattr(contents, "_hash_file", lambda path, stop: (hashed.append(path), hash_file(path, stop))[1])
     assert cached_contents(images) == before and not hashed
     path = images / "train" / "a" / "07.JPEG"
     stat = path.stat()

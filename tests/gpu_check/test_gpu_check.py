@@ -576,7 +576,7 @@ def test_the_page_escapes_and_says_all(tmp_path):
     for heading in ("Passed (1)", "Left for several GPUs (1)", "Needs what is not here (1)"):
         assert html.count(f"<h2>{heading}</h2>") == 1
     assert [html.count(f'class="name">{check.name}<') for check in listed] == [1] * 5
-    assert "This is a dry run" in markdown and f"make gpu-check RESULTS={tmp_path}" in html
+    assert "This is a dry run" in markdown and f"./bench gpu-check --results {tmp_path}" in html
     write_page(tmp_path, listed, state, left, on_gpu=True, remarks=[])
     assert "dry run" not in (tmp_path / "gpu-check.html").read_text()
 

@@ -623,9 +623,12 @@ def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys):
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium; apt-get install chromium")
 @pytest.mark.parametrize("width", [390, 1200])
 def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
-    # On a phone only tables and charts scroll sideways, never the page. Measured by a real browser.
+    """Protects a phone: only tables and charts scroll sideways, never the page. And a ratio over bf16 from lying on the
+    next column of the first table. Measured by a real browser. Mutant: `white-space: nowrap` of an interval there."""
     _, html, _ = written
-    probe = "<script>document.title = innerWidth + ' ' + document.documentElement.scrollWidth</script>"
+    html = html.replace(']</span></td><td class="text">', '], over bf16 single</span></td><td class="text">')
+    cut_off = "[...document.querySelectorAll('.summary td')].filter(cell => cell.scrollWidth > cell.clientWidth).length"
+    probe = f"<script>document.title = [innerWidth, document.documentElement.scrollWidth, {cut_off}].join(' ')</script>"
     frame = f'<iframe id="page" style="width: {width}px; height: 900px; border: 0" srcdoc="{{page}}"></iframe>'
     inner = html.replace("</body>", probe.replace("document.title =", "parent.document.title =") + "</body>")
     path = tmp_path / "frame.html"
@@ -633,8 +636,10 @@ def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=4000", "--dump-dom", f"file://{path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    inner_width, scroll_width = map(int, re.search(r"<title>(\d+) (\d+)</title>", done.stdout).groups())
-    assert inner_width == width and scroll_width <= width
+    inner_width, scroll_width, num_cut_off = map(
+        int, re.search(r"<title>(\d+) (\d+) (\d+)</title>", done.stdout).groups()
+    )
+    assert inner_width == width and scroll_width <= width and num_cut_off == 0
 
 
 def test_the_report_draws_sweeps_and_scaling_that_the_set_has(tmp_path):

@@ -18,6 +18,7 @@ from scripts.publish import gallery, manifest
 from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
+from scripts.sets.set_text import UNKNOWN, describe_images
 
 SHOWN = "cpu2-epyc_torch2.15_202611b"
 
@@ -101,6 +102,56 @@ def test_a_set_that_cannot_be_believed_is_left_out_and_named(own, capsys, harm, 
     assert len(cells(html)) == 2 and words in re.search(r"Left out.*?</div>", html, re.DOTALL)[0].replace("&#39;", "'")
     assert f"warning: {NAMES[0]} is left out: " in (output := capsys.readouterr().err)
     assert words.replace("&lt;", "<") in output
+
+
+def with_settings(half, **changes):
+    """Other values in a half of each row's settings."""
+    return lambda frame: frame.assign(**{half: [json.dumps(json.loads(cell) | changes) for cell in frame[half]]})
+
+
+@pytest.mark.parametrize(
+    ("table", "harm", "words"),
+    [
+        ("settings", with_settings("met", device={}), "line 2, column met: device is {}"),
+        ("settings", with_settings("met", device=[1]), "line 2, column met: device is [1]"),
+        ("settings", with_settings("met", precision=[1]), "line 2, column met: precision is [1]"),
+        ("settings", with_settings("met", precision="x" * 20_000), "line 2, column met: precision is 'xxx"),
+        ("settings", with_settings("asked", seeds=5), "line 2, column asked: seeds is 5"),
+        ("settings", with_settings("asked", seeds=[{}]), "line 2, column asked: seeds is [{}]"),
+        ("settings", with_settings("asked", ranks="two"), "line 2, column asked: ranks is 'two'"),
+        ("settings", with_settings("asked", lr=float("inf")), "line 2, column asked: lr is inf"),
+        ("runs", lambda frame: frame.assign(world_size=float("inf")), "line 2, column world_size: inf is no number"),
+        ("runs", lambda frame: frame.assign(val_samples=float("-inf")), "line 2, column val_samples: -inf is no"),
+        ("runs", lambda frame: frame.assign(**{"repeat": 1e300}), "line 2, column repeat: 1e+300 is no number"),
+    ],
+)
+def test_a_set_with_cells_of_other_kinds_is_left_out_by_its_line(own, capsys, table, harm, words):
+    """Protects the page from one hostile set, which ended the whole gallery in a traceback, and whoever looks for the
+    cell. Mutants: lists for words; numbers without an end."""
+    change(own / NAMES[0], table, harm)
+    publish_again(own / NAMES[0])
+    assert len(cells(make(own, expected=1))) == 2
+    assert f"{table}.csv, {words}" in capsys.readouterr().err
+
+
+def publish_again(folder):
+    """With the checksums of what is there now, which an attacker can work out too."""
+    found = json.loads((folder / manifest.NAME).read_text())
+    (folder / manifest.NAME).write_text(json.dumps(found | {"files": manifest.checksums(folder)}))
+
+
+def test_a_fingerprint_of_thousands_of_digits_is_none(own):
+    """Mutant: any number of digits, which Python refuses to read."""
+    change(own / NAMES[0], "settings", with_settings("asked", fingerprint=f"{'9' * 5000}-1-1-a"))
+    assert describe_images(load_set(own / NAMES[0]).timed_groups) == UNKNOWN
+
+
+def test_no_mistake_in_one_set_ends_the_gallery(own, capsys, monkeypatch):
+    """Protects the other sets from what nobody has thought of. Mutant: only errors of the user's."""
+    real = gallery.load_set
+    monkeypatch.setattr(gallery, "load_set", lambda path: real(path) if path.name != NAMES[0] else [][1])
+    assert len(cells(make(own, expected=1))) == 2
+    assert "figures cannot be worked out: IndexError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

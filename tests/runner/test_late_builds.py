@@ -16,6 +16,7 @@ import pytest
 from support import ROOT, environment, put
 
 from benchmarks.common.store.results import read_table
+from benchmarks.common.system.forward_signals import SignalForwarder
 from scripts.runner import late_builds
 from scripts.runner.run_plan import plan_strategies
 from scripts.setup import libraries
@@ -87,6 +88,17 @@ def test_charts_come_before_a_build_and_a_build_before_its_run(make_variables, t
         builds(run, None)
         assert len(commands) == len(scripts) + run.round, "once"
     assert "charts of the runs so far" in capsys.readouterr().out and builds.spent_s > 0
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "null", '"text"', "{", "[" * 100_000, "\xff"])
+def test_an_environment_json_of_somebody_else_is_left_alone(tmp_path, monkeypatch, capsys, text):
+    """Protects a suite in a foreign set from ending in the middle. Mutant: a dict taken for granted."""
+    monkeypatch.setattr(late_builds, "VENV", tmp_path)
+    late_builds.build_now(tmp_path, SignalForwarder())
+    assert capsys.readouterr().err == ""
+    (path := tmp_path / "environment.json").write_text(text, encoding="latin-1")
+    late_builds.build_now(tmp_path, SignalForwarder())
+    assert capsys.readouterr().err.count("\n") == 1 and path.read_text(encoding="latin-1") == text
 
 
 def test_those_that_wait_for_a_build_come_last_in_the_first_round_only(make_variables, monkeypatch):

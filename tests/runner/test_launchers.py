@@ -21,6 +21,7 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import bench, run_plan
 from scripts.runner.make_variables import with_images
+from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
@@ -455,3 +456,14 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
         assert RunFolder(tmp_path).posted_stops(2) == []
+
+
+def test_studies_start_ranks_by_the_same_torchrun_flags(command):
+    """Protects studies from ports that launchers do not open: the flags are in bash and in Python. Mutant: one of them
+    without --local-addr."""
+    words, env, _ = command("ddp", NPROC=2)
+    of_study, variables = torchrun_command(2, "/a/folder")
+    of_launcher = words[: words.index("benchmarks.ddp") - 1]
+    names, study_names = (sorted(Path(word).name for word in each[1:]) for each in (of_launcher, of_study))
+    assert names == study_names
+    assert {name: Path(env[name]).name for name in variables} == {n: Path(text).name for n, text in variables.items()}

@@ -482,4 +482,4 @@ def test_command_line_exit_codes(made, tmp_path):
     assert (good.returncode, good.stderr) == (0, "")
     assert "12 classes, 36 train images, 24 val images" in good.stdout
     assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("check_data: ") and bad.stderr.count("\n") == 1
+    assert bad.stderr.startswith("error: ") and bad.stderr.count("\n") == 1

@@ -123,7 +123,8 @@ class Config:
     """Seeds the initial weights, the order of the images and every augmentation."""
 
     warmup_steps: Annotated[int, Range(0)] = 10
-    """First steps of the run, which no timed window includes."""
+    """First steps of the run, which no timed window includes. The files in configs/ have other numbers: 5 in
+    smoke.yaml, 50 in imagenet-bench.yaml."""
     windows: Annotated[int, Range(1)] = 10
     """Timed windows to take, from the steps after the warm-up."""
     window_steps: Annotated[int, Range(1)] = 10
@@ -146,7 +147,7 @@ class Config:
     timeout_s: Annotated[float, Range(1, 10**9)] = 60.0
     """Seconds that a rank waits for the others in one collective before the run fails."""
     limit_s: Annotated[float, Range(0)] = 0.0
-    """Seconds that a launcher gives a whole run before it ends it; 0: no limit. TIMEOUT= overrides it."""
+    """Seconds after which a whole run is ended, by its supervisor; 0: no limit. TIMEOUT= overrides it."""
 
     bucket_cap_mb: Annotated[float, Range(0)] = 0.0
     """DDP strategies: gradient bucket, MiB; 0: PyTorch's own choice, 1 for the first and 25 for the others."""

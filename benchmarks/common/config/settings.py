@@ -1,16 +1,21 @@
-"""The settings of a run, in two halves: requested and resolved. They alone decide whether two runs are alike.
+"""The settings of a run, in two halves: requested and resolved. NOT_COMPARED and READERS say which fields count.
 
     {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
 
 Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint and contents of the data, and every
 field of the configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that
 skipped and killed runs have it. Resolved, stored as "met": the value of each `auto`, the machine, the versions, the
-commit. The run adds this half. Needs no torch.
+commit. The reporting rank collects this half (Record.finish), and the supervisor adds the commit, the local changes and
+the kernels' variables, and writes it (supervisor.write_row).
+
+Whether two runs are pooled is decided in scripts/sets/identity.py, from the fields of both halves that count here; in
+an old set that recorded no settings, from columns of runs.csv. Needs no torch.
 """
 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.common.config.config import Config
@@ -64,11 +69,15 @@ def requested_settings(config: Config, strategy: str, ranks: int, nodes: int, th
     return launch | {"fingerprint": data} | dataclasses.asdict(config)
 
 
+def seed_in_turn(seeds: Sequence[int], round_number: int) -> int:
+    """The seed of a round where rounds, from 1, take the seeds of a list in turn."""
+    return seeds[(round_number - 1) % len(seeds)]
+
+
 def seed_of_round(half: Half, round_number: int) -> int | str | None:
-    """The seed of a round. The seeds of a list are taken in turn. None: no seed is recorded, and all rounds had
-    the same."""
+    """The seed of a round, from recorded settings. None: no seed is recorded, and all rounds had the same."""
     seeds = half.get("seeds")
-    return seeds[(round_number - 1) % len(seeds)] if isinstance(seeds, list) and seeds else half.get("seed")
+    return seed_in_turn(seeds, round_number) if isinstance(seeds, list) and seeds else half.get("seed")
 
 
 def compared_fields(half: Half) -> Half:

@@ -12,6 +12,8 @@ import hashlib
 import json
 import os
 import re
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +23,11 @@ from tqdm import tqdm
 
 from benchmarks.common.data.fingerprint import DIGITS, Stats, file_stat, keep_value, kept_value
 from benchmarks.common.data.listing import LISTING_THREADS, MIN_FOLDER_AGE_NS, ImageListing, cache_path, list_images
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file
 
 MAX_HASHED_IMAGES = 20_000
 CONTENTS = re.compile(rf"[0-9]+-of-[0-9]+-[0-9a-f]{{{DIGITS}}}", re.ASCII)
+READ_BYTES = 1 << 20
 UNREADABLE = hashlib.sha256(b"unreadable").digest()  # a run says so, or skips the file
 
 
@@ -50,12 +54,23 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     chosen = [each for listing in (train, val) for each in _sample(listing, num_images)]
     digest = hashlib.sha256()
     stats: Stats = {}
+    unreadable: list[str] = []
+    stop = threading.Event()
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        hashed = pool.map(_hash_file, (path for _, path in chosen))
-        bar = tqdm(hashed, "hashing images", len(chosen), unit="image", delay=2, disable=None, leave=False)
-        for (name, path), (content, stat) in zip(chosen, bar, strict=True):
-            stats[path] = stat
-            digest.update(os.fsencode(name) + b"\0" + content)
+        try:
+            hashed = pool.map(lambda path: _hash_file(path, stop), (path for _, path in chosen))
+            bar = tqdm(hashed, "hashing images", len(chosen), unit="image", delay=2, disable=None, leave=False)
+            for (name, path), (content, stat, trouble) in zip(chosen, bar, strict=True):
+                stats[path] = stat
+                digest.update(os.fsencode(name) + b"\0" + content)
+                unreadable += [f"{path!r} ({trouble})"] if trouble else []
+        except BaseException:  # as ^C: else the pool would hash all that is left
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    if unreadable:
+        more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+        print(f"warning: an image cannot be hashed: {unreadable[0]}{more}; replace or remove it", file=sys.stderr)
     return f"{len(chosen)}-of-{num_images}-{digest.hexdigest()[:DIGITS]}", stats
 
 
@@ -70,11 +85,20 @@ def _sample(listing: ImageListing, num_images: int) -> Iterator[tuple[str, str]]
             yield os.path.join(listing.folder.name, name), os.path.join(root, name)
 
 
-def _hash_file(path: str) -> tuple[bytes, list[int]]:
-    """SHA-256 of a file, and its file_stat from before: what is written to it meanwhile makes that one old."""
+def _hash_file(path: str, stop: threading.Event) -> tuple[bytes, list[int], str]:
+    """SHA-256 of a file, its file_stat from before, and why it is UNREADABLE or ''.
+
+    What is written to the file meanwhile makes the file_stat old. stop: the file is read no further once it is set.
+    """
     stat = file_stat(path)
+    digest, num_bytes = hashlib.sha256(), 0
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").digest(), stat
-    except OSError:
-        return UNREADABLE, stat
+        with open_regular_file(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_IMAGE_BYTES:
+                return UNREADABLE, stat, f"it has {stat[0]} bytes, more than an image, {MAX_IMAGE_BYTES}"
+            while num_bytes <= MAX_IMAGE_BYTES and not stop.is_set() and (content := file.read(READ_BYTES)):
+                digest.update(content)
+                num_bytes += len(content)
+        return digest.digest(), stat, ""
+    except OSError as error:
+        return UNREADABLE, stat, str(error.strerror)

@@ -94,7 +94,7 @@ class StrategyFacts:
     """What has to be known of a strategy before torch is imported.
 
     A script says it in a constant, `FACTS = StrategyFacts(...)`, with literal arguments, which
-    scripts.runner.preflight reads without importing the script. A script without FACTS has the defaults.
+    scripts.strategies.strategy_list.strategy_facts reads without importing the script. A script without FACTS has the defaults.
 
     mixed_precision: the strategy is about mixed precision and scales gradients: where fp32, the default, is requested,
         it runs what `auto` stands for.

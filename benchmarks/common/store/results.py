@@ -28,6 +28,15 @@ STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
 MAX_TABLE_BYTES = 2**32  # of a table that is read
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+LARGEST_NUMBER = 1e18
+LONGEST_WORD = 10_000  # characters of a setting
+SETTINGS_COLUMNS = ("asked", "met")
+COUNTED = (
+    *("schema", "repeat", "position", "wall_s", "image_size", "global_batch", "batch_per_device", "world_size"),
+    *("nodes", "threads_per_rank", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "acc1", "acc5"),
+    *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
+)
+LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank", "num_cores", "world_size")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -181,8 +190,8 @@ def read_table(results: Path, table: str) -> "pandas.DataFrame":
 
     Numbers are numbers; other columns are text, without the mark of `format_cell`, '' where empty. A line that is
     not whole is skipped. For that, and for an unknown status, a warning goes to stderr. Sets of older schemas lack
-    columns and still read. A missing file is an empty table. Raises UserError where lines end in carriage returns or a
-    column is there twice, and OSError for what is no regular file or too large.
+    columns and still read. A missing file is an empty table. Raises UserError where lines end in carriage returns, a
+    column is there twice, or a cell has what no run writes, and OSError for what is no regular file or too large.
     """
     return read_numbered_table(results, table)[0]
 
@@ -209,11 +218,50 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
             frame[name] = frame[name].fillna("").astype(str).map(unguard_cell).map(without_controls)
         else:
             frame[name] = pandas.to_numeric(frame[name], errors="coerce")
+    _refuse_strange(path, frame, numbers)
     if table == "runs":
         for number, status in zip(numbers, frame.status, strict=True):
             if status not in (*STATUSES, WARM_UP):
                 _warn(path, number, f"has the unknown status {status!a}; the run counts as not ok")
     return frame, numbers
+
+
+def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -> None:
+    """Raises UserError for a cell with what no run writes: it names the file, the line and the column.
+
+    Numbers are finite and below LARGEST_NUMBER, but for losses, and measured ones such as `seconds`, which are skipped
+    where they are not plausible. The settings are words, numbers and lists of numbers.
+    """
+    for name in [name for name in COUNTED if name in frame]:
+        for number, value in zip(numbers, frame[name], strict=True):
+            if abs(value) > LARGEST_NUMBER:
+                raise UserError(f"{path}, line {number}, column {name}: {value:g} is no number that a run has")
+    for name in [name for name in SETTINGS_COLUMNS if name in frame]:
+        for number, text in zip(numbers, frame[name], strict=True):
+            if what := _strange_setting(text):
+                raise UserError(f"{path}, line {number}, column {name}: {without_controls(what)[:200]}")
+
+
+def _strange_setting(text: str) -> str:
+    """What no run writes into a half of its settings, such as "device is {}"; '' where all is of the right kind."""
+    try:
+        half = json.loads(text or "{}")
+    except (ValueError, RecursionError):  # such a row is left out, and a remark says so
+        return ""
+    for name, value in half.items() if isinstance(half, dict) else ():
+        if name in LISTS:
+            good = isinstance(value, list) and all(_is_number(each) for each in value)
+        elif name in NUMBERS:
+            good = _is_number(value) or value in ("auto", "")
+        else:
+            good = value is None or _is_number(value) or (isinstance(value, str) and len(value) <= LONGEST_WORD)
+        if not good:
+            return f"{name} is {value!r}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER
 
 
 def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:

@@ -1,15 +1,17 @@
 """The folder of one run, RESULTS/logs/<run_id>/: its files, and who reads and writes them.
 
-    settings.json      the requested half of the settings (by the plan), and the resolved half (by the launcher); see
-                       common/config/settings.py
+    settings.json      the requested half of the settings (by the plan), and the resolved half (by the supervisor, with
+                       the row); see common/config/settings.py
     config.yaml        the requested configuration, `auto` as it stands, as differences from the defaults: what the
                        script reads
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
-    unrecorded         exists until the run's row is in runs.csv; the supervisor keeps it locked. As JSON, it holds the
-                       columns of the row that were known before the start
+    unrecorded         exists from before the launcher starts until the run's row is in runs.csv. The supervisor keeps
+                       it locked, and writes into it, as JSON, the columns of the row that it knows: at the start, and
+                       again at the end. Who finds it without a lock writes the row (record_lost_runs in schedule.py)
     queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
-    summary.json       the row, the resolved half and the wall clock of the reporting rank
+    summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half, and its wall
+                       clock. The supervisor makes the row from it
     stop-<rank>        in a run that was asked to stop: a symbolic link to the number of steps that the rank has begun
     stop-at            a symbolic link to the number of steps after which all ranks stop, or to -1: they did not agree
     cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
@@ -93,7 +95,7 @@ class RunFolder:
         return settings
 
     def add_resolved(self, resolved: Half) -> None:
-        """Add the half that only the run knows. Raises UserError as `settings` does."""
+        """Add the resolved half, whole; write_row of the supervisor calls it. Raises UserError as `settings` does."""
         write_json(self.path / "settings.json", self.settings() | {"met": resolved})
 
     def has_settings(self) -> bool:

@@ -14,6 +14,7 @@ from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
+NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand, such as those of a cluster's nodes
 MAX_DIGITS = 9  # more than any machine has of anything
 CONTROL_GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -45,7 +46,7 @@ def min_compute_capability() -> tuple[int, int] | None:
     """
     if not num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
         return None
-    return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=(9, 0))
+    return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=NEWEST_CAPABILITY)
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:

@@ -9,7 +9,7 @@ is started by hand, that variable is empty. Needs no torch.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 VARIABLES = {
     "strategies": "STRATEGIES",
@@ -53,6 +53,12 @@ MORE_VARIABLES = {"measure": "MEASURE"}
 TYPED_OPTIONS = "TYPED_OPTIONS"
 OPTION_OF = {variable: name for name, variable in (VARIABLES | MORE_VARIABLES).items()}
 AFTER_DASHES = "the words after --"
+
+
+def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line before the first `--`, and those after it."""
+    at = [*words, "--"].index("--")
+    return [*words[:at]], [*words[at + 1 :]]
 
 
 def remember_options(names: Iterable[str]) -> None:

@@ -52,8 +52,11 @@ class Strategy:
 
     config: resolved, as start_rank returns it. model: the bare model, without a wrapper. criterion: the module that
     `step` calls for the loss. predict: called equally often on every rank; None: the model. devices: all that this rank
-    computes on; empty: the context's. columns: of runs.csv, and of the run's settings, that only the script knows (see
-    Record.finish). shut_down: leaves the process group, once all ranks are done.
+    computes on; empty: the context's. shut_down: leaves the process group, once all ranks are done.
+
+    columns: more of the resolved settings, which only the script knows, such as the size of DDP's buckets. Runs that
+    differ in one are not pooled, unless NOT_COMPARED has it. Where runs.csv has a column of that name, the value is
+    there, too. None empties that column, and is no setting (Record.finish).
     """
 
     config: Config
