@@ -15,6 +15,7 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.common.config.config import FIELDS
 from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
 from benchmarks.common.system.errors import UserError
@@ -36,7 +37,7 @@ COUNTED = (
     *("nodes", "threads_per_rank", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "acc1", "acc5"),
     *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
 )
-LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank", "num_cores", "world_size")
+LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -253,11 +254,16 @@ def _strange_setting(text: str) -> str:
             good = isinstance(value, list) and all(_is_number(each) for each in value)
         elif name in NUMBERS:
             good = _is_number(value) or value in ("auto", "")
-        else:
-            good = value is None or _is_number(value) or (isinstance(value, str) and len(value) <= LONGEST_WORD)
+        else:  # a newer suite may have other fields with lists
+            known = name in FIELDS or name in TABLES["runs"]
+            good = all(_is_word(each) for each in (value if isinstance(value, list) and not known else [value]))
         if not good:
             return f"{name} is {value!r}"
     return ""
+
+
+def _is_word(value: object) -> bool:
+    return value is None or _is_number(value) or (isinstance(value, str) and len(value) <= LONGEST_WORD)
 
 
 def _is_number(value: object) -> bool:
