@@ -550,9 +550,11 @@ def test_cuda_graphs_pass_where_they_were_replayed(tmp_path, skips, status):
 
 def test_energy_is_skipped_without_a_counter_and_failed_on_a_gpu(tmp_path):
     assert verdicts.energy_measured(ended(tmp_path, ROW)).status == "failed"
-    (tmp_path / "2").mkdir()
+    mig_slice = ROW | {"device_name": "NVIDIA A100-SXM4-40GB MIG 3g.20gb"}
+    for name in "234":
+        (tmp_path / name).mkdir()
+    assert verdicts.energy_measured(ended(tmp_path / "4", mig_slice)).status == "skipped"
     assert verdicts.energy_measured(ended(tmp_path / "2", ROW | {"device": "cpu"}, on_gpu=False)).status == "skipped"
-    (tmp_path / "3").mkdir()
     assert (
         "0.25 J an image" in verdicts.energy_measured(ended(tmp_path / "3", ROW | {"energy_j_per_image": 0.25})).words
     )
