@@ -10,7 +10,8 @@ import subprocess
 import pytest
 from support import ROOT, SYNTHETIC_YAML, environment
 
-from benchmarks.common.system.options_as_typed import VARIABLES, option_as_typed, remember_options
+from benchmarks.common.config.config import load_config
+from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, VARIABLES, option_as_typed, remember_options
 from scripts.commands.command_table import COMMANDS
 from scripts.commands.run_command import options_class, typed_names
 
@@ -94,3 +95,11 @@ def test_no_message_has_a_variable_by_name():
         if NAMED.search(text)
     }
     assert found == set()
+
+
+def test_a_misspelt_field_names_the_command_that_lists_all(monkeypatch, capsys):
+    """Protects the reader from the help of ./bench, which lists no fields."""
+    monkeypatch.setenv(TYPED_OPTIONS, "-- repeats")
+    with pytest.raises(SystemExit) as stopped:
+        load_config(["--globl-batch", "3"])
+    assert stopped.value.code == 2 and "run ./bench flags --help" in capsys.readouterr().err

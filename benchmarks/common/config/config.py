@@ -16,6 +16,7 @@ import tyro
 
 from benchmarks.common.config.yaml_file import read_values
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import TYPED_OPTIONS
 
 Arch = Literal[
     "resnet18",
@@ -218,7 +219,9 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
         name: 0 for name, value in _one_batch(set_flags, "the command line").items() if not value
     }
     base = dataclasses.replace(base, **replaced)
-    config = tyro.cli(Config, args=args, default=base, description=description)
+    # what tyro names for more help
+    prog = "./bench flags" if os.environ.get(TYPED_OPTIONS) else None
+    config = tyro.cli(Config, prog=prog, args=args, default=base, description=description)
     _check_ranges(config)
     for name, values in allowed.items():
         if getattr(config, name) not in values:
