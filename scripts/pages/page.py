@@ -90,12 +90,18 @@ def describe_error_rate(results: ResultSet) -> str:
         "or in studies, each with 95 % of its own and not corrected for the others"
     )
     if not results.baseline_labels:
-        return f"All comparisons here are {exploratory}; at most {whole} % of such pages err." if others else ""
+        return (
+            f"All comparisons here are {exploratory}. Over all families, at most {whole} % of such pages err."
+            if others
+            else ""
+        )
     main = (
         f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of "
         "pages show a difference there."
     )
-    return f"{main} The rest is {exploratory}; with it, at most {whole} % of such pages err." if others else main
+    return (
+        f"{main} The rest is {exploratory}. Over all families, at most {whole} % of such pages err." if others else main
+    )
 
 
 def paper_figures(results: ResultSet) -> dict[str, Figure]:

@@ -28,7 +28,7 @@ MAY_DIFFER_FROM_PROOF = {
     "threads_per_rank": "threads",
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
-EXCEPTIONS = "; but for "  # what did differ and may follows
+EXCEPTIONS = "; the proof differs in "  # what may differ, and did, follows
 NOT_YET = "no proof yet: ./bench verify"
 UNKNOWN = "no proof: the settings are unknown"
 

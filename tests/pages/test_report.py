@@ -149,7 +149,7 @@ def test_the_headline_says_what_the_intervals_say(written):
     assert "(paired by round, Student's t, Sidak over 3 pairs)" in markdown and "Sidak over 6 pairs" in markdown
     reported = "The rest is exploratory: 2 families of comparisons with the highest mean or in studies"
     assert (
-        "where all is equal, at most 5 % of pages" in markdown and "with it, at most 15 % of such pages err" in markdown
+        "where all is equal, at most 5 % of pages" in markdown and "Over all families, at most 15 % of such pages err" in markdown
     )
     assert reported in markdown and reported in " ".join(Page(html).texts)
     assert "simulated sets of 5 rounds with this set's own covariance" in markdown
@@ -246,8 +246,8 @@ def test_the_table_has_the_measured_numbers(written):
     ddp, group = rows["ddp"], next(group for group in results.groups if group.label == "ddp")
     assert ddp["images/s"] == f"{group.throughput.value:.1f} [{group.throughput.low:.1f}, {group.throughput.high:.1f}]"
     assert ddp["MFU %"] == f"{100 * group.throughput.value * 1e9 / (2 * 0.2e12):.1f}", "of a peak measured once"
-    assert ddp["same update?"] == "yes: within 1.2e-07 (tolerance 1.0e-06); but for length"
-    assert rows["single"]["same update?"] == "yes: bit-identical; but for length"
+    assert ddp["same update?"] == "yes: within 1.2e-07 (tolerance 1.0e-06); the proof differs in length"
+    assert rows["single"]["same update?"] == "yes: bit-identical; the proof differs in length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
     assert rows["apex_ddp"]["same update?"] == "skipped"
     assert rows["horovod_ddp"]["same update?"] == "no proof yet: ./bench verify"

@@ -35,12 +35,12 @@ def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
     runs = {"runs": {"split_size": 4}, "runs_met": SHAPE | {"num_microbatches": 8}}
     assert cell(tmp_path / "a", proof=LENGTH, **runs) == "no proof of these settings: split_size"
     same = {"proof": LENGTH | {"split_size": 4}, "met": {"num_microbatches": 8}}
-    assert cell(tmp_path / "b", **same, **runs) == "yes: bit-identical; but for length"
+    assert cell(tmp_path / "b", **same, **runs) == "yes: bit-identical; the proof differs in length"
 
 
 def test_what_may_differ_is_named(tmp_path):
     proof = LENGTH | {"threads_per_rank": 2}
-    text = "yes: bit-identical; but for threads, length"
+    text = "yes: bit-identical; the proof differs in threads, length"
     assert cell(tmp_path / "a", proof=proof, met={"threads_per_rank": 2}) == text
     assert cell(tmp_path / "b", proof={}) == "yes: bit-identical"
     within = {"bit_identical": False, "max_relative_difference": 1.2e-7, "tolerance": 1e-6}
@@ -82,7 +82,7 @@ MACHINE = {"host": "a", "kernel": "6.1", "num_cores": 2, "cpu_capability": "AVX5
 def test_a_proof_covers_another_host_but_no_other_kernels(tmp_path, name):
     """Protects a proof that was made on another node: what computes is the same there. A proof from before these were
     recorded covers, too."""
-    covered = "yes: bit-identical; but for length"
+    covered = "yes: bit-identical; the proof differs in length"
     assert cell(tmp_path / "old", proof=LENGTH, runs_met=SHAPE | MACHINE) == covered
     said = cell(tmp_path / "new", proof=LENGTH, met=MACHINE | {name: "other"}, runs_met=SHAPE | MACHINE)
     assert said == (covered if name in ("host", "kernel", "num_cores") else f"no proof of these settings: {name}")
@@ -102,7 +102,10 @@ def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
         ],
     )
     (group,) = load_set(tmp_path / "a").groups
-    assert proof_text(group, load_set(tmp_path / "a").table("equivalence")) == "yes: bit-identical; but for length"
+    assert (
+        proof_text(group, load_set(tmp_path / "a").table("equivalence"))
+        == "yes: bit-identical; the proof differs in length"
+    )
 
 
 def test_without_a_proof_it_says_what_to_do(tmp_path):

@@ -136,7 +136,7 @@ RUNS = (
     Column(
         "steal_pct",
         "number",
-        "the share of the cores' time that the hypervisor gave to other guests; if it is large, use a machine with "
+        "the share of the cores' time that the hypervisor gave to other guests; from 1 on, use a machine with "
         "cores of its own",
         "suite",
     ),
