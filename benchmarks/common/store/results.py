@@ -253,12 +253,12 @@ def _strange_setting(text: str) -> str:
         if name in LISTS:
             good = isinstance(value, list) and all(_is_number(each) for each in value)
         elif name in NUMBERS:
-            good = _is_number(value) or value in ("auto", "")
+            good = _is_number(value) or value in (None, "auto", "")
         else:  # a newer suite may have other fields with lists
             known = name in FIELDS or name in TABLES["runs"]
             good = all(_is_word(each) for each in (value if isinstance(value, list) and not known else [value]))
         if not good:
-            return f"{name} is {value!r}"
+            return f"{name} is {value!r}, which is no value of this setting"
     return ""
 
 
