@@ -1,4 +1,4 @@
-"""Samples the machine beside a run, twice a second: GPUs through NVML, CPU, memory and network through psutil.
+"""Samples the machine beside a run, every PERIOD_S: GPUs through NVML, CPU, memory and network through psutil.
 
 Used by scripts/runner/supervisor.py; its rows become telemetry.csv.
 """
@@ -20,9 +20,8 @@ from scripts.runner.co_tenants import CoTenants
 PERIOD_S = 0.5
 SAMPLES_PER_CLOCK = 4  # samples: to read the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-MAX_READING_AGE_S = (
-    1.5  # how far from its moment a GPU's reading stands for its power, where the next reading is missing
-)
+MAX_READING_AGE_S = 3 * PERIOD_S
+"""How far from its moment a GPU's reading stands for its power, where the next reading is missing."""
 MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
 
 
