@@ -337,8 +337,8 @@ def test_no_csv_is_a_traceback_and_no_good_row_is_dropped(tmp_path_factory, data
 
 
 def test_the_power_of_all_gpus_is_summed_where_each_gpu_has_a_moment_of_its_own(tmp_path):
-    """Protects the panels of all GPUs. GPUs with energy counters are read some ms apart, so no two rows of a sample have
-    one t_s. Mutant: rows of one t_s are a sample, which draws a zigzag between the single GPUs."""
+    """Protects the panels of all GPUs. GPUs with energy counters are read some ms apart, so no two rows of a sample
+    have one t_s. Mutant: rows of one t_s are a sample, which draws a zigzag between the single GPUs."""
     folder = write_set(tmp_path / "set", {"ddp": 100.0}, num_repeats=1, device="cuda")
     watts = {"gpu0": [200.0, 210.0, 220.0, 230.0], "gpu1": [300.0, 310.0, None, 330.0]}
     rows = [
