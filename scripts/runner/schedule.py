@@ -99,7 +99,10 @@ def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
 def mark_skipped(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
     """The runs; where a run of an earlier round with the same settings was skipped, another skip is not printed."""
     said = {SKIP_PRINTED: "yes"}
-    return [dataclasses.replace(run, variables=run.variables | said) if run.key[0] in skipped else run for run in runs]
+    return [
+        dataclasses.replace(run, variables=run.variables | said) if run.requested_hash in skipped else run
+        for run in runs
+    ]
 
 
 @dataclasses.dataclass

@@ -59,11 +59,11 @@ def chart_text(left: Sequence[Run], results: Path) -> str:
 def duration_text(left: Sequence[Run], results: Path | None) -> str:
     """How long these runs take, by the last ones with the same requested settings. results: None for a new set."""
     seconds = last_seconds(results)
-    known = [seconds[run.key[0]] for run in left if run.key[0] in seconds]
+    known = [seconds[run.requested_hash] for run in left if run.requested_hash in seconds]
     if not known:
         return "how long they take is not known: no run with these settings was made here before"
     about = f"about {duration(sum(known))}, by the last runs here"
-    num_unknown = len({run.key[0] for run in left if run.key[0] not in seconds})
+    num_unknown = len({run.requested_hash for run in left if run.requested_hash not in seconds})
     if not num_unknown:
         return about
     return f"{about}; without {plural(num_unknown, 'kind')} of run that was not made here before"

@@ -43,7 +43,7 @@ class Sampler(threading.Thread):
         self.stopped = threading.Event()
         self.gpus = _nvml_gpus()
         self.by_counter = {"cpu"}
-        self.guests = CoTenants(
+        self.co_tenants = CoTenants(
             run_dir, itertools.chain(*(_process_ids(gpu) or [] for _, gpu in self.gpus if gpu is not None))
         )
 
@@ -72,7 +72,7 @@ class Sampler(threading.Thread):
             before, joules, then = network, used_j, now
             for n, gpu in found:
                 pids = _process_ids(gpu)
-                others = {"other_processes": None if pids is None else self.guests.count(pids)}
+                others = {"other_processes": None if pids is None else self.co_tenants.count(pids)}
                 row = {"t_s": now - self.began, "device": f"gpu{n}", **others, **_gpu_row(gpu)}
                 if f"gpu{n}" in self.by_counter:
                     earlier, counted[n] = counted[n], _gpu_energy(gpu)

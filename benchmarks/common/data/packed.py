@@ -161,7 +161,7 @@ def pack_path(config: Config, part: str) -> Path:
     return Path(folder) / config.pack / f"{part}.safetensors"
 
 
-def contents_of_packs(config: Config) -> str:
+def source_contents_of_packs(config: Config) -> str:
     """The name of the bytes of the images that the packs were made of; '' where they do not say, or are missing."""
     with contextlib.suppress(OSError, DamagedFile):
         contents = map_arrays(pack_path(config, "train"))[0].get("contents", "")
