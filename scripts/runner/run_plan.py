@@ -43,7 +43,7 @@ CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 @dataclasses.dataclass(frozen=True)
 class RunsOfAllRounds:
-    """What the runs of one strategy and one configuration have in common; each round has one of them."""
+    """What the runs of one strategy and one configuration have in common. Each round has one `Run` of it."""
 
     strategy: str
     config: Config

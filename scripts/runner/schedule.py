@@ -92,7 +92,8 @@ def run_planned(
 def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
     """The hashes of the requested settings of those runs that were skipped."""
     rows, keys = read_table(results, "runs"), {run.key for run in runs}
-    skipped = rows[(rows.status == "skipped") & (rows["repeat"] > 0)]  # they have no resolved half, so that this is it
+    # a skipped run has no resolved half, so that its hash is that of the requested half
+    skipped = rows[(rows.status == "skipped") & (rows["repeat"] > 0)]
     return {name for name, number in zip(skipped.settings, skipped["repeat"], strict=True) if (name, number) in keys}
 
 

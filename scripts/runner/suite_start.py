@@ -2,8 +2,8 @@
 
     print(start_text(left, results, variables))
 
-How long is the sum of the last runs on this machine with the same requested settings, in the result sets beside this
-one. Where there is none, the text says so.
+How long is the sum of the last runs on this machine with the same requested settings. They are looked for in the
+MAX_SETS newest result sets in results/ and beside this set. Where there is none, the text says so.
 """
 
 import io
@@ -93,7 +93,7 @@ def last_seconds(results: Path | None) -> dict[str, float]:
 
 
 def _measured_here(folder: Path) -> bool:
-    """Whether a set's environment.json names this kernel and as many cores; True where it names none."""
+    """Whether a set's environment.json names this Linux kernel and as many cores; True where it names none."""
     try:
         facts = json.loads(read_regular_file(folder / "environment.json", ENVIRONMENT_BYTES))
         return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())

@@ -221,7 +221,7 @@ class ResultSet:
 
     @functools.cached_property
     def baseline_label_of(self) -> dict[str, str]:
-        """The label of its baseline, by that of each timed group that has one."""
+        """Label of a group -> label of its baseline, for each timed group that has one."""
         bases = {group.label: self.baseline_of(group) for group in self.timed_groups}
         return {label: base.label for label, base in bases.items() if base}
 

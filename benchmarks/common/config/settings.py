@@ -83,7 +83,7 @@ def seed_of_round(half: Half, round_number: int) -> int | str | None:
 
 
 def drop_not_compared(half: Half) -> Half:
-    """The fields of a half that are compared. Where the rounds take the seeds of a list in turn, the list is."""
+    """A half without the fields of NOT_COMPARED. Where the rounds take the seeds of a list in turn, the list stays."""
     return {
         name: value
         for name, value in half.items()

@@ -6,8 +6,9 @@
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
 block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a drift nor what
-a run leaves behind is in the ratio. After each block sequential.py beside this says whether another is needed: the
-error rate holds however often it looks, and where rounds follow one another. REPEATS is the most rounds (20);
+a run leaves behind is in the ratio. After each round sequential.py beside this says whether another is needed. It says
+no after a block at the earliest, from six rounds on, or after the most rounds. The error rate holds however often it
+looks, and where rounds follow one another. REPEATS is the most rounds (20);
 BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared and found to
 RESULTS/ab.json. PLAN=yes starts nothing.
 
