@@ -24,7 +24,7 @@ def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
     """
     groups = {group.label: group for group in results.compared_groups}
     spreads = rounds_needed.ratio_spreads(
-        {name: group.sample for name, group in groups.items()}, [*results.baseline_labels.items()]
+        {name: group.sample for name, group in groups.items()}, [*results.baseline_label_of.items()]
     )
     logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.run_windows] for name, group in groups.items()}
     of_windows = {name: numpy.mean([each.var(ddof=1) for each in runs]) for name, runs in logs.items()}

@@ -8,7 +8,7 @@ from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_co
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import plural, printable
 
-# device, column, title, factor, how the devices of one moment become one value
+# device, column, title, factor, how the devices of one sample become one value
 TELEMETRY = (
     ("cpu", "util_pct", "CPU, % of all cores", 1, "mean"),
     ("cpu", "memory_used_mb", "host memory, GB", 1e-3, "mean"),
@@ -73,17 +73,25 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
         frameon=False,
         handlelength=4,
     )
-    footnote(figure, ["sampled twice a second beside each run, the whole machine; thick with markers: the first run."])
+    footnote(figure, ["sampled beside each run, the whole machine; thick with markers: the first run."])
     return figure
 
 
 def _series(samples: pandas.DataFrame, group: RunGroup, panel: tuple) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-    """(seconds, values) of each ok run for a panel of TELEMETRY."""
+    """(seconds, values) of each ok run for a panel of TELEMETRY.
+
+    GPUs are read one after the other, and each with an energy counter has a t_s of its own. So the first rows of all
+    devices are one sample, the second rows another. A sum leaves out samples in which one device gave no value.
+    """
     device, column, _, factor, how = panel
-    mine = samples[samples.device.str.startswith(device) & samples[column].notna() & samples.t_s.notna()]
+    mine = samples[samples.device.str.startswith(device) & samples.t_s.notna()]
     found = []
     for run_id in group.ok.run_id:
-        line = mine[mine.run_id == run_id].groupby("t_s")[column].agg(how)
-        if len(line) > 1 and factor * line.max() > LEAST_SHOWN:
-            found.append((line.index.to_numpy(float), factor * line.to_numpy(float)))
+        of_run = mine[mine.run_id == run_id].sort_values("t_s", kind="stable")
+        of_run = of_run.assign(number=of_run.groupby("device").cumcount())
+        values = of_run.pivot(index="number", columns="device", values=column).dropna(axis=1, how="all")
+        line = (values.sum(axis=1, skipna=False) if how == "sum" else values.mean(axis=1)).dropna()
+        if len(values.columns) and len(line) > 1 and factor * line.max() > LEAST_SHOWN:
+            seconds = of_run.groupby("number").t_s.mean()[line.index]
+            found.append((seconds.to_numpy(float), factor * line.to_numpy(float)))
     return found

@@ -72,7 +72,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     if any(bar.ideal for bar in _all(works)):
         note.append(f"thick mark: ideal, as many times {BASELINE} as there are devices.")
     bases: dict[str, list[str]] = {}
-    for of, to in (pair for results in having for pair in results.baseline_labels.items() if pair[1] != BASELINE):
+    for of, to in (pair for results in having for pair in results.baseline_label_of.items() if pair[1] != BASELINE):
         bases.setdefault(to, []).append(of)
     note += [f"{', '.join(dict.fromkeys(of))}: over {to}." for to, of in bases.items()]
     if without := [results.name for results in sets if results not in having]:

@@ -77,7 +77,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     if faster:
         named, bases = (
             _name(faster, "strategies"),
-            join([*dict.fromkeys(results.baseline_labels[label] for label in faster)]),
+            join([*dict.fromkeys(results.baseline_label_of[label] for label in faster)]),
         )
         rest = "; the highest mean is that of" if best.strategy != BASELINE else ", but was not seen to be faster than"
         return f"{named} {'is' if len(faster) == 1 else 'are'} faster than {bases}{rest} {best.label}"
@@ -179,15 +179,15 @@ def headline(results: ResultSet) -> list[str]:
     if any(over.low is not None for over in (over_best | results.speedups).values()):
         sentences.append(
             f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
-            f"({method_text(len(results.baseline_labels))}), and so are those over the highest mean, which was picked "
-            f"after looking ({method_text(math.comb(len(alike), 2))})."
+            f"({method_text(len(results.baseline_label_of))}), and so are those over the highest mean, which was "
+            f"picked after looking ({method_text(math.comb(len(alike), 2))})."
         )
     return sentences
 
 
 def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
     """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
-    bases, over = results.baseline_labels, results.speedups
+    bases, over = results.baseline_label_of, results.speedups
     compared = [
         f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
     ]

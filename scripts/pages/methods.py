@@ -111,7 +111,7 @@ def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
         return text + "."
     return (
         f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals "
-        f"({method_text(len(results.baseline_labels))})."
+        f"({method_text(len(results.baseline_label_of))})."
     )
 
 

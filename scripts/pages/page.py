@@ -84,12 +84,12 @@ def describe_error_rate(results: ResultSet) -> str:
     sections = load_sections()
     sets = load_study_sets(results, sections)
     others = (len(results.rankable_groups) > 1) + sum(section.families(sets) for section in sections)
-    whole = min(100, 5 * (bool(results.baseline_labels) + others))
+    whole = min(100, 5 * (bool(results.baseline_label_of) + others))
     exploratory = (
         f"exploratory: {others} {'family' if others == 1 else 'families'} of comparisons with the highest mean "
         "or in studies, each with 95 % of its own and not corrected for the others"
     )
-    if not results.baseline_labels:
+    if not results.baseline_label_of:
         return (
             f"All comparisons here are {exploratory}. Over all families, at most {whole} % of such pages err."
             if others
@@ -187,7 +187,9 @@ def make_report(results: ResultSet) -> Report:
         "rows": rows,
         "below": [
             describe_error_rate(results),
-            calibration_text({group.label: group.sample for group in results.compared_groups}, results.baseline_labels),
+            calibration_text(
+                {group.label: group.sample for group in results.compared_groups}, results.baseline_label_of
+            ),
             describe_aa(results),
             describe_top1(results.groups),
             describe_exposed(results.groups, results.table("steps")),

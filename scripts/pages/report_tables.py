@@ -105,7 +105,7 @@ def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
 
 def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, str]:
     proof = row["same update?"].partition(":")[0]
-    is_baseline = group.label in results.baseline_labels.values()
+    is_baseline = group.label in results.baseline_label_of.values()
     return {
         "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "images/s": row["images/s"] or row["status"],

@@ -110,7 +110,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     }  # as step_account.png has it
     exposed = "exposed comm., ms/step ±95%"
     header = ("strategy", "devices", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
-    bases = {*results.baseline_labels.values()}
+    bases = {*results.baseline_label_of.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
     least = pandas.Series([each.smallest_difference for each in over.values()]).max()

@@ -1,6 +1,7 @@
-"""Libraries that set-up left for later, since compiling them takes minutes: built right before the run that needs them.
+"""Libraries that set-up left for later, since compiling them takes minutes: all built right before the first run that
+needs one.
 
-runs = late_builds.put_last(runs)               # the strategies that need such a library come last in their round
+runs = late_builds.put_last(runs)               # strategies that need such a library come last in the first round left
 builds = late_builds.LateBuilds(results, draw, children)   # to be called before each run; nothing is timed meanwhile
 """
 
@@ -63,7 +64,7 @@ def build_now(results: Path, children: SignalForwarder) -> None:
 
 @dataclasses.dataclass
 class LateBuilds:
-    """Builds a library before the first run that needs it, where set-up has left it for later."""
+    """Builds all libraries that set-up has left for later, before the first run that needs one of them."""
 
     results: Path
     draw: Sequence[object]

@@ -40,7 +40,7 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
     added."""
     if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
         return variables.repeats
-    requested = {run.key[0] for run in of_round(1)}
+    requested = {run.requested_hash for run in of_round(1)}
     return max(
         [
             variables.repeats,
@@ -138,7 +138,7 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
     rows, settings, requested = (
         read_table(results, "runs"),
         read_table(results, "settings"),
-        {run.key[0] for run in runs},
+        {run.requested_hash for run in runs},
     )
     rows = rows[rows.settings.isin(settings[settings.asked_hash.isin(requested)].settings)]
     return 0.0 if rows.empty else float(rows.groupby("repeat").wall_s.sum().max())
@@ -195,10 +195,10 @@ def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, Throug
     """
     from scripts.sets.result_set import load_set  # pandas
 
-    requested, found = {run.key[0] for run in runs}, load_set(results)
+    requested, found = {run.requested_hash for run in runs}, load_set(results)
     groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]
     labels = {group.label for group in groups}
-    baselines = {of: to for of, to in found.baseline_labels.items() if {of, to} <= labels}
+    baselines = {of: to for of, to in found.baseline_label_of.items() if {of, to} <= labels}
     compared = {*baselines, *baselines.values()} or labels
     return {group.label: group.sample for group in groups if group.label in compared}, baselines
 

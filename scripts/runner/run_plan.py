@@ -22,7 +22,7 @@ from benchmarks.common.config.config import Config, PackKind, load_config
 from benchmarks.common.config.settings import requested_settings, seed_in_turn, settings_hash
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.packed import contents_of_packs, has_files, open_packs
+from benchmarks.common.data.packed import has_files, open_packs, source_contents_of_packs
 from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -42,8 +42,8 @@ CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSpec:
-    """What the runs of one strategy and one configuration have in common; each round has one of them."""
+class RunsOfAllRounds:
+    """What the runs of one strategy and one configuration have in common. Each round has one `Run` of it."""
 
     strategy: str
     config: Config
@@ -80,16 +80,20 @@ class Run:
     """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
     @functools.cached_property
+    def requested_hash(self) -> str:
+        return settings_hash(self.requested)
+
+    @property
     def key(self) -> tuple[str, int]:
         """What identifies its row: the hash of the requested settings, and the round."""
-        return settings_hash(self.requested), self.round
+        return self.requested_hash, self.round
 
     @property
     def name(self) -> str:
         return self.own_name or self.strategy
 
 
-def make_run(variables: MakeVariables, spec: RunSpec, round_number: int = 1) -> Run:
+def make_run(variables: MakeVariables, spec: RunsOfAllRounds, round_number: int = 1) -> Run:
     """The run of round `round_number`."""
     config = spec.config
     seeds = [config.seed + n for n in range(spec.num_seeds)]
@@ -164,7 +168,7 @@ def images_contents(config: Config) -> str:
     synthetic, or where the packs do not say. Raises UserError without any."""
     if config.loader == "synthetic":
         return ""
-    return contents_of_packs(config) if config.loader == "packed" else _contents(config.data)
+    return source_contents_of_packs(config) if config.loader == "packed" else _contents(config.data)
 
 
 @functools.cache
@@ -182,7 +186,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
     preflight.check_ranks([config], [variables.ranks_here])
     threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
-    specs = [RunSpec(name, config, variables.args, threads) for name in strategies]
+    specs = [RunsOfAllRounds(name, config, variables.args, threads) for name in strategies]
     same = {
         (spec.strategy, spec.config, spec.ranks_here) for spec in specs
     }  # on one GPU a baseline may be there already
@@ -190,19 +194,21 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             specs.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        specs.append(RunSpec(strategy_list.BASELINE, config, variables.args, num_cores))
+        specs.append(RunsOfAllRounds(strategy_list.BASELINE, config, variables.args, num_cores))
     if variables.with_aa:
         again = dataclasses.replace(config, label="again")
-        specs.append(RunSpec(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
+        specs.append(RunsOfAllRounds(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
     return make_runs(variables, specs)
 
 
-def baselines_in_other_precisions(variables: MakeVariables, config: Config, strategies: Sequence[str]) -> list[RunSpec]:
+def baselines_in_other_precisions(
+    variables: MakeVariables, config: Config, strategies: Sequence[str]
+) -> list[RunsOfAllRounds]:
     """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
     threads = machine.threads_per_rank(variables.ranks_here)
     is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
     return [
-        RunSpec(
+        RunsOfAllRounds(
             name,
             dataclasses.replace(config, precision=precision),
             f"{variables.args} --precision {precision}".strip(),
@@ -214,7 +220,7 @@ def baselines_in_other_precisions(variables: MakeVariables, config: Config, stra
     ]
 
 
-def make_runs(variables: MakeVariables, specs: Sequence[RunSpec]) -> list[Run]:
+def make_runs(variables: MakeVariables, specs: Sequence[RunsOfAllRounds]) -> list[Run]:
     """A run of each spec in each round, with as many seeds as the variables say."""
     specs = [dataclasses.replace(spec, num_seeds=variables.num_seeds) for spec in specs]
     return order_rounds(variables, lambda round_number: [make_run(variables, spec, round_number) for spec in specs])
@@ -254,7 +260,7 @@ def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
     for run in runs:
         folder = run.config.checkpoint_dir
         if folder in used_folders:
-            own_folder = f"{folder}-{run.key[0]}"
+            own_folder = f"{folder}-{run.requested_hash}"
             config = dataclasses.replace(run.config, checkpoint_dir=own_folder)
             run = dataclasses.replace(run, config=config, requested=run.requested | {"checkpoint_dir": own_folder})
         separated.append(run)
@@ -339,7 +345,7 @@ def main(strategy: str = "", /) -> None:
         name = strategy_list.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
-        run = make_run(variables, RunSpec(name, config, variables.args), variables.round_number)
+        run = make_run(variables, RunsOfAllRounds(name, config, variables.args), variables.round_number)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:

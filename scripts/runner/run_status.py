@@ -59,7 +59,7 @@ SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, 
 
 @dataclasses.dataclass
 class RunEnd:
-    """How a run's command run_end."""
+    """How the command of a run ended."""
 
     exit_code: int
     wall_s: float
@@ -188,8 +188,8 @@ def first_cause(
     if exit_code == 0:
         return "failed", "ended with exit code 0 but left no result"
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    match_groups = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
-    return "failed", f"exit code {exit_code}: {match_groups[:200]}"
+    error_line = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
+    return "failed", f"exit code {exit_code}: {error_line[:200]}"
 
 
 def is_lost_connection(reason: str) -> bool:

@@ -92,14 +92,18 @@ def run_planned(
 def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
     """The hashes of the requested settings of those runs that were skipped."""
     rows, keys = read_table(results, "runs"), {run.key for run in runs}
-    skipped = rows[(rows.status == "skipped") & (rows["repeat"] > 0)]  # they have no resolved half, so that this is it
+    # a skipped run has no resolved half, so that its hash is that of the requested half
+    skipped = rows[(rows.status == "skipped") & (rows["repeat"] > 0)]
     return {name for name, number in zip(skipped.settings, skipped["repeat"], strict=True) if (name, number) in keys}
 
 
 def mark_skipped(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
     """The runs; where a run of an earlier round with the same settings was skipped, another skip is not printed."""
     said = {SKIP_PRINTED: "yes"}
-    return [dataclasses.replace(run, variables=run.variables | said) if run.key[0] in skipped else run for run in runs]
+    return [
+        dataclasses.replace(run, variables=run.variables | said) if run.requested_hash in skipped else run
+        for run in runs
+    ]
 
 
 @dataclasses.dataclass

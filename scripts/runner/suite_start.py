@@ -2,8 +2,8 @@
 
     print(start_text(left, results, variables))
 
-How long is the sum of the last runs on this machine with the same requested settings, in the result sets beside this
-one. Where there is none, the text says so.
+How long is the sum of the last runs on this machine with the same requested settings. They are looked for in the
+MAX_SETS newest result sets in results/ and beside this set. Where there is none, the text says so.
 """
 
 import io
@@ -59,11 +59,11 @@ def chart_text(left: Sequence[Run], results: Path) -> str:
 def duration_text(left: Sequence[Run], results: Path | None) -> str:
     """How long these runs take, by the last ones with the same requested settings. results: None for a new set."""
     seconds = last_seconds(results)
-    known = [seconds[run.key[0]] for run in left if run.key[0] in seconds]
+    known = [seconds[run.requested_hash] for run in left if run.requested_hash in seconds]
     if not known:
         return "how long they take is not known: no run with these settings was made here before"
     about = f"about {duration(sum(known))}, by the last runs here"
-    num_unknown = len({run.key[0] for run in left if run.key[0] not in seconds})
+    num_unknown = len({run.requested_hash for run in left if run.requested_hash not in seconds})
     if not num_unknown:
         return about
     return f"{about}; without {plural(num_unknown, 'kind')} of run that was not made here before"
@@ -93,7 +93,7 @@ def last_seconds(results: Path | None) -> dict[str, float]:
 
 
 def _measured_here(folder: Path) -> bool:
-    """Whether a set's environment.json names this kernel and as many cores; True where it names none."""
+    """Whether a set's environment.json names this Linux kernel and as many cores; True where it names none."""
     try:
         facts = json.loads(read_regular_file(folder / "environment.json", ENVIRONMENT_BYTES))
         return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())

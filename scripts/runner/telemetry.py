@@ -1,4 +1,4 @@
-"""Samples the machine beside a run, twice a second: GPUs through NVML, CPU, memory and network through psutil.
+"""Samples the machine beside a run, every PERIOD_S: GPUs through NVML, CPU, memory and network through psutil.
 
 Used by scripts/runner/supervisor.py; its rows become telemetry.csv.
 """
@@ -20,9 +20,8 @@ from scripts.runner.co_tenants import CoTenants
 PERIOD_S = 0.5
 SAMPLES_PER_CLOCK = 4  # samples: to read the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-MAX_READING_AGE_S = (
-    1.5  # how far from its moment a GPU's reading stands for its power, where the next reading is missing
-)
+MAX_READING_AGE_S = 3 * PERIOD_S
+"""How far from its moment a GPU's reading stands for its power, where the next reading is missing."""
 MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
 
 
@@ -44,7 +43,7 @@ class Sampler(threading.Thread):
         self.stopped = threading.Event()
         self.gpus = _nvml_gpus()
         self.by_counter = {"cpu"}
-        self.guests = CoTenants(
+        self.co_tenants = CoTenants(
             run_dir, itertools.chain(*(_process_ids(gpu) or [] for _, gpu in self.gpus if gpu is not None))
         )
 
@@ -73,7 +72,7 @@ class Sampler(threading.Thread):
             before, joules, then = network, used_j, now
             for n, gpu in found:
                 pids = _process_ids(gpu)
-                others = {"other_processes": None if pids is None else self.guests.count(pids)}
+                others = {"other_processes": None if pids is None else self.co_tenants.count(pids)}
                 row = {"t_s": now - self.began, "device": f"gpu{n}", **others, **_gpu_row(gpu)}
                 if f"gpu{n}" in self.by_counter:
                     earlier, counted[n] = counted[n], _gpu_energy(gpu)

@@ -242,7 +242,7 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     else:
         bases = {label: results.baseline_of(group) for label, group in groups.items()}
         singles = {base.label for base in bases.values() if base}
-        found = {(of, results.baseline_labels[of]): over for of, over in results.speedups.items()}
+        found = {(of, results.baseline_label_of[of]): over for of, over in results.speedups.items()}
         fastest, over_it = ratios_to_fastest({group.label: group.sample for group in results.rankable_groups})
         # a pair with the baseline is in its family, and has one interval
         found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}

@@ -17,7 +17,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import NOT_COMPARED, READERS, SOURCE_FIELDS, compared_fields
+from benchmarks.common.config.settings import NOT_COMPARED, READERS, SOURCE_FIELDS, drop_not_compared
 from benchmarks.common.dist.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
@@ -69,10 +69,10 @@ class Identity:
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
         """Every field that separates runs. A resolved field that was also requested ends in RESOLVED_SUFFIX."""
-        strategy, resolved = str(self.requested.get("strategy", "")), compared_fields(self.resolved)
+        strategy, resolved = str(self.requested.get("strategy", "")), drop_not_compared(self.resolved)
         requested = {
             name: resolved.get(name, value) if value == AUTO else value
-            for name, value in compared_fields(self.requested).items()
+            for name, value in drop_not_compared(self.requested).items()
             if separates_runs(name, strategy)
         }
         if not self.recorded:  # the values in the file are not known, so that its name is all there is
@@ -192,7 +192,7 @@ def same_request(one: Identity, other: Identity, but: Collection[str] = ()) -> b
     """Whether two groups have the same requested settings, but for the strategy, a label and these fields."""
     left_out = {"strategy", LABEL, *but}
     halves = (
-        {name: value for name, value in compared_fields(each.requested).items() if name not in left_out}
+        {name: value for name, value in drop_not_compared(each.requested).items() if name not in left_out}
         for each in (one, other)
     )
     return _as_json(next(halves)) == _as_json(next(halves))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas
 
-from benchmarks.common.config.settings import SCHEMA, compared_fields
+from benchmarks.common.config.settings import SCHEMA, drop_not_compared
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
@@ -63,7 +63,10 @@ def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], se
 
 def counted_settings(identity: Identity) -> str:
     """The compared fields of both halves as JSON: equal text for equal settings."""
-    return json.dumps([compared_fields(identity.requested), compared_fields(identity.resolved)], sort_keys=True)
+    return json.dumps(
+        [drop_not_compared(identity.requested), drop_not_compared(identity.resolved)],
+        sort_keys=True,
+    )
 
 
 def read_identity(asked: str, met: str) -> Identity | None:

@@ -220,15 +220,15 @@ class ResultSet:
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 
     @functools.cached_property
-    def baseline_labels(self) -> dict[str, str]:
-        """The label of its baseline, by that of each timed group that has one."""
+    def baseline_label_of(self) -> dict[str, str]:
+        """Label of a group -> label of its baseline, for each timed group that has one."""
         bases = {group.label: self.baseline_of(group) for group in self.timed_groups}
         return {label: base.label for label, base in bases.items() if base}
 
     @functools.cached_property
     def compared_groups(self) -> list[RunGroup]:
         """The timed groups that have a baseline, or are one."""
-        labels = {*self.baseline_labels, *self.baseline_labels.values()}
+        labels = {*self.baseline_label_of, *self.baseline_label_of.values()}
         return [group for group in self.groups if group.label in labels]
 
     @functools.cached_property
@@ -238,7 +238,7 @@ class ResultSet:
         Every table, chart and sentence takes it from here, so that a pair has one interval.
         """
         return ratios_to_own_baselines(
-            {group.label: group.sample for group in self.compared_groups}, self.baseline_labels
+            {group.label: group.sample for group in self.compared_groups}, self.baseline_label_of
         )
 
 

@@ -99,7 +99,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     results.refuse_contradictions()
     timed = results.timed_groups
     samples = {group.label: group.sample for group in results.compared_groups or timed}
-    pairs = [*results.baseline_labels.items()] or [*itertools.combinations(samples, 2)]
+    pairs = [*results.baseline_label_of.items()] or [*itertools.combinations(samples, 2)]
     spreads = ratio_spreads(samples, pairs)
     if not spreads:
         remedy = f"./bench run --repeats {MIN_ROUNDS}"

@@ -35,7 +35,7 @@ METHOD = "paired by round, Student's t, Sidak"
 @dataclasses.dataclass(frozen=True)
 class ThroughputSample:
     """The runs of one strategy: logarithm of throughput [num_runs], the round that each was part of, and its session
-    (scripts/sets/sessions.py); () where all were of one."""
+    (scripts/sets/sessions.py); () where all were of one session."""
 
     log_throughputs: numpy.ndarray
     rounds: Sequence[float]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.families import ThroughputSample, log_table
+from scripts.stats.families import ThroughputSample
 from scripts.stats.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
@@ -60,19 +60,23 @@ def ratios_between_days(
     """Throughput in B over that in A of each strategy in both, with simultaneous 95 % intervals.
 
     The days are one comparison, whatever the number of strategies, and have half of the 5 %; the runs, paired by the
-    numbers of their rounds, have the other half. day: None where it is unknown, which allows no verdict.
+    numbers of their rounds, have the other half. Rounds of one number have one order of strategies
+    (scripts/runner/round_order.py), so what the place in a round does cancels. A round that one set lacks is left out.
+    day: None where it is unknown, which allows no verdict.
     """
     names = [name for name in a if name in b]
     return {name: _between(a[name], b[name], day, len(names)) for name in names}
 
 
 def _between(a: ThroughputSample, b: ThroughputSample, day: DaySpread | None, num_compared: int) -> RatioEstimate:
-    first, second = (log_table({"": each})[0] for each in (a, b))
-    num_rounds = min(len(first), len(second))
+    first, second = (dataclasses.replace(each, sessions=()).by_round() for each in (a, b))  # of one number: their mean
+    in_both = sorted(first.keys() & second.keys())
+    num_rounds = len(in_both)
     if day is None or num_rounds < MIN_ROUNDS:
-        why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT if num_rounds < 2 else FEW_ROUNDS
+        is_single = min(len(first), len(second)) < 2
+        why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT if is_single else FEW_ROUNDS
         return no_verdict(b.log_throughputs.mean() - a.log_throughputs.mean(), why)
-    differences = second[:num_rounds] - first[:num_rounds]
+    differences = numpy.array([second[key] - first[key] for key in in_both])
     error = float(differences.std(ddof=1) / math.sqrt(num_rounds))
     level = (1 + CONFIDENCE) / 2
     of_days = sidak_critical_value(1, min(day.df, 1e9), level) * math.sqrt(2) * day.sd

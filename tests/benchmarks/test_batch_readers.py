@@ -68,7 +68,7 @@ class StreamLog:
 
         self.current = Stream(DEVICE, "of steps")
         patch.setattr(torch.cuda, "Stream", Stream)
-        patch.setattr(batch_readers, "copy_stream", functools.cache(batch_readers.copy_stream.__wrapped__))
+        patch.setattr(batch_readers, "loader_stream", functools.cache(batch_readers.loader_stream.__wrapped__))
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)

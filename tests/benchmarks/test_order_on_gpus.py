@@ -74,7 +74,7 @@ def train_in_order(patch, what: str, prefetch: int = 1, late: bool = False) -> O
     see_gpus(patch, num_gpus)
     put_cuda(patch, order, num_gpus)
     patch.setattr(batch_readers, "ThreadPoolExecutor", executor(late))
-    patch.setattr(batch_readers, "copy_stream", functools.cache(batch_readers.copy_stream.__wrapped__))
+    patch.setattr(batch_readers, "loader_stream", functools.cache(batch_readers.loader_stream.__wrapped__))
 
     class Checked(Clock):
         def start(self) -> None:

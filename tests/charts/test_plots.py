@@ -20,6 +20,7 @@ from scripts.charts import plot as plot_results
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import axis_limits
 from scripts.charts.plot import PlotOptions, draw, main, run_command_line, summary_table
+from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import Estimate
 
@@ -333,3 +334,25 @@ def test_no_csv_is_a_traceback_and_no_good_row_is_dropped(tmp_path_factory, data
         if figure:
             figure.savefig(folder / "chart.svg")
             assert chart is throughput.speedup_chart or "ddp" in svg_text(folder / "chart.svg")
+
+
+def test_the_power_of_all_gpus_is_summed_where_each_gpu_has_a_moment_of_its_own(tmp_path):
+    """Protects the panels of all GPUs. GPUs with energy counters are read some ms apart, so no two rows of a sample
+    have one t_s. Mutant: rows of one t_s are a sample, which draws a zigzag between the single GPUs."""
+    folder = write_set(tmp_path / "set", {"ddp": 100.0}, num_repeats=1, device="cuda")
+    watts = {"gpu0": [200.0, 210.0, 220.0, 230.0], "gpu1": [300.0, 310.0, None, 330.0]}
+    rows = [
+        {"run_id": "1-ddp", "t_s": 0.5 * (n + 1) + 0.0023 * place, "device": device, "power_w": watts[device][n]}
+        | {"memory_used_mb": 4000.0, "util_pct": 80.0 + 10 * place}
+        for n in range(4)
+        for place, device in enumerate(watts)
+    ]
+    append_rows(folder, "telemetry", rows)
+    figure = telemetry_chart([load_set(folder)])
+    drawn = {axes.get_title("left"): axes.lines[0] for axes in figure.axes if axes.lines}
+    power, memory, use = (
+        drawn[title] for title in ("power, W, all GPUs", "GPU memory, GB, all GPUs", "GPU, %, mean of GPUs")
+    )
+    assert power.get_ydata().tolist() == [500.0, 520.0, 560.0]  # the third sample lacks a GPU
+    assert power.get_xdata() == pytest.approx([0.50115, 1.00115, 2.00115])
+    assert memory.get_ydata().tolist() == [8.0] * 4 and use.get_ydata().tolist() == [85.0] * 4

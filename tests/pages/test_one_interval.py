@@ -21,7 +21,7 @@ from scripts.strategies.strategy_list import BASELINE
 PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])
 TIMED = PUBLISHED_SET.timed_groups
 FASTEST = max(PUBLISHED_SET.rankable_groups, key=lambda group: group.sample.log_throughputs.mean()).label
-BASES = PUBLISHED_SET.baseline_labels
+BASES = PUBLISHED_SET.baseline_label_of
 SAMPLES = {group.label: group.sample for group in TIMED if group.label in {*BASES, *BASES.values()}}
 # of those over BASELINE itself, and not over one in another precision
 STRATEGY = max(

@@ -404,7 +404,7 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables,
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = read_table(results, "runs").to_dict("records")
     assert (row["status"], row["run_id"], row["commit"]) == ("ok", folder.run_id, "")  # the copy is in no repository
-    assert read_table(results, "settings").asked_hash.item() == run.key[0]
+    assert read_table(results, "settings").asked_hash.item() == run.requested_hash
     assert not (checkout / "results").exists()
 
 

@@ -264,7 +264,7 @@ def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(make_variables, tm
     results = tmp_path / "a set"
     runs = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=4, SEEDS=3, ARGS="--seed 5"))
     assert [run.config.seed for run in runs] == [5, 6, 7, 5] == [run.requested["seed"] for run in runs]
-    assert len({run.key[0] for run in runs}) == 1
+    assert len({run.requested_hash for run in runs}) == 1
     for run in runs:
         finish(
             [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed

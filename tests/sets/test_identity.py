@@ -9,7 +9,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import READERS, requested_settings
 from scripts.sets.identity import Identity, separates_runs
 
-REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, data="4-40-23-abc")
+REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")
 RESOLVED = {
     "device": "cpu",
     "precision": "fp32",

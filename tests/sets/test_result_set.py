@@ -422,7 +422,7 @@ def test_an_a_a_comparison_is_of_the_baseline_and_no_baseline_itself(tmp_path):
     that does not separate; one that makes a baseline; one that is ranked."""
     results = aa_set(tmp_path / "same", (101.0, 100.5, 101.5, 99.5, 98.5))
     assert [group.label for group in results.groups] == ["single", "single, again", "ddp"]
-    assert results.baseline_labels == {"single, again": "single", "ddp": "single"}
+    assert results.baseline_label_of == {"single, again": "single", "ddp": "single"}
     assert [group.label for group in results.rankable_groups] == ["single", "ddp"]
     assert [*results.aa_comparisons] == ["single, again"] and [*results.strategy_speedups] == ["ddp"]
     assert "no difference was seen, and there is none" in describe_aa(results)

@@ -59,3 +59,16 @@ def test_few_rounds_constant_runs_and_what_only_one_set_has():
     assert [*ratios_between_days(a_set(0.0, ["ddp"]), a_set(0.0), DaySpread(0.02))] == ["ddp"]
     constant = ratios_between_days(a_set(0.0, spread=0.0), a_set(0.1, spread=0.0), DaySpread(0.02))["ddp"]
     assert constant.low < constant.value < constant.high  # the day's spread is left
+
+
+def test_rounds_are_paired_by_their_numbers_also_where_a_set_lacks_one():
+    """Protects the pairing from slipping by one round where a run of one set failed. Both sets change from round to
+    round in the same way, so that paired by number every difference is 0.1. Mutant: pairs by place."""
+    drift = numpy.array([0.0, 0.5, -0.3, 0.2, 0.7, -0.1, 0.4])
+    rounds = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    a = {"ddp": ThroughputSample(numpy.delete(drift, 1), numpy.delete(rounds, 1).tolist(), [0, 0, 0, 1, 1, 1])}
+    b = {"ddp": ThroughputSample(drift + 0.1, rounds)}
+    found = ratios_between_days(a, b, DaySpread(0.001))["ddp"]
+    assert found.value == pytest.approx(math.exp(0.1)) and found.verdict == "faster"
+    apart = {"ddp": ThroughputSample(drift, [number + 5 for number in rounds])}  # rounds 6 to 12: two are in both
+    assert "fewer than 5 rounds" in ratios_between_days(a, apart, DaySpread(0.001))["ddp"].why

@@ -337,9 +337,9 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
         return ab.PairedRounds(0, time.monotonic(), {"A": [100.0] * 6, "B": [*rates]}, list("ABABAB"))
 
     slow = session(90.0, 92.0, 90.0, 92.0, 90.0, 92.0)
-    step = ab.look_at_rounds(slow.log_ratios, 6)
+    result = ab.look_at_rounds(slow.log_ratios, 6)
     assert slow.sd == pytest.approx(0.0219790 / 2 * (6 / 5) ** 0.5 / 2**0.5, rel=1e-4)
-    assert [ab.report_verdict(step, slow, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
+    assert [ab.report_verdict(result, slow, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
     close = session(94.0, 96.0, 94.0, 96.0, 94.0, 96.0)
     assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 6, 0.05), close, tmp_path, 0.05) == 3
     constant = session(*[90.0] * 6)

@@ -141,7 +141,7 @@ def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
 def test_two_studies_in_one_set_are_refused(measured, planned):
     """Protects a ratio from a baseline of another model."""
     for run in planned(ARGS="--norm group"):
-        row = {"run_id": f"other-{run.key[0]}", "strategy": "ddp", "repeat": 1, "world_size": 2, "nodes": 1}
+        row = {"run_id": f"other-{run.requested_hash}", "strategy": "ddp", "repeat": 1, "world_size": 2, "nodes": 1}
         row |= {"threads_per_rank": run.requested["threads_per_rank"], "status": "ok", "images_per_s": 1.0}
         own = {key: value for key, value in run.requested.items() if key in FIELDS}
         append_rows(measured, "runs", [recorded(measured, row, **own)])

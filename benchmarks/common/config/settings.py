@@ -63,10 +63,12 @@ READERS = {
 }
 
 
-def requested_settings(config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, data: str) -> Half:
-    """The requested half. data: the fingerprint of the images, empty for synthetic ones."""
+def requested_settings(
+    config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, fingerprint: str
+) -> Half:
+    """The requested half. fingerprint: of the images, empty for synthetic ones."""
     launch = {"strategy": strategy, "ranks": ranks, "nodes": nodes, "threads_per_rank": threads_per_rank}
-    return launch | {"fingerprint": data} | dataclasses.asdict(config)
+    return launch | {"fingerprint": fingerprint} | dataclasses.asdict(config)
 
 
 def seed_in_turn(seeds: Sequence[int], round_number: int) -> int:
@@ -80,8 +82,8 @@ def seed_of_round(half: Half, round_number: int) -> int | str | None:
     return seed_in_turn(seeds, round_number) if isinstance(seeds, list) and seeds else half.get("seed")
 
 
-def compared_fields(half: Half) -> Half:
-    """The fields of a half that are compared. Where the rounds take the seeds of a list in turn, the list is."""
+def drop_not_compared(half: Half) -> Half:
+    """A half without the fields of NOT_COMPARED. Where the rounds take the seeds of a list in turn, the list stays."""
     return {
         name: value
         for name, value in half.items()
@@ -91,6 +93,6 @@ def compared_fields(half: Half) -> Half:
 
 def settings_hash(requested: Half, resolved: Half | None = None) -> str:
     """A hash of the fields of both halves that are compared; of the requested half for a run that resolved nothing."""
-    halves = [compared_fields(requested), *([compared_fields(resolved)] if resolved else [])]
+    halves = [drop_not_compared(requested), *([drop_not_compared(resolved)] if resolved else [])]
     text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]

@@ -183,7 +183,7 @@ def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches:
     num_batches: how many are copied before they are requested. 0: the thread only pins the next one, and the step
     copies it.
     """
-    stream = copy_stream(device) if num_batches else None
+    stream = loader_stream(device) if num_batches else None
 
     def pin_and_copy() -> Batch | None:
         if (batch := next(batches, None)) is None:
@@ -203,7 +203,7 @@ def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches:
 
 
 @functools.cache
-def copy_stream(device: torch.device) -> torch.cuda.Stream:
+def loader_stream(device: torch.device) -> torch.cuda.Stream:
     """One stream for all passes of all loaders: torch keeps the memory of each stream for that stream."""
     return torch.cuda.Stream(device)
 

@@ -161,8 +161,9 @@ def pack_path(config: Config, part: str) -> Path:
     return Path(folder) / config.pack / f"{part}.safetensors"
 
 
-def contents_of_packs(config: Config) -> str:
-    """The name of the bytes of the images that the packs were made of; '' where they do not say, or are missing."""
+def source_contents_of_packs(config: Config) -> str:
+    """The hash of the images that the packs were made of, from the train pack's header; '' where it does not say, or is
+    missing."""
     with contextlib.suppress(OSError, DamagedFile):
         contents = map_arrays(pack_path(config, "train"))[0].get("contents", "")
         return contents if CONTENTS.fullmatch(contents) else ""

@@ -260,7 +260,7 @@ ROWS = {
     "epochs": "a pass over train or val",
     "steps": "a timed step, or an accounted one with its phases",
     "wall": "a part of a run's wall-clock time",
-    "telemetry": "a sample of one device, twice a second",
+    "telemetry": "a sample of one device; the period is `PERIOD_S` in `scripts/runner/telemetry.py`",
     "loader": "a window of `./bench study loader-limit`",
     "equivalence": "what `./bench verify` found of a strategy; the last row counts",
 }

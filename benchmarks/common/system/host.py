@@ -1,4 +1,4 @@
-"""Which machine this is, and what about it changes kernels: facts of a run's settings. Needs no torch.
+"""Which machine this is, and what about it changes the kernels that compute: facts of a run's settings. Needs no torch.
 
 A name alone is no identity: containers share names, and a cluster gives a name to another board. So a host is a hash of
 its name, machine-id, board, processor and microcode. `./bench publish` writes "host 1" for it.

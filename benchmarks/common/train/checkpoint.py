@@ -42,8 +42,8 @@ CLAIM_LIMIT_S, CLAIM_POLL_S = 10.0, 0.1  # a run that was killed may take a mome
 
 
 class Checkpointer:
-    """The checkpoints of one run. Every rank calls both methods; one of them writes, and each reads for itself, so
-    that states which ranks do not share need no broadcast."""
+    """The checkpoints of one run. Every rank calls `save` and `resume`. Only the reporting rank writes. Each rank
+    reads for itself, so that states which ranks do not share need no broadcast."""
 
     def __init__(self, strategy: Strategy):
         self.strategy, self.config = strategy, strategy.config
@@ -115,7 +115,7 @@ class Checkpointer:
             ) from None
         for group, values in zip(optimizer.param_groups, requested, strict=True):
             group.update(values)  # momentum and weight decay stay as this run's configuration says
-        self.strategy.sync_state()  # a no-op where every rank has read the same file
+        self.strategy.sync_state()  # changes nothing where ranks hold the same; fills the average of local_sgd
         torch.set_rng_state(saved["random"])
         return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
 

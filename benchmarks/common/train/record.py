@@ -153,7 +153,8 @@ def _versions() -> dict[str, str]:
 
 def _kernels(context: RankContext) -> dict[str, str]:
     """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, and
-    NCCL. '' for what the run does not use."""
+    NCCL. '' for what the run does not use. Environment variables are recorded by the supervisor: `kernel_variables` in
+    benchmarks/common/system/host.py."""
     nccl = torch.cuda.nccl.version() if context.backend.startswith("nccl") else ()
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -163,7 +164,7 @@ def _kernels(context: RankContext) -> dict[str, str]:
 
 
 def _process_start() -> float:
-    """Moment at which the kernel started this process, on time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
+    """Moment at which the Linux kernel started this process, on time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -6,8 +6,9 @@
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
 block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a drift nor what
-a run leaves behind is in the ratio. After each block sequential.py beside this says whether another is needed: the
-error rate holds however often it looks, and where rounds follow one another. REPEATS is the most rounds (20);
+a run leaves behind is in the ratio. After each round sequential.py beside this says whether another is needed. It says
+no after a block at the earliest, from six rounds on, or after the most rounds. The error rate holds however often it
+looks, and where rounds follow one another. REPEATS is the most rounds (20);
 BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared and found to
 RESULTS/ab.json. PLAN=yes starts nothing.
 
@@ -113,7 +114,7 @@ def main(found: dict[str, Any] | None = None) -> int:
         paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
         run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, children)
         try:
-            step = run_rounds(run_variant, paired, most, limit or 0.0, variables.budget_s)
+            result = run_rounds(run_variant, paired, most, limit or 0.0, variables.budget_s)
         except RunFailed as failed:
             print(f"failed: {failed}", file=sys.stderr)
             return 1
@@ -124,12 +125,12 @@ def main(found: dict[str, Any] | None = None) -> int:
             load_set(results / name).refuse_contradictions()
     if found is not None and (results / "ab.json").exists():
         found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
-    return report_verdict(step, paired, results, limit)
+    return report_verdict(result, paired, results, limit)
 
 
 def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
-    whole = run_plan.make_run(variables, run_plan.RunSpec(strategy, variant.config, variant.flags))
+    whole = run_plan.make_run(variables, run_plan.RunsOfAllRounds(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
     (run,) = run_plan.skip_what_does_not_fit(
         [dataclasses.replace(whole, config=short, requested=whole.requested | dataclasses.asdict(short))]
@@ -208,8 +209,8 @@ def run_rounds(
     for name in reversed(pair):  # so that the first run follows one of its own, as the first of each block does
         if not run_variant.children.signum:
             run_variant(name, 0, 0, f"{name} {WARM_UP}")
-    step, longest_s = look_at_rounds([], most, limit), 0.0
-    while step.more and not run_variant.children.signum:
+    result, longest_s = look_at_rounds([], most, limit), 0.0
+    while result.more and not run_variant.children.signum:
         round_number, began = len(paired.first) + 1, time.monotonic()
         if budget_s is not None and began - paired.began + longest_s > budget_s:
             print(
@@ -228,25 +229,25 @@ def run_rounds(
             if rate is not None:
                 paired.rates[name].append(rate)
         paired.first.append(order[0])
-        step, longest_s = look_at_rounds(paired.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
-        write_result(run_variant, paired, step)
-        print(f"round {round_number}: {format_ratio(step)}", flush=True)
-    return step
+        result, longest_s = look_at_rounds(paired.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
+        write_result(run_variant, paired, result)
+        print(f"round {round_number}: {format_ratio(result)}", flush=True)
+    return result
 
 
-def format_ratio(step: SequentialResult) -> str:
+def format_ratio(result: SequentialResult) -> str:
     """B's throughput over A's, with its interval where it has been looked at."""
-    found = step.estimate
+    found = result.estimate
     return f"B/A {found.value:.3f} {format_interval(found.low, found.high, '{:.3f}'.format)}".strip()
 
 
-def write_result(run_variant: VariantRunner, paired: PairedRounds, step: SequentialResult) -> None:
+def write_result(run_variant: VariantRunner, paired: PairedRounds, result: SequentialResult) -> None:
     """ab.json: what is compared, and what was found so far; no round is lost."""
     compared = {
         name: {"is": variant.text, "source": variant.source, "python": variant.python}
         for name, variant in run_variant.variants.items()
     }
-    found = dataclasses.asdict(step.estimate) | {"paired": True, "lag_1_correlation": step.correlation}
+    found = dataclasses.asdict(result.estimate) | {"paired": True, "lag_1_correlation": result.correlation}
     found |= {"carry_over": paired.carry_over.value, "sd_of_runs": paired.sd}
     found |= {"seconds": time.monotonic() - paired.began}
     rounds = {"order_seed": paired.seed, "first": paired.first, "images_per_s": paired.rates}
@@ -254,9 +255,9 @@ def write_result(run_variant: VariantRunner, paired: PairedRounds, step: Sequent
     write_json(run_variant.results / "ab.json", {"strategy": strategy, **compared, "rounds": rounds, "b_over_a": found})
 
 
-def report_verdict(step: SequentialResult, paired: PairedRounds, results: Path, limit: float | None) -> int:
+def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path, limit: float | None) -> int:
     """Print what was found; returns the exit code, which the last line explains."""
-    found, num_rounds = step.estimate, len(paired.first)
+    found, num_rounds = result.estimate, len(paired.first)
     seconds = time.monotonic() - paired.began
     rates = ""
     if num_rounds:
@@ -269,16 +270,16 @@ def report_verdict(step: SequentialResult, paired: PairedRounds, results: Path, 
         print(
             f"sd from run to run: {100 * paired.sd:.1f} %; a run after B over one after A: {left.value:.3f} {interval}"
         )
-    if step.correlation is not None:
-        print(f"correlation of each round's ratio with the one before: {step.correlation:.2f}")
+    if result.correlation is not None:
+        print(f"correlation of each round's ratio with the one before: {result.correlation:.2f}")
     if found.smallest_difference is not None:
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
         print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
-    if step.early:
+    if result.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     sentence += f": {found.why}" if found.why else ""
-    print(f"{sentence}; {format_ratio(step)}" if num_rounds else "no verdict: no round was done", flush=True)
+    print(f"{sentence}; {format_ratio(result)}" if num_rounds else "no verdict: no round was done", flush=True)
     if limit is None:
         return 0
     percent = f"{100 * limit:g} %"

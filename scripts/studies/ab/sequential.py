@@ -56,8 +56,9 @@ class SequentialResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """critical: half of an interval, in standard errors. correlation: the highest that chance explains."""
+class LookLimits:
+    """What a planned look asks. critical: half of its interval, in standard errors. correlation: the highest that
+    chance explains."""
 
     critical: float
     correlation: float
@@ -81,10 +82,10 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
         return SequentialResult(more, no_verdict(mean, why))
     if logs.std() < SMALLEST_SD:
         return SequentialResult(more, no_verdict(mean, NO_SPREAD))
-    look, correlation = planned[num_rounds], float(lag_1_correlation(logs))
-    if correlation > look.correlation:
+    limits, correlation = planned[num_rounds], float(lag_1_correlation(logs))
+    if correlation > limits.correlation:
         return SequentialResult(more, no_verdict(mean, FOLLOWS), correlation=correlation)
-    estimate = ratio_with_verdict(mean, float(standard_error(logs)), num_rounds - 1, look.critical)
+    estimate = ratio_with_verdict(mean, float(standard_error(logs)), num_rounds - 1, limits.critical)
     clear = False
     if estimate.low is not None and estimate.high is not None:
         clear = not estimate.low <= 1 - limit <= estimate.high
@@ -122,7 +123,7 @@ def standard_error(logs: numpy.ndarray) -> numpy.ndarray:
 
 
 @functools.cache
-def planned_looks(most: int) -> dict[int, Look]:
+def planned_looks(most: int) -> dict[int, LookLimits]:
     """The looks of a comparison of at most so many rounds, by the number of rounds: after blocks, and the last."""
     rounds = [number for number in range(FIRST_LOOK, most + 1) if number % 2 == 0 or number == most]
     independent = numpy.random.default_rng(0).standard_normal((NUM_PATHS, most))
@@ -134,7 +135,7 @@ def planned_looks(most: int) -> dict[int, Look]:
         number: float(numpy.quantile(lag_1_correlation(independent[:, :number]), 1 - LEVEL)) for number in rounds
     }
     limits = [_critical_values(paths, highest) for paths in (independent, following)]
-    return {number: Look(max(each[number] for each in limits), highest[number]) for number in rounds}
+    return {number: LookLimits(max(each[number] for each in limits), highest[number]) for number in rounds}
 
 
 def _critical_values(paths: numpy.ndarray, highest: dict[int, float]) -> dict[int, float]:

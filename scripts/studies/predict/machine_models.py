@@ -276,7 +276,7 @@ def _measured_step(parts: pandas.DataFrame, images: float, gradients: tuple[Grad
 
 def baseline_of(results: ResultSet) -> RunGroup | None:
     """The group of the baseline's runs that most strategies of a set are compared with; None without any."""
-    labels = [*results.baseline_labels.values()]
+    labels = [*results.baseline_label_of.values()]
     return max(results.timed_groups_of(BASELINE), key=lambda group: labels.count(group.label), default=None)
 
 

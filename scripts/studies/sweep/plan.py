@@ -12,7 +12,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import MAX_VALUES, Run, RunSpec, baselines_in_other_precisions, make_runs
+from scripts.runner.run_plan import MAX_VALUES, Run, RunsOfAllRounds, baselines_in_other_precisions, make_runs
 from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 
@@ -44,20 +44,20 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
     threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.BASELINE
-    specs = [RunSpec(strategy, config, text, threads) for config, text in configs]
+    specs = [RunsOfAllRounds(strategy, config, text, threads) for config, text in configs]
     if strategy != baseline:
         specs += _baselines(variables, specs, key)
     return make_runs(variables, specs)
 
 
-def _baselines(variables: MakeVariables, specs: list[RunSpec], key: str) -> list[RunSpec]:
+def _baselines(variables: MakeVariables, specs: list[RunsOfAllRounds], key: str) -> list[RunsOfAllRounds]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
     baseline = strategy_list.BASELINE
     if key not in READERS:
         return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
     config = load_config(variables.flags)
     in_its_precision = baselines_in_other_precisions(variables, config, [baseline, specs[0].strategy])
-    return in_its_precision or [RunSpec(baseline, config, variables.args, specs[0].threads)]
+    return in_its_precision or [RunsOfAllRounds(baseline, config, variables.args, specs[0].threads)]
 
 
 def chart_command(variables: MakeVariables) -> list[str]:
