@@ -55,6 +55,8 @@ def _read_archive(archive: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with tarfile.open(archive, "r:gz") as opened:
         for member in opened:
+            if member.size < 0 or opened.offset <= member.offset:  # as read_members of tar_shards.py
+                raise UserError(f"{archive} cannot be read: {member.name!r} has {member.size} bytes")
             name = member.name.rpartition("/")[2]
             if name in (META, GROUND_TRUTH) and member.isreg() and member.size <= MAX_TABLE_BYTES:
                 content = opened.extractfile(member)

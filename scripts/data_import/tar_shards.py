@@ -36,6 +36,9 @@ def read_members(file: BinaryIO, shard: str, begin: int, end: int) -> Iterator[t
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while member := archive.next():
+                # tarfile itself would go back, and read the same headers for ever (CVE-2025-8194)
+                if member.size < 0 or archive.offset <= member.offset:
+                    raise UserError(f"{shard} cannot be read: {member.name!r} has {member.size} bytes")
                 if member.isdir():
                     continue
                 if not member.isreg() or member.issparse():

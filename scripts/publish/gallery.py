@@ -37,6 +37,7 @@ from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
@@ -139,8 +140,9 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
 def changed_files(path: Path) -> list[str]:
     """A line for each file of a published set that is missing, not what was published, or a page that runs something.
 
-    Raises UserError for a manifest that cannot be read.
+    Raises UserError for a manifest that cannot be read, and for a link, which would lead out of the set.
     """
+    refuse_links(path)
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
     lines = [f"{name} is missing; git checkout {shell_word(path)}" for name in needed if not (path / name).is_file()]
     if not lines and (active := find_active(path / "report.html")):

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/data_import
 """
 
+import gzip
 import io
 import itertools
 import json
@@ -26,6 +27,7 @@ from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import import_images
+from scripts.data_import.class_lists import DEVKIT_ARCHIVE, find_devkit
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
 from scripts.setup.check_data import check_image_folder
@@ -163,15 +165,22 @@ def cut(path: Path, num_bytes: int) -> None:
     path.write_bytes(path.read_bytes()[:num_bytes])
 
 
-def huge_member(path: Path) -> None:
+def huge_member(path: Path, size: int = 1 << 40) -> None:
     """The header claims a terabyte."""
     tar_with(path, "good.jpg")
     content = bytearray(path.read_bytes())
     header = tarfile.TarInfo("huge.jpg")
-    header.size = 1 << 40
+    header.size = size
     place = content.index(b"good.jpg")
     content[place : place + 512] = header.tobuf(tarfile.GNU_FORMAT)
     path.write_bytes(content)
+
+
+def pax_size(path: Path) -> None:
+    """A record of pax says the size: with it the next member is the record itself."""
+    header = tarfile.TarInfo("back.jpg")
+    header.pax_headers = {"size": "-1536"}
+    path.write_bytes(header.tobuf(tarfile.PAX_FORMAT) + bytes(1024))
 
 
 def parquet_with(path: Path, inner: str = "1.jpg", label: int = 0, classes: tuple[str, ...] = ("left",)) -> None:
@@ -223,6 +232,8 @@ HOSTILE = {
     "a hidden name": (TAR, lambda path: tar_with(path, ".importing.jpg"), "no name for an image"),
     "a name that is too long": (TAR, lambda path: tar_with(path, 300 * "a" + ".jpg"), "no name for an image"),
     "a size of a terabyte": (TAR, huge_member, "is cut off"),
+    "a size that leads back to its own header": (TAR, lambda path: huge_member(path, -512), "has -512 bytes"),
+    "a pax size that leads back": (TAR, pax_size, "has -1536 bytes"),
     "a label that is no class": (TAR, lambda path: tar_with(path, "first.cls"), "cannot be a folder"),
     "an image without a label": (TAR, tar_with, "has no .cls"),
     "an image twice": (
@@ -283,6 +294,15 @@ def test_what_is_hostile_or_damaged_is_refused(tmp_path, case):
     assert re.search(expected, message) and name in message, message
     outside = {path for path in contents(tmp_path) if f"imagenet/{WORKSHOP}/" not in path}
     assert outside == before.keys() and not (tmp_path / "in/here/imagenet/train").exists()
+
+
+def test_a_devkit_whose_archive_leads_back_is_refused(tmp_path):
+    """Protects from reading the same header for ever. Mutant: the sizes are not looked at."""
+    huge_member(tmp_path / "plain.tar", -512)
+    with gzip.open(tmp_path / DEVKIT_ARCHIVE, "wb") as packed:
+        packed.write((tmp_path / "plain.tar").read_bytes())
+    with pytest.raises(UserError, match="has -512 bytes"):
+        find_devkit(tmp_path)
 
 
 def test_classes_of_val_that_train_lacks_are_refused(tmp_path, tiny_data):

@@ -37,6 +37,19 @@ def own(two, tmp_path):
     return shutil.copytree(two, tmp_path / "published")
 
 
+@pytest.mark.parametrize("name", ["environment.json", "equivalence.csv", "report.html"])
+def test_a_set_with_a_link_is_left_out_whatever_rule_it_names(own, capsys, name):
+    """Protects files outside of a set from being read out on a page. A set names the rule by which it was let in, and
+    the older rules have no manifest. Mutant: links are looked for in the manifest's files only."""
+    outside = own.parent / f"private {name}"
+    shutil.move(own / NAMES[0] / name, outside)
+    (own / NAMES[0] / name).symlink_to(outside)
+    lose(manifest.NAME)(own / NAMES[0])
+    (own / NAMES[0] / "published.json").write_text('{"rule": 1}')
+    assert len(cells(make(own, expected=1))) == 2
+    assert f"{name} is a link" in capsys.readouterr().err
+
+
 def lose(name):
     return lambda folder: (folder / name).unlink()
 
