@@ -95,6 +95,6 @@ def test_two_suites_on_one_gpu_see_each_other(sleeper, tmp_path, monkeypatch):
 
 def test_a_stranger_stays_one_and_a_rank_of_ours_does_not_become_one(sleeper, tmp_path):
     mine, theirs = sleeper(RUN_DIR=str(tmp_path)), sleeper(RUN_DIR="")
-    guests = CoTenants(tmp_path)
-    assert [guests.count([mine]), guests.count([mine, theirs]), guests.count([theirs])] == [0, 1, 1]
+    known = CoTenants(tmp_path)
+    assert [known.count([mine]), known.count([mine, theirs]), known.count([theirs])] == [0, 1, 1]
     assert CoTenants(tmp_path, there_before=[theirs]).count([theirs]) == 1
