@@ -138,6 +138,10 @@ def _wrong_optimizer(optimizer: object, parameters: list[torch.Tensor]) -> Itera
     if not isinstance(optimizer, dict) or not isinstance(parts[0], dict) or not isinstance(parts[1], list):
         yield "its optimizer must be a dictionary with state and param_groups"
         return
+    for group in optimizer["param_groups"]:
+        numbers = group.get("params") if isinstance(group, dict) else None
+        if not isinstance(numbers, list) or not all(type(each) is int for each in numbers):
+            yield "its optimizer's param_groups must be dictionaries whose params are numbers of parameters"
     for number, values in optimizer["state"].items():
         if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
             yield f"its optimizer's state {number!r:.60} is of no parameter"
