@@ -196,6 +196,8 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
         specs.append(RunsOfAllRounds(strategy_list.BASELINE, config, variables.args, num_cores))
     if variables.with_aa:
+        if strategy_list.BASELINE not in strategies:
+            specs.append(RunsOfAllRounds(strategy_list.BASELINE, config, variables.args, threads))
         again = dataclasses.replace(config, label="again")
         specs.append(RunsOfAllRounds(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
     return make_runs(variables, specs)

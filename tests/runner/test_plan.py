@@ -190,9 +190,10 @@ def test_one_process_on_all_cores_is_a_reference_on_cpus(make_variables, monkeyp
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
 
 
-def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_variables):
-    """Protects A/A: both halves are the same run, but for the name."""
-    runs = run_plan.plan_strategies(make_variables(STRATEGIES="single ddp", REPEATS=2, AA="yes"))
+@pytest.mark.parametrize("strategies", ["single ddp", "ddp"])
+def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_variables, strategies):
+    """Protects A/A: both halves are the same run, but for the name, and there whatever strategies are named."""
+    runs = run_plan.plan_strategies(make_variables(STRATEGIES=strategies, REPEATS=2, AA="yes"))
     for number in (1, 2):
         names = {run.name: run for run in runs if run.round == number}
         assert names.keys() == {"single", "single, again", "ddp"}

@@ -136,8 +136,8 @@ RUNS = (
     Column(
         "steal_pct",
         "number",
-        "the share of the cores' time that the hypervisor gave to other guests; from 1 on, use a machine with "
-        "cores of its own",
+        "the share of the cores' time that the hypervisor gave to other guests; where windows are unsteady, a "
+        "report warns from 1 on: use a machine with cores of its own",
         "suite",
     ),
     Column(
