@@ -95,7 +95,7 @@ def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
 
 
 def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
-    """Which signal ended the run and, in a run with checkpoints, whether one was written."""
+    """Which signal ended the run and, in a run with checkpoints, whether one was written after the signal."""
     received = f"{signal.Signals(run_end.signum).name} to the launcher"
     saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
     if saved:
@@ -103,7 +103,7 @@ def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
     if not run_end.grace_s:
         return received
     how = "killed" if run_end.ending_s >= run_end.grace_s else "ended"
-    return f"{received}; {how} after {run_end.ending_s:.1f} s, before a checkpoint was written"
+    return f"{received}; {how} after {run_end.ending_s:.1f} s, before another checkpoint was written"
 
 
 def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:

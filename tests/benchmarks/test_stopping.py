@@ -161,9 +161,9 @@ def test_the_grace_is_as_long_as_the_steps_and_the_row_says_what_became_of_it(tm
     assert checkpoint_grace_s(asked, folder, 9000.0) == 240.0 > GRACE_S
     ended = RunEnd(-9, 1.0, 0.0, signum=TERM, grace_s=240.0, ending_s=240.2)
     asked_by = "SIGTERM to the launcher"
-    assert why_interrupted(ended, folder) == f"{asked_by}; killed after 240.2 s, before a checkpoint was written"
+    assert why_interrupted(ended, folder) == f"{asked_by}; killed after 240.2 s, before another checkpoint was written"
     ended.ending_s = 0.3
-    assert why_interrupted(ended, folder).endswith("; ended after 0.3 s, before a checkpoint was written")
+    assert why_interrupted(ended, folder).endswith("; ended after 0.3 s, before another checkpoint was written")
     ended.grace_s = 0.0
     assert why_interrupted(ended, folder) == asked_by
     folder.write_cause("interrupted", "SIGTERM stopped the run; a checkpoint of step 3 of epoch 0 was saved", 0)
