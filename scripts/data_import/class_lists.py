@@ -51,12 +51,18 @@ def find_devkit(folder: Path) -> dict[str, bytes]:
     return {}
 
 
+def refuse_backward(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
+    """Raises UserError where the size of a member leads back to a header that was read. tarfile would read the same
+    headers for ever (CVE-2025-8194). name: of the archive, for the message."""
+    if member.size < 0 or archive.offset <= member.offset:
+        raise UserError(f"{name} cannot be read: {member.name!r} has {member.size} bytes")
+
+
 def _read_archive(archive: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with tarfile.open(archive, "r:gz") as opened:
         for member in opened:
-            if member.size < 0 or opened.offset <= member.offset:  # as read_members of tar_shards.py
-                raise UserError(f"{archive} cannot be read: {member.name!r} has {member.size} bytes")
+            refuse_backward(opened, member, str(archive))
             name = member.name.rpartition("/")[2]
             if name in (META, GROUND_TRUTH) and member.isreg() and member.size <= MAX_TABLE_BYTES:
                 content = opened.extractfile(member)

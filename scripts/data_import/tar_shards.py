@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import open_regular_file
-from scripts.data_import.class_lists import classes_by_place
+from scripts.data_import.class_lists import classes_by_place, refuse_backward
 from scripts.data_import.source_images import (
     JPEG_ENDINGS,
     SourceImage,
@@ -36,9 +36,7 @@ def read_members(file: BinaryIO, shard: str, begin: int, end: int) -> Iterator[t
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while member := archive.next():
-                # tarfile itself would go back, and read the same headers for ever (CVE-2025-8194)
-                if member.size < 0 or archive.offset <= member.offset:
-                    raise UserError(f"{shard} cannot be read: {member.name!r} has {member.size} bytes")
+                refuse_backward(archive, member, shard)
                 if member.isdir():
                     continue
                 if not member.isreg() or member.issparse():

@@ -113,7 +113,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     bases = {*results.baseline_label_of.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
-    least = pandas.Series([each.smallest_difference for each in over.values()]).max()
+    least = pandas.Series([each.smallest_difference for each in results.strategy_speedups.values()]).max()
     return {
         "strategies": markdown_table(header, rows),
         "top1": _top1_text(timed, images),

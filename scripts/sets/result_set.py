@@ -208,7 +208,7 @@ class ResultSet:
 
     @functools.cached_property
     def strategy_speedups(self) -> dict[str, RatioEstimate]:
-        """The other speed-ups."""
+        """The speed-ups that are no A/A comparisons, by label: each is over the group's own baseline."""
         return {label: over for label, over in self.speedups.items() if label not in self.aa_comparisons}
 
     @functools.cached_property

@@ -20,7 +20,7 @@ COUNTS = (
 COUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,3})?", re.ASCII)
 CONFIG_FILE = re.compile(r"configs/[A-Za-z0-9_][\w-]*\.yaml", re.ASCII)
 # Fields that name a path, load a checkpoint, or listen on a network.
-CHOSEN_BY_USER = ("config", "data", "checkpoint_dir", "resume", "resume_from", "resume_anyway", "rendezvous")
+NOT_PASTED = ("config", "data", "checkpoint_dir", "resume", "resume_from", "resume_anyway", "rendezvous")
 
 
 def safe_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
@@ -56,7 +56,7 @@ def safe_flags(text: str) -> tuple[list[str], list[str]]:
         name, equals_sign, value = flag[0].removeprefix("--").partition("=")
         values = [value] * bool(equals_sign) + flag[1:]
         field = name.removeprefix("no-").replace("-", "_")
-        known = flag[0].startswith("--") and field in FIELDS and field not in CHOSEN_BY_USER
+        known = flag[0].startswith("--") and field in FIELDS and field not in NOT_PASTED
         if known and all(SAFE_NAME.fullmatch(each) for each in values):
             kept += flag
         else:
