@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy
 
 from scripts.stats.families import ThroughputSample, log_table
-from scripts.stats.independence import rounds_follow_one_another
+from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
 from scripts.stats.intervals import MIN_ROUNDS, sidak_critical_value
 
 NUM_SETS = 2000
@@ -29,9 +29,10 @@ def calibrate(logs: numpy.ndarray, pairs: numpy.ndarray, num_sets: int = NUM_SET
     num_rounds = logs.shape[1]
     root = (logs - logs.mean(axis=1, keepdims=True)) / numpy.sqrt(num_rounds - 1)
     drawn = root @ numpy.random.default_rng(0).normal(size=(num_sets, num_rounds, num_rounds))
-    decided = numpy.array([not rounds_follow_one_another(table) for table in drawn])
+    decided = ~rounds_follow_one_another(drawn)
     differences = drawn[:, pairs[:, 0]] - drawn[:, pairs[:, 1]]
-    means, errors = differences.mean(axis=2), differences.std(axis=2, ddof=1) / numpy.sqrt(num_rounds)
+    means = differences.mean(axis=2)
+    errors = standard_error_factor(drawn)[:, None] * differences.std(axis=2, ddof=1) / numpy.sqrt(num_rounds)
     half = sidak_critical_value(len(pairs), num_rounds - 1) * errors
     false_alarms = (numpy.abs(means) > half).any(axis=1) & decided
     found = (means + numpy.log1p(DIFFERENCE) > half) & decided[:, None]

@@ -146,7 +146,10 @@ def test_the_headline_says_what_the_intervals_say(written):
         rf"No difference seen between {best} and {second}; this data finds \d+ % with 80 % power", markdown
     )
     assert "the fastest" not in " ".join(headline(load_set(folder)))
-    assert "(paired by round, Student's t, Sidak over 3 pairs)" in markdown and "Sidak over 6 pairs" in markdown
+    assert (
+        "(paired by round, Student's t, AR(1) standard errors, Sidak over 3 pairs)" in markdown
+        and "Sidak over 6 pairs" in markdown
+    )
     reported = "The rest is exploratory: 2 families of comparisons with the highest mean or in studies"
     assert "where all is equal, at most 5 % of pages" in markdown
     assert "Over all families, at most 15 % of such pages err" in markdown
