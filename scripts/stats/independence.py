@@ -55,9 +55,9 @@ def rounds_follow_one_another(logs: numpy.ndarray) -> numpy.ndarray:
 def standard_error_factor(logs: numpy.ndarray) -> numpy.ndarray:
     """By how much the standard error of a mean over rounds is larger than that of independent ones; [...], 1 or more.
 
-    From the lag-1 correlation r of the table, over all strategies: the factor of the AR(1) series that show r on average.
-    A series that has lost its mean shows less than its correlation; of independent ones r is -1/n (Kendall 1954). logs:
-    as of order_p_value.
+    From the lag-1 correlation r of the table, over all strategies: the factor of the AR(1) series that show r on
+    average. A series that has lost its mean shows less than its correlation; of independent ones r is -1/n (Kendall
+    1954). logs: as of order_p_value.
     """
     table = _standardise(logs)
     total = (table**2).sum(axis=(-2, -1))
