@@ -1,9 +1,10 @@
-"""The tables of scripts/stats/README.md: error rates of the method under the noise of tests/generators.py, as a CSV file.
+"""The tables of scripts/stats/README.md: how often the method errs under the noise of tests/generators.py, as CSV.
 
     PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py
 
-writes results/measured/false_alarms.csv; copied to results/published/measured/, it becomes the tables by `./bench readme`.
-Many sets at once, where tests/simulate.py calls the functions that users call; a test sees that both decide alike. Seeded.
+writes results/measured/false_alarms.csv; copied to results/published/measured/, it becomes the tables by
+`./bench readme`. It computes many sets at once, where tests/simulate.py calls the functions that users call; a test
+sees that both decide alike. Seeded.
 """
 
 import argparse

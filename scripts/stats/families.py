@@ -104,9 +104,12 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     logs, places = log_table(compared), {name: place for place, name in enumerate(compared)}
     table = [logs[places[of]] - logs[places[to]] for of, to in pairs]
     differences = [row[~numpy.isnan(row)] for row in table]
-    num_compared = sum(len(each) >= MIN_ROUNDS for each in differences)
-    why = FOLLOWS if num_compared and rounds_follow_one_another(logs) else ""
-    error_factor = float(standard_error_factor(logs)) if num_compared else 1.0
+    counted = [pair for pair, each in zip(pairs, differences, strict=True) if len(each) >= MIN_ROUNDS]
+    num_compared, why, error_factor = len(counted), "", 1.0
+    if counted:
+        logs = log_table({name: compared[name] for name in dict.fromkeys(itertools.chain(*counted))})
+        why = FOLLOWS if rounds_follow_one_another(logs) else ""
+        error_factor = float(standard_error_factor(logs))
     found = {}
     for (of, to), rounds in zip(pairs, differences, strict=True):
         first, second = samples[of].log_throughputs, samples[to].log_throughputs
