@@ -8,7 +8,7 @@ sees that both decide alike. Seeded.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,10 +56,21 @@ def families(logs: numpy.ndarray, pairs: numpy.ndarray) -> Families:
         for count in numpy.unique(rounds[enough]):
             place = enough & (num_compared == compared) & (rounds == count)
             critical[place] = sidak_critical_value(int(compared), int(count) - 1)
-    errors = standard_error_factor(logs)[:, None] * numpy.sqrt(
-        squares / numpy.maximum(rounds - 1, 1) / numpy.maximum(rounds, 1)
-    )
-    return Families(means, critical * errors, rounds_follow_one_another(logs))
+    in_pairs = numpy.zeros(logs.shape[:2], dtype=bool)
+    for number, pair in enumerate(pairs):
+        in_pairs[:, pair] |= enough[:, number, None]
+    tables = numpy.where(in_pairs[:, :, None], logs, numpy.nan)
+    errors = numpy.sqrt(squares / numpy.maximum(rounds - 1, 1) / numpy.maximum(rounds, 1))
+    errors *= _of_rounds_that_ran(standard_error_factor, tables)[:, None]
+    return Families(means, critical * errors, _of_rounds_that_ran(rounds_follow_one_another, tables))
+
+
+def _of_rounds_that_ran(function: Callable[[numpy.ndarray], numpy.ndarray], tables: numpy.ndarray) -> numpy.ndarray:
+    """[num_sets]: of tables [num_sets, num_strategies, num_rounds], each without the rounds that nothing ran in."""
+    found, missing = function(tables), numpy.isnan(tables).all(axis=1)
+    for number in numpy.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1)):
+        found[number] = function(tables[number][:, ~missing[number]])
+    return found
 
 
 def over_first(num_strategies: int) -> numpy.ndarray:

@@ -70,13 +70,13 @@ def standard_error_factor(logs: numpy.ndarray) -> numpy.ndarray:
 def _autoregressive_series(num_rounds: int) -> tuple[numpy.ndarray, numpy.ndarray]:
     """Of AR(1) series with each of CORRELATIONS: the lag-1 correlation that they show without their mean, and the
     variance of the mean over what independent rounds of their spread would have."""
-    steps = numpy.abs(numpy.subtract.outer(numpy.arange(num_rounds), numpy.arange(num_rounds)))
-    covariance = CORRELATIONS[:, None, None] ** steps
-    centring = numpy.eye(num_rounds) - 1 / num_rounds
-    without_mean = centring @ covariance @ centring
-    spread = numpy.trace(without_mean, axis1=1, axis2=2)
-    shown = numpy.trace(without_mean, offset=1, axis1=1, axis2=2) / spread
-    return shown, covariance.sum(axis=(1, 2)) / num_rounds * (num_rounds - 1) / spread
+    lags = numpy.arange(num_rounds)
+    powers = CORRELATIONS[:, None] ** lags
+    with_first = powers.sum(axis=1)  # covariance of the first round with all
+    with_all = 2 * (powers * (num_rounds - lags)).sum(axis=1) - num_rounds  # variance of the sum
+    squares = num_rounds - with_all / num_rounds  # of deviations from the mean; below, of neighbours' products
+    products = (num_rounds - 1) * (CORRELATIONS + with_all / num_rounds**2) - 2 * (with_all - with_first) / num_rounds
+    return products / squares, with_all / num_rounds * (num_rounds - 1) / squares
 
 
 def _standardise(logs: numpy.ndarray) -> numpy.ndarray:
