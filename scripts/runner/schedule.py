@@ -35,6 +35,7 @@ from scripts.runner import late_builds, processes
 from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
 from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
+from scripts.stats.formatting import printable
 
 GRACE_S = 5.0
 HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
@@ -212,8 +213,9 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
     row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     row = with_settings(folder, finished) if "status" in finished else row
     append_rows(folder.results, "runs", [row])
+    reason = printable(str(row.get("reason", "")))
     print(
-        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
+        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}",
         flush=True,
     )
 
