@@ -126,5 +126,5 @@ def planned(check: Check) -> run_plan.Run:
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
     ranks = int(check.variables.get("NPROC") or variables.ranks_here)
-    spec = run_plan.RunsOfAllRounds(launcher.stem, load_config([*flags, *args.split()]), args)
-    return run_plan.make_run(dataclasses.replace(variables, args=args, ranks_here=ranks), spec)
+    template = run_plan.RunTemplate(launcher.stem, load_config([*flags, *args.split()]), args)
+    return run_plan.make_run(dataclasses.replace(variables, args=args, ranks_here=ranks), template)

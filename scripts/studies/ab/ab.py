@@ -130,7 +130,7 @@ def main(found: dict[str, Any] | None = None) -> int:
 
 def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
-    whole = run_plan.make_run(variables, run_plan.RunsOfAllRounds(strategy, variant.config, variant.flags))
+    whole = run_plan.make_run(variables, run_plan.RunTemplate(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
     (run,) = run_plan.skip_what_does_not_fit(
         [dataclasses.replace(whole, config=short, requested=whole.requested | dataclasses.asdict(short))]
