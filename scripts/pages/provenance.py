@@ -14,10 +14,10 @@ from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
+from scripts.sets.pasteable_variables import pasteable_variables
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import COMMIT, file_inside
-from scripts.sets.pasteable_variables import pasteable_variables
 from scripts.stats.formatting import format_setting, printable
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself
