@@ -57,7 +57,8 @@ class RunTemplate:
     one_node: bool = False
     """On this machine only, also where the strategy could span nodes."""
     num_seeds: int = 0
-    """The rounds take so many seeds in turn, from the configuration's on; 0: the configuration's own."""
+    """n seeds: round 1 has the configuration's seed, round 2 that plus 1, ..., round n + 1 the first one again. 0: all
+    rounds have the configuration's seed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,9 +189,8 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     preflight.check_ranks([config], [variables.ranks_here])
     threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
     templates = [RunTemplate(name, config, variables.args, threads) for name in strategies]
-    same = {
-        (template.strategy, template.config, template.ranks_here) for template in templates
-    }  # on one GPU a baseline may be there already
+    # on one GPU a baseline may be there already
+    same = {(template.strategy, template.config, template.ranks_here) for template in templates}
     for baseline in baselines_in_other_precisions(variables, config, strategies):
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             templates.append(baseline)

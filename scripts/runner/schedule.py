@@ -221,11 +221,12 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
 
 @contextlib.contextmanager
 def lock_result_set(results: Path) -> Iterator[None]:
-    """Hold the set's lock, so that one suite at a time writes it, and write the rows of lost runs first.
+    """Hold the lock of a set, its file .suite, so that one suite at a time writes the set. First writes the rows of
+    lost runs: those whose suite and supervisor were both killed.
 
-    Launchers inherit the lock. So if a suite is killed, its set stays in use until the supervisor of the run in
-    progress has written its row. A run is lost if its suite and its supervisor were both killed.
-    Raises UserError, which names the process that has the set.
+    The suite writes its process and host to the file .holder. Launchers inherit the lock. So if a suite is killed, its
+    set stays in use until the supervisor of the run in progress has written the row of this run.
+    Raises UserError where another process holds the lock. It names the process as far as .holder says.
     """
     with contextlib.ExitStack() as stack:
         try:
