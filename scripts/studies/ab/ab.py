@@ -36,7 +36,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from scripts.runner import preflight, run_plan, schedule, source_version
+from scripts.runner import lost_runs, preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
@@ -110,7 +110,7 @@ def main(found: dict[str, Any] | None = None) -> int:
     results = preflight.open_result_set(variables.results, "ab-")
     with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
-            schedule.record_lost_runs(results / name)
+            lost_runs.record_lost_runs(results / name)
         paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
         run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, children)
         try:
