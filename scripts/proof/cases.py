@@ -23,7 +23,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import Run, RunsOfAllRounds, make_run
+from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.sets.safe_names import SAFE_NAME
 from scripts.strategies import strategy_list
 
@@ -199,8 +199,8 @@ def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_he
         preflight.check_data(config.data)  # the reference reads the files
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    spec = RunsOfAllRounds(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
-    run = make_run(variables, spec)
+    template = RunTemplate(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
+    run = make_run(variables, template)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 

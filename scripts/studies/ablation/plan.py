@@ -19,7 +19,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, RunsOfAllRounds, make_run, order_rounds
+from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
 from scripts.strategies import strategy_list
 from scripts.studies.ablation.analysis import (
     ALL_TOGETHER,
@@ -54,8 +54,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         if threads == CORES_OVER_RANKS:
             threads = machine.threads_per_rank(variables.ranks_here)
         changed = dataclasses.replace(config, **fields)
-        spec = RunsOfAllRounds(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
-        run = make_run(variables, spec, round_number)
+        template = RunTemplate(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
+        run = make_run(variables, template, round_number)
         short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
         env = run.variables | {"SKIP": why_not.get(name, "")}
         return dataclasses.replace(
