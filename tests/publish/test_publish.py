@@ -97,8 +97,8 @@ def test_a_missing_file_is_named_with_its_command(own, name):
 
 
 def test_every_gap_is_named_in_one_call(own, capsys, monkeypatch, tmp_path):
-    """Protects a reader from one call for each gap: missing files, what the other files say, and sweeps that the READMEs
-    show. Mutants: a return after the missing files; the first sweep alone."""
+    """Protects a reader from one call for each gap: missing files, what the other files say, and sweeps that the
+    READMEs show. Mutants: a return after the missing files; the first sweep alone."""
     (own / "equivalence.csv").unlink()
     (own / "telemetry.csv").unlink()
     change(own, "runs", setting("status", "failed"))

@@ -68,7 +68,7 @@ def test_each_run_is_the_baseline_and_one_option(planned):
 
 
 def test_each_run_has_the_name_of_its_option(planned):
-    """Protects the reader of progress lines: one name for each run, also for the skipped ones whose option `single` does
+    """Protects the reader of progress lines: one name for each run, also for skipped ones whose option `single` does
     not read. Mutant: labels of all settings that differ, by which `static_graph` of `single` is the baseline."""
     for variables in ({}, {"NPROC": "1", "STRATEGY": "single"}):
         runs = planned(**variables)
