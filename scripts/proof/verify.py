@@ -57,6 +57,8 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     if options.missing and results:
         runs = cases.unproved(runs, results)
         if not runs:
+            if found is not None:
+                found |= {"results": str(results.resolve()), "strategies": []}
             return 0
     results = preflight.open_result_set(results).resolve()
     folder = preflight.open_result_set(results / "verify")

@@ -78,6 +78,8 @@ class Run:
     """Its place in the order of its round, from 1."""
     own_name: str = ""
     """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
+    variant: str = ""
+    """What a study calls this run among those of its strategy, such as bf16; '': its settings name it."""
     cuts: tuple[int, ...] = ()
     """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
@@ -244,14 +246,18 @@ def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]])
 
 def name_runs(runs: Sequence[Run]) -> list[str]:
     """A name for each run of a round, as in charts: its strategy, and the settings that separate it from the other runs
-    of this strategy."""
+    of this strategy. The variant stands for these settings where the study names one: a skipped run may differ from
+    others only in settings that its strategy does not read."""
     identities = {id(run): Identity(run.requested, {}) for run in runs}
     names: dict[int, str] = {}
     for strategy in dict.fromkeys(run.strategy for run in runs):
         same_strategy = [run for run in runs if run.strategy == strategy]
         others = [identities[id(run)] for run in runs if run.strategy != strategy]
         labels = group_labels(strategy, [identities[id(run)] for run in same_strategy], others, machine.num_cores())
-        names |= {id(run): label for run, label in zip(same_strategy, labels, strict=True)}
+        names |= {
+            id(run): f"{strategy}, {run.variant}" if run.variant else label
+            for run, label in zip(same_strategy, labels, strict=True)
+        }
     return [names[id(run)] for run in runs]
 
 
