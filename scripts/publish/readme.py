@@ -134,7 +134,8 @@ def _top1_text(groups: Sequence[RunGroup], num_images: str) -> str:
     difference = furthest_apart(groups)
     if difference is None:
         return text
-    return f"{text}; {'strategies differ' if difference.is_significant else 'no difference between strategies was found'}"
+    found = "strategies differ" if difference.is_significant else "no difference between strategies was found"
+    return f"{text}; {found}"
 
 
 def _elapsed_s(results: ResultSet) -> float:
