@@ -134,8 +134,8 @@ def _top1_text(groups: Sequence[RunGroup], num_images: str) -> str:
     difference = furthest_apart(groups)
     if difference is None:
         return text
-    found = "strategies differ" if difference.is_significant else "no difference between strategies was found"
-    return f"{text}; {found}"
+    answer = "strategies differ" if difference.is_significant else "no difference between strategies was found"
+    return f"{text}; {answer}"
 
 
 def _elapsed_s(results: ResultSet) -> float:
