@@ -47,7 +47,7 @@ def continue_stopped(run_dir: Path) -> list[str]:
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:
-    """End every process of the run. The supervisor calls it after each run, and schedule.py after a dead supervisor.
+    """End every process of the run. The supervisor calls it after each run, and lost_runs.py after a dead supervisor.
 
     First TERM. With a `grace_s` and ranks that torchrun or horovodrun started, the ranks alone get it; else all
     processes do, but for srun and for processes of another Slurm job, if there are others. Then KILL, for all that

@@ -60,9 +60,10 @@ def test_one_gpu_compares_the_options_of_one_process():
     done = bench("run", "--one-gpu", "--repeats", "1", "--plan", "--", "--loader", "synthetic", NPROC=4)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  round")]
-    assert {words[2] for words in lines} == {"single"} and len(lines) > 5
-    assert "bf16" in done.stdout and "channels_last" in done.stdout and "compile True" in done.stdout
-    assert "needs two ranks or more" in done.stdout
+    assert {words[2] for words in lines} == {"single,"} and len(lines) > 5
+    named = {" ".join(words[3:]).partition(" skipped: ")[0] for words in lines}
+    assert {"baseline", "bf16", "channels_last", "torch.compile", "static_graph", "all together"} <= named
+    assert len(named) == len(lines) and "needs two ranks or more" in done.stdout
     refused = bench("run", "ddp", "--one-gpu", "--plan")
     assert refused.returncode == 2 and "leave the strategies and --nproc out" in refused.stderr
 

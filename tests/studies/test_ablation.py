@@ -68,6 +68,15 @@ def test_each_run_is_the_baseline_and_one_option(planned):
     assert len({run.key for run in runs}) == len(runs)
 
 
+def test_each_run_has_the_name_of_its_option(planned):
+    """Protects the reader of progress lines: one name for each run, also for skipped ones whose option `single` does
+    not read. Mutant: labels of all settings that differ, by which `static_graph` of `single` is the baseline."""
+    for variables in ({}, {"NPROC": "1", "STRATEGY": "single"}):
+        runs = planned(**variables)
+        assert [run.name for run in runs] == [f"{run.strategy}, {option_name(run.requested)}" for run in runs]
+        assert len({run.name for run in runs}) == len(runs)
+
+
 def test_what_cannot_make_a_difference_here_is_no_run(planned):
     """Protects sets from two runs under one key: with a core a rank, its share of the threads is the baseline."""
     assert "a thread a core" not in [option_name(run.requested) for run in planned(NPROC="4")]

@@ -90,7 +90,7 @@ def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data
     ("variables", "words"),
     [
         ("STRATEGY=dpp KEY=bucket_cap_mb VALUES=1", ["'dpp'", "did you mean ddp"]),
-        ("STRATEGY=ddp KEY=bucket_cap VALUES=1", ["bucket_cap", "did you mean bucket_cap_mb"]),
+        ("STRATEGY=ddp KEY=bucket_cap VALUES=1", ["bucket_cap", "did you mean `bucket_cap_mb`"]),
         ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=1,-1", ["-1", "at least 0"]),
         ("STRATEGY=ddp KEY=workers VALUES=1,1.5", ["'1.5'", "whole number"]),
         ("STRATEGY=ddp_amp KEY=precision VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
