@@ -50,7 +50,7 @@ class SupervisorOptions:
     round: int = 1
     skip: str = ""
     """Do not run; record why."""
-    progress: str = ""
+    run_number: str = ""
     """Printed before the result, such as 3/15."""
     name: str = ""
     """Of the run in its lines; default: the strategy."""
@@ -242,7 +242,7 @@ def wait_for_end(
     hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
     """
     limit_s, limit_from = run_end.limit_s, time.monotonic()
-    name = f"{options.progress} {options.name or options.strategy} #{options.round}".strip()
+    name = f"{options.run_number} {options.name or options.strategy} #{options.round}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -282,9 +282,7 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
 def result_line(options: SupervisorOptions, row: dict) -> str:
     """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
-    head = (
-        f"{options.progress:>7} {options.name or options.strategy:<22} #{options.round}  {row['status']:<11} {seconds}"
-    )
+    head = f"{options.run_number:>7} {options.name or options.strategy:<22} #{options.round}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
         return f"{head}  {printable(row['reason'])}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""
