@@ -96,7 +96,7 @@ def tensors(value, path="") -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    "name", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("single", "horovod_ddp"))]
+    "name", ["single", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "horovod_ddp"))]
 )
 def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
     name, tiny_config, tiny_data, tmp_path, checkpoints
