@@ -20,14 +20,13 @@ from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run
 from scripts.runner.start_row import row_at_start, warm_up_status
 
-GRACE_S = 5.0
 LOST_ROW_BYTES = 100_000
 
 
 def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
     """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
     not."""
-    processes.end_processes(folder.path, GRACE_S)
+    processes.end_processes(folder.path, processes.GRACE_S)
     remove_rendezvous(folder.path)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
@@ -55,7 +54,7 @@ def record_lost_runs(results: Path) -> None:
             contextlib.suppress(TimeoutError),
             locked(path, limit_s=0),
         ):  # a living supervisor holds this lock
-            processes.end_processes(folder.path, GRACE_S)
+            processes.end_processes(folder.path, processes.GRACE_S)
             remove_rendezvous(folder.path)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])

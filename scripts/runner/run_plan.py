@@ -319,11 +319,11 @@ def interpreter_path() -> str:
     return os.path.abspath(name) if os.sep in name else name
 
 
-def create_run_folder(run: Run, results: Path, progress: str = "") -> tuple[RunFolder, dict[str, str]]:
+def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[RunFolder, dict[str, str]]:
     """Make the run's folder in the set; returns it and the variables that its launcher is started with.
 
-    These variables are the interface between commits: they start a launcher of any checkout. progress: which of how
-    many runs it is, such as 3/15, which is printed before the run's line. Its variable LABEL has an older name.
+    These variables are the interface between commits: they start a launcher of any checkout. run_number: which of how
+    many runs it is, such as 3/15, for the run's line. Its variable LABEL has an older name.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
@@ -338,7 +338,7 @@ def create_run_folder(run: Run, results: Path, progress: str = "") -> tuple[RunF
         "PYTHON": interpreter_path(),
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
-        "LABEL": progress,
+        "LABEL": run_number,
         "RUN_NAME": run.name,
         "SKIP": "",
     }
