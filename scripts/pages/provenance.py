@@ -15,10 +15,10 @@ from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
+from scripts.sets.pasteable_variables import pasteable_variables
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import COMMIT, SAFE_NAME, file_inside
-from scripts.sets.safe_variables import safe_variables
 from scripts.stats.formatting import format_setting, printable
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself
@@ -28,8 +28,8 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
     variables = results.environment.get("variables", {})
     names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE]
-    safe, chosen_by_user = safe_variables({name: variables.get(name, "") for name in names})
-    make_variables: dict[str, object] = dict(safe)
+    pasteable, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
+    make_variables: dict[str, object] = dict(pasteable)
     repeats = results.ok.repeat.max()
     make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
     lines = [_checkout(commit) for commit in sorted(set(results.ok.commit) - {""})]

@@ -234,7 +234,9 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     `strategy` over each other one."""
     groups = timed_by_label(results)
     if len(groups) < 2:
-        raise UserError(f"{results.path} has one timed strategy only ({', '.join(groups)}); give another set as --b")
+        raise UserError(
+            f"{results.path} has one timed strategy only ({', '.join(groups)}); ./bench compare A B has two sets"
+        )
     samples = _samples(groups)
     if strategy:
         chosen = _find(strategy, groups, results)

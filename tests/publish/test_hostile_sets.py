@@ -94,7 +94,7 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
 )
 def test_a_set_chooses_nothing_in_the_commands_that_people_paste(hostile, variables, named):
     """Protects whoever pastes a line of a report: what a set may not choose by itself (an image, a host, a port, a
-    path) it may not choose by a command either. Mutants: each of the rules of safe_variables left out."""
+    path) it may not choose by a command either. Mutants: each of the rules of pasteable_variables left out."""
     (hostile / "environment.json").write_text(json.dumps({"variables": variables}))
     lines = reproduction_commands(load_set(hostile))
     commands = "\n".join(line for line in lines if not line.startswith("#"))

@@ -139,6 +139,7 @@ STARTED_BY = {
     "pages.measure_missing": [],
     "publish.reproduce": [],
     "runner.late_builds": [],
+    "runner.lost_runs": [],
     "runner.processes": [],
     "runner.source_version": [],
     "setup.install": [],

@@ -8,7 +8,7 @@
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
     unrecorded         exists from before the launcher starts until the run's row is in runs.csv. The supervisor keeps
                        it locked, and writes into it, as JSON, the columns of the row that it knows: at the start, and
-                       again at the end. Who finds it without a lock writes the row (record_lost_runs in schedule.py)
+                       again at the end. Who finds it without a lock writes the row (record_lost_runs in lost_runs.py)
     queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half, and its wall
                        clock. The supervisor makes the row from it
