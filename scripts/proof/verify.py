@@ -36,6 +36,7 @@ from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.stats.formatting import printable
 
 if TYPE_CHECKING:
     from scripts.proof.reference import Training
@@ -201,7 +202,7 @@ def line_of(row: dict[str, Any]) -> str:
     return (
         f"{row['strategy']:<18} {row.get('world_size', ''):>7} {row['steps']:>5}  {shown:<28} "
         f"{'' if tolerance is None else f'{tolerance:.1e}' if tolerance else '0':>9}  {verdict}"
-        + (f": {row['reason']}" if row["reason"] else "")
+        + (f": {printable(row['reason'])}" if row["reason"] else "")
     )
 
 

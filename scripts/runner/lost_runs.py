@@ -19,6 +19,7 @@ from scripts.runner import processes
 from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run
 from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.stats.formatting import printable
 
 LOST_ROW_BYTES = 100_000
 
@@ -40,8 +41,9 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
     row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     row = with_settings(folder, finished) if "status" in finished else row
     append_rows(folder.results, "runs", [row])
+    reason = printable(str(row.get("reason", "")))
     print(
-        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
+        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}",
         flush=True,
     )
 

@@ -33,6 +33,7 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
 from scripts.sets.identity import Identity, group_labels
+from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
 
 MAX_RUNS = 20_000
@@ -302,7 +303,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     if unknown:
         print(
             f"warning: {results} has no requested settings of {len(unknown)} of its {len(rows)} runs, such as "
-            f"{unknown[0]}: an older version wrote them; their rows stay, and count as none of this suite's runs",
+            f"{printable(unknown[0])}: an older version wrote them; their rows stay, and count as none of this "
+            "suite's runs",
             file=sys.stderr,
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]

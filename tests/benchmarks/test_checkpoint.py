@@ -437,6 +437,21 @@ def test_a_runs_folder_that_is_a_link_is_refused(tmp_path):
     assert not [*(tmp_path / "outside").iterdir()]
 
 
+def test_a_link_among_checkpoints_is_not_copied(checkpoints):
+    """Protects the user's own files: a folder of somebody else's has last.pt as a link to one, and a previous.pt that
+    can be resumed, and the next save copied the file over previous.pt, where others read it. Mutants: no look before
+    the first step; copy_whole follows a link."""
+    checkpoints.mkdir()
+    private = checkpoints.parent / "private"
+    private.write_text("a key")
+    (checkpoints / "last.pt").symlink_to(private)
+    with pytest.raises(UserError, match=r"last.pt is a link, and no link is copied"), contextlib.ExitStack() as held:
+        make_writable(checkpoints, held)
+    with pytest.raises(UserError, match="cannot write the checkpoint"):
+        save_checkpoint(checkpoints, "last.pt", small_state(1))
+    assert not (checkpoints / "previous.pt").exists()
+
+
 def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):
     """Protects file systems without links, and previous.pt from what happens to last.pt."""
     for number in (1, 2):
