@@ -24,13 +24,18 @@ from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy
 
+NUM_UNCOMPRESSED_STEPS = 2  # ddp_compressed: the fewest that PowerSGD of torch allows; its default is 1000
+
 
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"))
     if config.comm_hook == "powersgd" and context.backend != "nccl":
         raise UserError(f"PowerSGD runs over NCCL, and on {context.backend} it aborts; use --comm-hook bf16 or fp16")
-    if config.comm_hook == "powersgd" and config.warmup_steps < 2:
-        raise UserError("PowerSGD begins with the third step; use --warmup-steps 2 or more")
+    if config.comm_hook == "powersgd" and config.warmup_steps < NUM_UNCOMPRESSED_STEPS:
+        raise UserError(
+            f"PowerSGD sends the first {NUM_UNCOMPRESSED_STEPS} steps uncompressed; "
+            f"use --warmup-steps {NUM_UNCOMPRESSED_STEPS} or more"
+        )
     if config.comm_hook == "bf16" and torch.version.cuda is None:
         raise Unavailable("DDP takes the bf16 hook in a CUDA build of torch only; use --comm-hook fp16")
     dist.init_process_group(**group_options(config, context))
@@ -69,8 +74,7 @@ def build(config: Config) -> Strategy:
 def hook_of(config: Config) -> tuple[Any, Callable[..., Any]]:
     """The hook and its state, which is the process group (None: all ranks), or PowerSGD's own."""
     if config.comm_hook == "powersgd":
-        # ddp_compressed: from the first step that can; by default the first 1000 would go uncompressed
-        state = powerSGD_hook.PowerSGDState(None, config.powersgd_rank, start_powerSGD_iter=2)
+        state = powerSGD_hook.PowerSGDState(None, config.powersgd_rank, start_powerSGD_iter=NUM_UNCOMPRESSED_STEPS)
         return state, powerSGD_hook.powerSGD_hook
     return None, getattr(default_hooks, f"{config.comm_hook}_compress_hook")
 

@@ -210,6 +210,8 @@ class Recorder:
         self.python.write_text(f'#!/bin/bash\nexec "{REAL}" -S "{folder}/recorder.py" "$@"\n')
         self.python.chmod(0o755)
         self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": "", "PASSED_TO": sys.executable}
+        # A launcher makes the ranks' rendezvous folder in TMPDIR, and no recorded supervisor removes it.
+        self.variables["TMPDIR"] = folder
 
     def calls(self) -> list[dict]:
         """Every recorded call so far, in order: words of the command line and the environment; without warm-ups."""

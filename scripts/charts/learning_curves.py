@@ -24,7 +24,7 @@ from scripts.charts.figures import (
     legend_shape,
     make_figure,
 )
-from scripts.sets.accuracy import seeds, top1_accuracy
+from scripts.sets.accuracy import recorded_seeds, top1_accuracy
 from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.formatting import plural
 
@@ -53,7 +53,7 @@ class Curve:
     @functools.cached_property
     def num_seeds(self) -> int:
         drawn = self.group.ok.run_id.isin(pandas.concat(self.tables.values()).columns)
-        return seeds(self.group)[drawn].nunique(dropna=False)
+        return recorded_seeds(self.group)[drawn].nunique(dropna=False)
 
 
 def learning_chart(sets: list[ResultSet]) -> Figure | None:

@@ -216,7 +216,7 @@ def loader_limit(options: study_options.LoaderLimitCommand, flags: Sequence[str]
     if code := ensure_data():
         return code
     measure_loader_limit.measure_set(options.results)
-    worker_counts.advise(study_options.WorkerCountsOptions(options.results))
+    worker_counts.main_with_flags(study_options.WorkerCountsOptions(options.results))
     return 0
 
 

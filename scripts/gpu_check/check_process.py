@@ -18,7 +18,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.verdicts import Ended, Verdict
-from scripts.runner import processes, run_plan, schedule
+from scripts.runner import lost_runs, processes, run_plan
 from scripts.runner.make_variables import read_variables
 
 GRACE_S, KILLED_S = 12.0, 5.0
@@ -83,9 +83,9 @@ class Running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
         for path in paths:
-            processes.end_processes(path, schedule.GRACE_S)
+            processes.end_processes(path, processes.GRACE_S)
         if self.run and self.folder and self.child.returncode:
-            schedule.record_failed_launcher(self.run, self.folder, self.child.returncode, self.env, 0)
+            lost_runs.record_failed_launcher(self.run, self.folder, self.child.returncode, self.env, 0)
         return num_left
 
     def verdict(self) -> Verdict | None:
@@ -126,5 +126,5 @@ def planned(check: Check) -> run_plan.Run:
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
     ranks = int(check.variables.get("NPROC") or variables.ranks_here)
-    spec = run_plan.RunsOfAllRounds(launcher.stem, load_config([*flags, *args.split()]), args)
-    return run_plan.make_run(dataclasses.replace(variables, args=args, ranks_here=ranks), spec)
+    template = run_plan.RunTemplate(launcher.stem, load_config([*flags, *args.split()]), args)
+    return run_plan.make_run(dataclasses.replace(variables, args=args, ranks_here=ranks), template)

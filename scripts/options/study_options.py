@@ -54,7 +54,7 @@ class LoadersOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class LoaderVerdictOptions:
+class MeasureLoaderLimitOptions:
     results: Path | None = None
     """Result set whose loader.csv is to hold the rates. Every other flag is a configuration field."""
 

@@ -13,7 +13,7 @@ import pandas
 
 from benchmarks.common.store.results import WARM_UP, read_table
 from scripts.pages.report_tables import table_rows
-from scripts.sets.accuracy import seeds
+from scripts.sets.accuracy import recorded_seeds
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
 from scripts.sets.result_set import ResultSet, RunGroup
@@ -167,7 +167,7 @@ def _proofs(results: ResultSet) -> str:
 def _seeds(timed: list[RunGroup]) -> str:
     if not all(group.identity.recorded for group in timed):
         return "not recorded"
-    values = sorted({seed for group in timed for seed in seeds(group)})
+    values = sorted({seed for group in timed for seed in recorded_seeds(group)})
     if len(values) == 1:
         return f"{values[0]}, one for all runs: rounds show the spread of timing, not another seed's accuracy"
     return f"{', '.join(values)}, taken in turn by the rounds"

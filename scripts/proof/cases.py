@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
@@ -17,14 +17,18 @@ from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import Run, RunsOfAllRounds, make_run
+from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.sets.safe_names import SAFE_NAME
 from scripts.strategies import strategy_list
+
+if TYPE_CHECKING:
+    import pandas
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # of a proof in which each step is compared by itself
@@ -85,10 +89,14 @@ def unreadable_images(loader: str, pack: str) -> str:
 def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set.
 
-    Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, or DATA has other images.
+    Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, DATA has other images, or
+    the set has no run of a strategy that the user named.
     """
     runs = read_table(results, "runs")
-    ok = runs[(runs.status == "ok") & runs.strategy.isin(strategy_list.parse_strategies(variables.strategies))]
+    strategies = strategy_list.parse_strategies(variables.strategies)
+    if variables.strategies.strip() not in ("", "all"):
+        _check_ran(results, runs, strategies)
+    ok = runs[(runs.status == "ok") & runs.strategy.isin(strategies)]
     settings_of_runs: dict[tuple[str, int], dict[str, Any]] = {}
     for run_id in ok.run_id:
         try:
@@ -110,6 +118,19 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
             # the update is the same with any cut; its proof is one of the code that ran with this one
             proofs.append(dataclasses.replace(proof, cuts=cuts_of_run(requested, settings.get("met") or {})))
     return _without_duplicates(proofs)
+
+
+def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
+    """Says on stderr which of these strategies the set has as skipped only. Raises UserError for one without an ok run
+    that was not skipped: else the proof would pass without it."""
+    for name in strategies:
+        statuses = {*runs.status[runs.strategy == name]}
+        if "ok" in statuses:
+            continue
+        if "skipped" not in statuses:
+            again = bench_command(f"run {name}", results=results)
+            raise UserError(f"{results} has no ok run of {name}, so that nothing of it would be proved; {again}")
+        print_warning(f"{results} has {name} as skipped only, so that nothing of it is proved")
 
 
 def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
@@ -178,8 +199,8 @@ def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_he
         preflight.check_data(config.data)  # the reference reads the files
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
-    spec = RunsOfAllRounds(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
-    run = make_run(variables, spec)
+    template = RunTemplate(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
+    run = make_run(variables, template)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 

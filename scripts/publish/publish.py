@@ -54,10 +54,11 @@ def main(options: PublishOptions) -> int:
     place = _target_folder(options)
     _check_folder(options)
     lines = missing_files(options.results)
-    if lines:
+    if not (options.results / "runs.csv").is_file():  # without it nothing more can be said
         return _refuse(options, lines)
     results = load_set(options.results)
-    if lines := find_problems(results):
+    kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
+    if lines := [*lines, *find_problems(results), *_missing_sweeps(options.results, kind)]:
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
         new = Path(scratch) / options.name
@@ -70,7 +71,6 @@ def main(options: PublishOptions) -> int:
         if lines := not_allowed(new, names):
             return _refuse(options, [*lines, TAKE_OUT])
         shown = readme.shown_sets(readme.PUBLISHED)
-        kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
         texts = _readmes(options, shown, kind, new)
         if isinstance(texts, str):
             return _refuse(options, [texts])
@@ -216,9 +216,21 @@ def _readmes(options: PublishOptions, shown: dict[str, str], kind: str, new: Pat
                 if not (new / target).exists():
                     return f"{path.name} links to its {target}, which it lacks; {_remedy(options.results, target)}"
     except UserError as error:
-        name = re.search(r"'sweep\.(\w+)\.(\w+)'", str(error))
-        return f"README: {error}" + (f"; {_sweep(options.results, *name.groups())}" if name else "")
+        return f"README: {error}"
     return texts
+
+
+def _missing_sweeps(results: Path, kind: str) -> list[str]:
+    """A line for each sweep that the READMEs show and the set in `results` lacks. kind: of its devices, cpu or gpu."""
+    prefix = {"cpu": "", "gpu": "gpu."}[kind]
+    texts = "".join(path.read_text() for path in readme.READMES)
+    shown = dict.fromkeys(re.findall(rf"<!--{re.escape(prefix)}(sweep\.(\w+)\.(\w+))-->", texts))
+    measured = readme.sweep_figures(results / "sweeps") if shown else {}
+    return [
+        f"the READMEs show a sweep of {key}, which it lacks; {_sweep(results, strategy, key)}"
+        for name, strategy, key in shown
+        if name not in measured
+    ]
 
 
 def _remedy(results: Path, target: str) -> str:

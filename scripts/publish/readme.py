@@ -40,7 +40,8 @@ PUBLISHED = ROOT / "results/published"
 SHOWN = "shown.json"  # the published sets that the READMEs show: one of CPUs, one of GPUs
 MEASURED = PUBLISHED / "measured"
 PAGES = (
-    "README.md", "[a-z]*/README.md", "tests/faults/README.md", "scripts/*/README.md", "scripts/studies/*/README.md"
+    "README.md", "docs/systems.md", "[a-z]*/README.md", "tests/faults/README.md", "scripts/*/README.md",
+    "scripts/studies/*/README.md",
 )  # fmt: skip
 READMES = tuple(sorted({path for pattern in PAGES for path in ROOT.glob(pattern)}))
 FIGURE = re.compile(r"<!--([\w.]+)-->.*?<!--/-->", re.DOTALL)
@@ -109,7 +110,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         group: exposed_communication(group, results.table("steps")) for group in timed
     }  # as step_account.png has it
     exposed = "exposed comm., ms/step ±95%"
-    header = ("strategy", "devices", "images/s [95%]", "x single [95%, together]", exposed, "top-1 % [95%]")
+    header = ("strategy", "devices", "images/s [95%]", "x single [simultaneous 95%]", exposed, "top-1 % [95%]")
     bases = {*results.baseline_label_of.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
@@ -133,7 +134,8 @@ def _top1_text(groups: Sequence[RunGroup], num_images: str) -> str:
     difference = furthest_apart(groups)
     if difference is None:
         return text
-    return f"{text}; {'strategies differ' if difference.is_significant else 'no two strategies are seen to differ'}"
+    answer = "strategies differ" if difference.is_significant else "no difference between strategies was found"
+    return f"{text}; {answer}"
 
 
 def _elapsed_s(results: ResultSet) -> float:
@@ -171,7 +173,7 @@ def _hardware(results: ResultSet) -> str:
         results.ok.run_id.isin([name for group in results.compared_groups for name in group.ok.run_id])
     ]
     threads = "/".join(f"{value:.0f}" for value in sorted({*compared.threads_per_rank}))
-    cores = f"{environment['num_cores']} cores, {threads} to a rank"
+    cores = f"{environment['num_cores']} cores, {threads} for each rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
     length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"
     return f"{describe_sets([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
@@ -208,7 +210,7 @@ def ablation_figures(path: Path) -> dict[str, str]:
         worth = f"{float(row.ratio):.2f}{bounds}" if row.ratio else row.why_not or "1"
         speed = format_number(float(row.images_per_s)) if row.images_per_s else ""
         lines.append([escape_markdown(cell) for cell in (row.option, row.num_runs, speed, worth)])
-    table = markdown_table(("option", "n", "images/s", "x baseline [95 %, together]"), lines)
+    table = markdown_table(("option", "n", "images/s", "x baseline [simultaneous 95 %]"), lines)
     about = escape_markdown("".join(dict.fromkeys(rows.about)))
     missing = "(not measured yet: `./bench study ablation`)"
     return {"ablation": table or missing, "ablation.about": about}

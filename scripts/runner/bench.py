@@ -97,7 +97,8 @@ def main(name: str = "all", /) -> int:
 
 
 def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variables: MakeVariables) -> str:
-    """The runs that are left to do in their order, a line each: round, strategy, and what differs between the runs."""
+    """The runs that are left to do in their order, a line each: round, strategy, and what differs between the runs, or
+    their variants where a study names these."""
     differing = [
         name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
     ]
@@ -108,7 +109,8 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
     for run in left:
         differences = ", ".join(f"{name} {run.requested[name]}" for name in differing)
-        lines.append(f"  round {run.round}  {run.strategy:<18}  {differences}".rstrip())
+        what = run.name if run.variant else f"{run.strategy:<18}  {differences}"
+        lines.append(f"  round {run.round}  {what}".rstrip())
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
     lines += [rounds.describe_end(variables)] if rounds.describe_end(variables) else []

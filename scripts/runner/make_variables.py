@@ -39,7 +39,7 @@ class MakeVariables:
     budget_s: float | None
     """Seconds in which another round has to fit; None: no such limit."""
     num_seeds: int
-    """Rounds take so many seeds in turn; 0: the configuration's own."""
+    """Rounds take so many seeds in turn (`seed_in_turn`); 0: all have the configuration's seed."""
     with_aa: bool
     """The baseline runs twice a round, under two names."""
     retry: str

@@ -15,6 +15,7 @@ from typing import IO
 
 import psutil
 
+GRACE_S = 5.0  # between TERM and KILL, where ranks write no checkpoint
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
 STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
@@ -47,7 +48,7 @@ def continue_stopped(run_dir: Path) -> list[str]:
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:
-    """End every process of the run. The supervisor calls it after each run, and schedule.py after a dead supervisor.
+    """End every process of the run. The supervisor calls it after each run, and lost_runs.py after a dead supervisor.
 
     First TERM. With a `grace_s` and ranks that torchrun or horovodrun started, the ranks alone get it; else all
     processes do, but for srun and for processes of another Slurm job, if there are others. Then KILL, for all that

@@ -33,6 +33,7 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
 from scripts.sets.identity import Identity, group_labels
+from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
 
 MAX_RUNS = 20_000
@@ -42,8 +43,9 @@ CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 
 @dataclasses.dataclass(frozen=True)
-class RunsOfAllRounds:
-    """What the runs of one strategy and one configuration have in common. Each round has one `Run` of it."""
+class RunTemplate:
+    """What the runs of one strategy and one configuration have in common. `make_run` makes one `Run` of it for each
+    round."""
 
     strategy: str
     config: Config
@@ -56,7 +58,8 @@ class RunsOfAllRounds:
     one_node: bool = False
     """On this machine only, also where the strategy could span nodes."""
     num_seeds: int = 0
-    """The rounds take so many seeds in turn, from the configuration's on; 0: the configuration's own."""
+    """n seeds: round 1 has the configuration's seed, round 2 that plus 1, ..., round n + 1 the first one again. 0: all
+    rounds have the configuration's seed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +79,8 @@ class Run:
     """Its place in the order of its round, from 1."""
     own_name: str = ""
     """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
+    variant: str = ""
+    """What a study calls this run among those of its strategy, such as bf16; '': its settings name it."""
     cuts: tuple[int, ...] = ()
     """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
@@ -93,27 +98,27 @@ class Run:
         return self.own_name or self.strategy
 
 
-def make_run(variables: MakeVariables, spec: RunsOfAllRounds, round_number: int = 1) -> Run:
+def make_run(variables: MakeVariables, template: RunTemplate, round_number: int = 1) -> Run:
     """The run of round `round_number`."""
-    config = spec.config
-    seeds = [config.seed + n for n in range(spec.num_seeds)]
+    config = template.config
+    seeds = [config.seed + n for n in range(template.num_seeds)]
     if seeds:
         config = dataclasses.replace(config, seed=seed_in_turn(seeds, round_number))
-    ranks_here = spec.ranks_here or variables.ranks_here
-    threads = spec.threads or machine.threads_per_rank(ranks_here)
+    ranks_here = template.ranks_here or variables.ranks_here
+    threads = template.threads or machine.threads_per_rank(ranks_here)
     if variables.limit_s is not None:
         config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
-        folder = Path(config.checkpoint_dir) / f"{spec.strategy}-{round_number}"
+        folder = Path(config.checkpoint_dir) / f"{template.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
-    place = (ranks_here, 1) if spec.one_node else strategy_list.total_ranks_and_nodes(spec.strategy, ranks_here)
-    requested = requested_settings(config, spec.strategy, *place, threads, images_fingerprint(config))
+    place = (ranks_here, 1) if template.one_node else strategy_list.total_ranks_and_nodes(template.strategy, ranks_here)
+    requested = requested_settings(config, template.strategy, *place, threads, images_fingerprint(config))
     requested |= {"contents": images_contents(config)}
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
-    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if spec.one_node else {})
-    return Run(spec.strategy, round_number, config, requested, env, spec.flags)
+    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if template.one_node else {})
+    return Run(template.strategy, round_number, config, requested, env, template.flags)
 
 
 def was_requeued() -> bool:
@@ -186,31 +191,30 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
     preflight.check_ranks([config], [variables.ranks_here])
     threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
-    specs = [RunsOfAllRounds(name, config, variables.args, threads) for name in strategies]
-    same = {
-        (spec.strategy, spec.config, spec.ranks_here) for spec in specs
-    }  # on one GPU a baseline may be there already
+    templates = [RunTemplate(name, config, variables.args, threads) for name in strategies]
+    # on one GPU a baseline may be there already
+    same = {(template.strategy, template.config, template.ranks_here) for template in templates}
     for baseline in baselines_in_other_precisions(variables, config, strategies):
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
-            specs.append(baseline)
+            templates.append(baseline)
     if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        specs.append(RunsOfAllRounds(strategy_list.BASELINE, config, variables.args, num_cores))
+        templates.append(RunTemplate(strategy_list.BASELINE, config, variables.args, num_cores))
     if variables.with_aa:
         if strategy_list.BASELINE not in strategies:
-            specs.append(RunsOfAllRounds(strategy_list.BASELINE, config, variables.args, threads))
+            templates.append(RunTemplate(strategy_list.BASELINE, config, variables.args, threads))
         again = dataclasses.replace(config, label="again")
-        specs.append(RunsOfAllRounds(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
-    return make_runs(variables, specs)
+        templates.append(RunTemplate(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
+    return make_runs(variables, templates)
 
 
 def baselines_in_other_precisions(
     variables: MakeVariables, config: Config, strategies: Sequence[str]
-) -> list[RunsOfAllRounds]:
+) -> list[RunTemplate]:
     """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
     threads = machine.threads_per_rank(variables.ranks_here)
     is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
     return [
-        RunsOfAllRounds(
+        RunTemplate(
             name,
             dataclasses.replace(config, precision=precision),
             f"{variables.args} --precision {precision}".strip(),
@@ -222,10 +226,12 @@ def baselines_in_other_precisions(
     ]
 
 
-def make_runs(variables: MakeVariables, specs: Sequence[RunsOfAllRounds]) -> list[Run]:
-    """A run of each spec in each round, with as many seeds as the variables say."""
-    specs = [dataclasses.replace(spec, num_seeds=variables.num_seeds) for spec in specs]
-    return order_rounds(variables, lambda round_number: [make_run(variables, spec, round_number) for spec in specs])
+def make_runs(variables: MakeVariables, templates: Sequence[RunTemplate]) -> list[Run]:
+    """A run of each template in each round, with as many seeds as the variables say."""
+    templates = [dataclasses.replace(template, num_seeds=variables.num_seeds) for template in templates]
+    return order_rounds(
+        variables, lambda round_number: [make_run(variables, template, round_number) for template in templates]
+    )
 
 
 def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
@@ -241,14 +247,18 @@ def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]])
 
 def name_runs(runs: Sequence[Run]) -> list[str]:
     """A name for each run of a round, as in charts: its strategy, and the settings that separate it from the other runs
-    of this strategy."""
+    of this strategy. The variant stands for these settings where the study names one: a skipped run may differ from
+    others only in settings that its strategy does not read."""
     identities = {id(run): Identity(run.requested, {}) for run in runs}
     names: dict[int, str] = {}
     for strategy in dict.fromkeys(run.strategy for run in runs):
         same_strategy = [run for run in runs if run.strategy == strategy]
         others = [identities[id(run)] for run in runs if run.strategy != strategy]
         labels = group_labels(strategy, [identities[id(run)] for run in same_strategy], others, machine.num_cores())
-        names |= {id(run): label for run, label in zip(same_strategy, labels, strict=True)}
+        names |= {
+            id(run): f"{strategy}, {run.variant}" if run.variant else label
+            for run, label in zip(same_strategy, labels, strict=True)
+        }
     return [names[id(run)] for run in runs]
 
 
@@ -293,7 +303,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     if unknown:
         print(
             f"warning: {results} has no requested settings of {len(unknown)} of its {len(rows)} runs, such as "
-            f"{unknown[0]}: an older version wrote them; their rows stay, and count as none of this suite's runs",
+            f"{printable(unknown[0])}: an older version wrote them; their rows stay, and count as none of this "
+            "suite's runs",
             file=sys.stderr,
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
@@ -310,10 +321,11 @@ def interpreter_path() -> str:
     return os.path.abspath(name) if os.sep in name else name
 
 
-def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFolder, dict[str, str]]:
+def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[RunFolder, dict[str, str]]:
     """Make the run's folder in the set; returns it and the variables that its launcher is started with.
 
-    These variables are the interface between commits: they start a launcher of any checkout.
+    These variables are the interface between commits: they start a launcher of any checkout. run_number: which of how
+    many runs it is, such as 3/15, for the run's line. Its variable LABEL has an older name.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
@@ -328,7 +340,7 @@ def create_run_folder(run: Run, results: Path, label: str = "") -> tuple[RunFold
         "PYTHON": interpreter_path(),
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
-        "LABEL": label,
+        "LABEL": run_number,
         "RUN_NAME": run.name,
         "SKIP": "",
     }
@@ -347,7 +359,7 @@ def main(strategy: str = "", /) -> None:
         name = strategy_list.parse_strategy(strategy)
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
-        run = make_run(variables, RunsOfAllRounds(name, config, variables.args), variables.round_number)
+        run = make_run(variables, RunTemplate(name, config, variables.args), variables.round_number)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:

@@ -6,10 +6,7 @@
 import contextlib
 import dataclasses
 import datetime
-import json
 import os
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -17,27 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import (
-    SCHEMA,
-    WARM_UP,
-    add_settings,
-    append_rows,
-    read_table,
-    write_text_atomically,
-)
+from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, read_regular_file
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS, SignalForwarder, forward_signals
+from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import late_builds, processes
-from scripts.runner.remove_rendezvous import remove_rendezvous
+from scripts.runner import late_builds
+from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
-from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
+from scripts.runner.start_row import SKIP_PRINTED
 
-GRACE_S = 5.0
-HOLDER_BYTES, LOST_ROW_BYTES = 1000, 100_000
+HOLDER_BYTES = 1000
 
 
 def run_planned(
@@ -164,7 +153,8 @@ def run_each(
 ) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
 
-    first: the number of the first of these runs. total: the number of all runs of the suite. Both are for the labels.
+    first: the number of the first of these runs. total: the number of all runs of the suite. Both are
+    printed, such as 3/15.
     """
     all_ok = True
     for number, run in enumerate(runs, first):
@@ -195,36 +185,14 @@ def start_launcher(
     return code
 
 
-def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
-    """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
-    not."""
-    processes.end_processes(folder.path, GRACE_S)
-    remove_rendezvous(folder.path)
-    if (read_table(folder.results, "runs").run_id == folder.run_id).any():
-        return
-    row = row_at_start(folder, run.strategy, run.round, run.requested, env)
-    finished = read_unrecorded(folder)
-    ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
-    row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
-    if signum and -code in ENDING_SIGNALS:
-        row |= {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
-    row |= warm_up_status(row) if run.round == 0 else {}
-    row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
-    row = with_settings(folder, finished) if "status" in finished else row
-    append_rows(folder.results, "runs", [row])
-    print(
-        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
-        flush=True,
-    )
-
-
 @contextlib.contextmanager
 def lock_result_set(results: Path) -> Iterator[None]:
-    """Hold the set's lock, so that one suite at a time writes it, and write the rows of lost runs first.
+    """Hold the lock of a set, its file .suite, so that one suite at a time writes the set. First writes the rows of
+    lost runs: those whose suite and supervisor were both killed.
 
-    Launchers inherit the lock. So if a suite is killed, its set stays in use until the supervisor of the run in
-    progress has written its row. A run is lost if its suite and its supervisor were both killed.
-    Raises UserError, which names the process that has the set.
+    The suite writes its process and host to the file .holder. Launchers inherit the lock. So if a suite is killed, its
+    set stays in use until the supervisor of the run in progress has written the row of this run.
+    Raises UserError where another process holds the lock. It names the process as far as .holder says.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -249,51 +217,6 @@ def describe_holder(results: Path) -> str:
     if not elsewhere and not Path(f"/proc/{int(pid)}").exists():
         return f"by the last run of process {pid}, which was killed (try again in a minute)"
     return f"by process {pid}{f' on {host}' if elsewhere else ''}"
-
-
-def record_lost_runs(results: Path) -> None:
-    """End the processes of runs whose suite and supervisor were killed, and write the rows of these runs."""
-    for path in sorted(results.glob("logs/*/unrecorded")):
-        folder = RunFolder(path.parent.resolve())
-        with (
-            contextlib.suppress(TimeoutError),
-            locked(path, limit_s=0),
-        ):  # a living supervisor holds this lock
-            processes.end_processes(folder.path, GRACE_S)
-            remove_rendezvous(folder.path)
-            if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
-                append_rows(folder.results, "runs", [lost_row(folder)])
-            path.unlink()
-
-
-def lost_row(folder: RunFolder) -> dict:
-    """The row of a run whose supervisor could not write it: the columns of the start; all, where the run had ended."""
-    row = {"schema": SCHEMA, "run_id": folder.run_id}
-    if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
-        row |= {"strategy": named[1], "repeat": int(named[2])}
-    left = read_unrecorded(folder)
-    if "status" in left:
-        return with_settings(folder, row | left)
-    row |= left
-    row |= {"status": "failed", "reason": "its supervisor was killed or could not write this row, and nothing is known"}
-    row |= warm_up_status(row) if row.get("repeat") == 0 else {}
-    return with_settings(folder, row)
-
-
-def read_unrecorded(folder: RunFolder) -> dict:
-    """What the supervisor knew of the row: with a status where the run had ended; {} where it had not begun."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
-        return found if isinstance(found, dict) else {}
-    return {}
-
-
-def with_settings(folder: RunFolder, row: dict) -> dict:
-    """The row with the hash of the settings in the run's folder; the row as it is where the folder has none."""
-    with contextlib.suppress(UserError):
-        settings = folder.settings()
-        return row | {"settings": add_settings(folder.results, settings["asked"], settings.get("met"))}
-    return row
 
 
 def link_latest(results: Path) -> None:

@@ -53,7 +53,7 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     rows = group.ok[group.ok.acc1.between(0, 100)]
     if rows.empty:
         return None
-    of_seed = rows.groupby(seeds(group).loc[rows.index])
+    of_seed = rows.groupby(recorded_seeds(group).loc[rows.index])
     fractions = tuple(float(each) / 100 for each in of_seed.acc1.mean())
     percent, images = 100 * sum(fractions) / len(fractions), set(rows.val_samples)
     runs = len(rows), all(len(each.drop_duplicates(OUTCOME_COLUMNS)) == 1 for _, each in of_seed)
@@ -67,7 +67,7 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     return Top1Accuracy(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
 
 
-def seeds(group: RunGroup) -> pandas.Series:
+def recorded_seeds(group: RunGroup) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
     requested = group.identity.requested
     return group.ok["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))

@@ -27,7 +27,7 @@ AUTO = "auto"
 # On one machine these follow from the requested settings, so that they separate no two runs by themselves.
 DERIVED_FIELDS = {"world_size", "backend", *STORED_FIELDS} - FIELDS.keys()
 MACHINE_FIELDS = ("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "variables")
-LABEL = "label"
+AA_LABEL = "label"
 """A second name for the same run: A/A."""
 # Sets from before lack these.
 NEWER_FIELDS = {*MACHINE_FIELDS, "contents", f"workers{RESOLVED_SUFFIX}"}
@@ -37,7 +37,7 @@ STRATEGY_FIELDS = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
     **dict.fromkeys(DERIVED_FIELDS, "follows from that"),
     "precision": "what it computes in",
-    LABEL: "the same again",
+    AA_LABEL: "the same again",
     **dict.fromkeys(READERS, "an option that other strategies lack"),
 }
 # bench-all adds runs of the baseline that differ from all other runs in these; see scripts/runner/run_plan.py.
@@ -79,7 +79,7 @@ class Identity:
             requested |= {name: value for name, value in self.requested.items() if name == "config"}
         both = {name + RESOLVED_SUFFIX if name in self.requested else name: value for name, value in resolved.items()}
         known = requested | both
-        return {name: value for name, value in known.items() if value != "" or name not in {LABEL, *NEWER_FIELDS}}
+        return {name: value for name, value in known.items() if value != "" or name not in {AA_LABEL, *NEWER_FIELDS}}
 
     @functools.cached_property
     def key(self) -> str:
@@ -153,7 +153,7 @@ def group_labels(
     found = []
     for each in identities:
         own_names = [name for name in names if each in _identities_with_field(name, identities)]
-        own_names = [name for name in own_names if name != LABEL or name in each.fields]
+        own_names = [name for name in own_names if name != AA_LABEL or name in each.fields]
         named = [name for name in own_names if name not in plain or plain[name] != each.fields.get(name)]
         parts = [_format_field(name, each.fields.get(name), num_cores) for name in named]
         parts += ["settings not recorded"] if mixed and not each.recorded else []
@@ -164,7 +164,7 @@ def group_labels(
 def _format_field(name: str, value: object, num_cores: int | None) -> str:
     if name == "threads_per_rank" and value == num_cores:
         return "all cores"
-    if name == LABEL:
+    if name == AA_LABEL:
         return format_setting(value)
     return f"{name} {format_setting(value)}"
 
@@ -190,7 +190,7 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
 
 def same_request(one: Identity, other: Identity, but: Collection[str] = ()) -> bool:
     """Whether two groups have the same requested settings, but for the strategy, a label and these fields."""
-    left_out = {"strategy", LABEL, *but}
+    left_out = {"strategy", AA_LABEL, *but}
     halves = (
         {name: value for name, value in drop_not_compared(each.requested).items() if name not in left_out}
         for each in (one, other)

@@ -14,14 +14,14 @@ import pandas
 
 from benchmarks.common.config.settings import SOURCE_FIELDS
 from scripts.sets.frames import iterate_rows
-from scripts.sets.identity import DERIVED_FIELDS, LABEL, RESOLVED_SUFFIX, Identity, differing_fields
+from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import RunGroup
 
 LENGTH = "length"
 BIT_IDENTICAL = "yes: bit-identical"
 # They change no update.
-NOT_OF_UPDATE = {*SOURCE_FIELDS, LABEL, "host", "kernel", "num_cores"}
+NOT_OF_UPDATE = {*SOURCE_FIELDS, AA_LABEL, "host", "kernel", "num_cores"}
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
 MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), LENGTH),

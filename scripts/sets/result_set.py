@@ -22,7 +22,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
-    LABEL,
+    AA_LABEL,
     NEWER_FIELDS,
     Identity,
     belongs_to,
@@ -86,9 +86,9 @@ class RunGroup:
         return self.rows[self.rows.status == "ok"]
 
     @property
-    def is_labelled(self) -> bool:
+    def is_aa_copy(self) -> bool:
         """Whether it is the second half of an A/A comparison: another group's runs once more, under a second name."""
-        return bool(self.identity.requested.get(LABEL))
+        return bool(self.identity.requested.get(AA_LABEL))
 
     @functools.cached_property
     def is_parallel(self) -> bool:
@@ -181,7 +181,7 @@ class ResultSet:
         bases = self.timed_groups_of(BASELINE)
         if compute_precision(group.identity) == "fp16":
             bases = [other for other in self.timed_groups if other.identity.requested.get("ranks") == 1]
-        bases = [other for other in bases if not other.is_labelled]
+        bases = [other for other in bases if not other.is_aa_copy]
         found = [
             other
             for other in bases
@@ -198,12 +198,12 @@ class ResultSet:
     @functools.cached_property
     def strategy_groups(self) -> list[RunGroup]:
         """The timed groups, but for second halves of A/A comparisons."""
-        return [group for group in self.timed_groups if not group.is_labelled]
+        return [group for group in self.timed_groups if not group.is_aa_copy]
 
     @functools.cached_property
     def aa_comparisons(self) -> dict[str, RatioEstimate]:
         """The speed-ups that have to be 1, by label: of a group's runs under a second name over that group."""
-        labels = [group.label for group in self.groups if group.is_labelled]
+        labels = [group.label for group in self.groups if group.is_aa_copy]
         return {label: self.speedups[label] for label in labels if label in self.speedups}
 
     @functools.cached_property

@@ -124,7 +124,7 @@ def get_uv(python: Path) -> bool:
         return not run([*pip, "--require-hashes", "-r", file.name], "pip fetches uv")
 
 
-def run(command: list, label: str) -> int:
+def run(command: list, task: str) -> int:
     """Run a command; its exit code. A terminal sees how long it takes so far."""
     started_s = time.monotonic()
     with subprocess.Popen([str(word) for word in command], cwd=ROOT) as process:
@@ -133,7 +133,7 @@ def run(command: list, label: str) -> int:
                 return process.wait(timeout=1)
             except subprocess.TimeoutExpired:
                 if sys.stderr.isatty():
-                    print(f"\r\033[K{label}, {time.monotonic() - started_s:.0f} s\r", end="", file=sys.stderr)
+                    print(f"\r\033[K{task}, {time.monotonic() - started_s:.0f} s\r", end="", file=sys.stderr)
             except BaseException:
                 process.terminate()
                 raise

@@ -37,7 +37,7 @@ no_torch() {
 # Output goes to the log; a terminal shows make's percentage. The job gets a process group of its own, so that
 # clean_up reaches the compilers.
 run_logged() {
-    local label=$1 start=$SECONDS status=0 percent
+    local task=$1 start=$SECONDS status=0 percent
     shift
     set -m
     "$@" >>"$log" 2>&1 </dev/null &
@@ -46,7 +46,7 @@ run_logged() {
     while kill -0 "$child" 2>/dev/null; do
         if [[ -t 2 ]]; then
             percent=$(grep -aoE '\[ *[0-9]+%\]' "$log" | tail -n 1 || true)
-            printf '\r\033[K%s: %s %s %d s' "$what" "$label" "$percent" "$((SECONDS - start))" >&2
+            printf '\r\033[K%s: %s %s %d s' "$what" "$task" "$percent" "$((SECONDS - start))" >&2
         fi
         sleep 0.5
     done

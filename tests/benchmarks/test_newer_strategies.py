@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import torch
 from support import NUM_VAL, ROOT, environment, run_strategy
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
 from benchmarks.common.config.config import Config
@@ -41,6 +42,15 @@ def test_what_cannot_be_is_refused_before_the_ranks_meet(second_of_two, build, o
     """Protects users of new options: a sentence with the remedy, and no abort of a library, or silence."""
     with pytest.raises(UserError, match=sentence):
         build(Config(**SMALL | options))
+
+
+def test_powersgd_begins_with_the_first_step_that_torch_allows():
+    """Protects timed windows: a step sooner torch refuses, and later ones send the first windows uncompressed."""
+    state, _ = ddp_compressed.hook_of(Config(comm_hook="powersgd", powersgd_rank=3))
+    first = ddp_compressed.NUM_UNCOMPRESSED_STEPS
+    assert (state.matrix_approximation_rank, state.start_powerSGD_iter) == (3, first)
+    with pytest.raises(ValueError, match="start_powerSGD_iter"):
+        powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=first - 1)
 
 
 def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):

@@ -31,7 +31,7 @@ from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.strategy import Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
-from scripts.studies.loaders.loader_limit import WHATS, describe_limit
+from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS
 from scripts.studies.peers.overhead import interval
 
@@ -182,7 +182,7 @@ def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config,
     assert weights and all(torch.equal(before, after) for before, after in weights)
 
 
-@pytest.mark.parametrize("name", ["single", "ddp"])
+@pytest.mark.parametrize("name", ["ddp", pytest.param("single", marks=pytest.mark.slow)])
 def test_the_rows_of_a_run(name, tmp_path, tiny_data, tiny_config):
     """Protects the way into the tables, and the account of the wall clock: parts agree with what was timed."""
     row = run_strategy(name, tmp_path, "--account-steps 3", DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
@@ -223,7 +223,7 @@ def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     rows = read_table(tmp_path, "loader")
-    assert rows.what.tolist() == list(WHATS) * ROUNDS * LAUNCHES and rows.run_id.nunique() == LAUNCHES
+    assert rows.what.tolist() == list(WINDOW_KINDS) * ROUNDS * LAUNCHES and rows.run_id.nunique() == LAUNCHES
     assert rows.window.tolist() == sorted([*range(1, ROUNDS + 1)] * 3) * LAUNCHES
     assert rows["images_per_s"].to_numpy() == pytest.approx((rows["images"] / rows["seconds"]).to_numpy())
     assert rows["verdict"].unique().tolist() == [describe_limit(rows)]
@@ -231,7 +231,7 @@ def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_
 
 
 def windows(loader: float, training: float, both: float, workers: int = 0, noise: float = 0.01) -> pandas.DataFrame:
-    rates = dict(zip(WHATS, (loader, training, both), strict=True))
+    rates = dict(zip(WINDOW_KINDS, (loader, training, both), strict=True))
     spread = numpy.exp(noise * numpy.random.default_rng(1).normal(size=(8, 3)))
     rows = [
         {"run_id": str(number), "what": what, "window": 1, "images_per_s": rate * factor, "workers": workers}

@@ -17,7 +17,7 @@ from scripts.commands.run_command import options_class, typed_names
 
 MANY = {"NODES", "TASKS_PER_NODE"}  # named beside HOSTS and NNODES, for which there is no option
 NAMED = re.compile(rf"(?<![\w-])({'|'.join(name for name in {*VARIABLES.values()} - MANY if len(name) > 3)})(?!\w)")
-OTHER_TEXTS = {"command_table.py", "machine_models.py"}
+OTHER_TEXTS = {"command_table.py"}
 """Files with a text that names a variable on purpose: the help, which lists them, and a whole command of make."""
 
 

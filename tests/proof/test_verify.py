@@ -451,6 +451,23 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         cases.cases_of_set(run_plan.read_variables(), results, 20)
 
 
+def test_a_strategy_that_the_set_has_not_run_is_no_proof(tiny_data, tmp_path, monkeypatch, capsys):
+    """Protects exit code 0 of `./bench verify fsdp`: without a run of it nothing would be proved. A strategy that was
+    skipped is named. Mutant: the check looks at the set's strategies alone."""
+    results = tmp_path / "a set"
+    recorded_set(results, tiny_data, monkeypatch)
+    append_rows(results, "runs", [{"schema": 2, "run_id": "x", "strategy": "apex_ddp", "status": "skipped"}])
+    for named in ("fsdp", "ddp fsdp"):
+        set_variables(monkeypatch, DATA=tiny_data, NUM_GPUS=0, STRATEGIES=named)
+        with pytest.raises(UserError, match=r"no ok run of fsdp.*; \./bench run fsdp --results '.*a set'"):
+            cases.cases_of_set(run_plan.read_variables(), results, 20)
+    assert not capsys.readouterr().err
+    for named, num_proofs in (("ddp apex_ddp", 1), ("ddp", 1), ("all", 1), ("", 1), ("apex_ddp", 0)):
+        set_variables(monkeypatch, DATA=tiny_data, NUM_GPUS=0, STRATEGIES=named)
+        assert len(cases.cases_of_set(run_plan.read_variables(), results, 20)) == num_proofs
+        assert ("apex_ddp as skipped only" in capsys.readouterr().err) == ("apex_ddp" in named)
+
+
 def test_a_run_whose_settings_are_lost_is_named(tiny_data, tmp_path, monkeypatch, capsys):
     recorded_set(tmp_path / "a set", tiny_data, monkeypatch)
     next(tmp_path.glob("a set/logs/*/settings.json")).unlink()

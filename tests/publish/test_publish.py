@@ -96,6 +96,29 @@ def test_a_missing_file_is_named_with_its_command(own, name):
     assert f"lacks {name}; ./bench " in line and line.endswith(f" --results '{own}'")
 
 
+def test_every_gap_is_named_in_one_call(own, capsys, monkeypatch, tmp_path):
+    """Protects a reader from one call for each gap: missing files, what the other files say, and sweeps that the
+    READMEs show. Mutants: a return after the missing files; the first sweep alone."""
+    (own / "equivalence.csv").unlink()
+    (own / "telemetry.csv").unlink()
+    change(own, "runs", setting("status", "failed"))
+    change(own, "runs", setting("oversubscribed", "yes", repeat="2"))
+    readme = tmp_path / "README.md"
+    readme.write_text("<!--sweep.ddp.bucket_cap_mb-->x<!--/--> <!--sweep.single.lr-->x<!--/-->")
+    monkeypatch.setattr("scripts.publish.readme.READMES", (readme,))
+    assert publish_module.main(PublishOptions(name="cpu2_none", results=own)) == 1
+    lines = capsys.readouterr().err.splitlines()
+    for words in (
+        "lacks equivalence.csv", "lacks telemetry.csv", "--retry failed", "ddp: oversubscribed",
+        "--strategy ddp --key bucket_cap_mb", "--strategy single --key lr",
+    ):  # fmt: skip
+        assert len([line for line in lines if words in line]) == 1, lines
+    assert not [line for line in lines if "no proof yet" in line]  # the missing table says so already
+    (own / "runs.csv").unlink()
+    assert publish_module.main(PublishOptions(name="cpu2_none", results=own)) == 1
+    assert "lacks runs.csv" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -26,7 +26,7 @@ from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
-from scripts.runner import schedule, supervisor
+from scripts.runner import lost_runs, supervisor
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
@@ -123,7 +123,7 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     )
     assert done.returncode and "move it away" in done.stderr
     (tmp_path / "runs.csv").unlink()
-    schedule.record_lost_runs(tmp_path)
+    lost_runs.record_lost_runs(tmp_path)
     row = row_of(tmp_path)
     assert (row["run_id"], row["status"], row["images_per_s"]) == (folder.run_id, "ok", 1.0)
     (settings,) = read_table(tmp_path, "settings").to_dict("records")
@@ -153,7 +153,7 @@ def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, mo
     for path in (own, other, of_another_set):
         path.mkdir(parents=True)
         (path / "torchrun").touch()
-    schedule.record_lost_runs(tmp_path)
+    lost_runs.record_lost_runs(tmp_path)
     assert not own.exists() and other.exists() and of_another_set.exists()
 
 
@@ -397,7 +397,7 @@ def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
         supervisor_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL
     )
     until((folder.path / "began").exists, "the run begins", 60)
-    schedule.record_lost_runs(suite.results)
+    lost_runs.record_lost_runs(suite.results)
     assert read_table(suite.results, "runs").empty
     (folder.path / "go").touch()
     assert by_hand.wait(60) == 0

@@ -112,11 +112,11 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
     monkeypatch.setenv("NPROC", "1")
     variables = run_plan.read_variables()
     config = dataclasses.replace(SMALL, data="")
-    call = launched(recorder, run_plan.make_run(variables, run_plan.RunsOfAllRounds(name, config)), tmp_path / "a set")
+    call = launched(recorder, run_plan.make_run(variables, run_plan.RunTemplate(name, config)), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
-    call = launched(recorder, run_plan.make_run(variables, run_plan.RunsOfAllRounds(name, config)), tmp_path / "a set")
+    call = launched(recorder, run_plan.make_run(variables, run_plan.RunTemplate(name, config)), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
     layout = importlib.import_module(f"benchmarks.{name}").layout(config, 1)
     assert layout.num_devices == 1

@@ -141,6 +141,12 @@ def test_within_one_set(compare, base):
     assert " faster " in next(text for text in over_others.splitlines() if text.startswith("ddp / single"))
 
 
+def test_a_set_of_one_strategy_asks_for_a_second_set(compare, tmp_path):
+    """Protects the next step: the message named --b, which is no option of ./bench compare."""
+    done = compare(write_set(tmp_path / "one", {"ddp": 170}, num_repeats=2))
+    assert done.returncode == 2 and "one timed strategy only (ddp); ./bench compare A B has two sets" in done.stderr
+
+
 @pytest.mark.parametrize(
     "column, value",
     [

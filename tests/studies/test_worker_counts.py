@@ -9,7 +9,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.listing import list_images
 from scripts.stats.intervals import Estimate
 from scripts.studies.loaders import worker_counts
-from scripts.studies.loaders.worker_counts import cores_for, need, sample
+from scripts.studies.loaders.worker_counts import cores_for, needed_cores_text, sample
 
 
 def curve(**rates) -> dict[int, Estimate]:
@@ -23,8 +23,9 @@ def test_cores_follow_the_curve_and_beyond_it_its_last_point():
     assert cores_for(measured, 1800) == 2
     assert cores_for(measured, 2100) == 3
     assert cores_for(measured, 6000) == pytest.approx(10)  # 600 a core, as with 4
-    assert "needs 10 cores" in need(measured, 6000) and "beyond the 4 measured here" in need(measured, 6000)
-    assert "needs 3 cores" in need(measured, 2100) and "beyond" not in need(measured, 2100)
+    ten, three = needed_cores_text(measured, 6000), needed_cores_text(measured, 2100)
+    assert "needs 10 cores" in ten and "beyond the 4 measured here" in ten
+    assert "needs 3 cores" in three and "beyond" not in three
 
 
 def test_advice_names_the_machine_and_what_else_would_do(monkeypatch):
@@ -32,11 +33,11 @@ def test_advice_names_the_machine_and_what_else_would_do(monkeypatch):
     rates = {"ours": {1: 1000, 2: 1800}, "faster": {1: 2000}, "slower": {1: 500}}
     others = {"decoder faster": "faster", "decoder slower": "slower"}
     monkeypatch.setattr(worker_counts.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(worker_counts, "cases", lambda config, temporary: ("ours", others))
+    monkeypatch.setattr(worker_counts, "loaders_to_time", lambda config, temporary: ("ours", others))
     monkeypatch.setattr(
         worker_counts, "time_window", lambda name, config, cores, seconds: (rates[name][len(cores)], 1.0)
     )
-    machine, one, two, needed, faster, slower = worker_counts.advice(Config(), 3600)
+    machine, one, two, needed, faster, slower = worker_counts.describe_needed_cores(Config(), 3600)
     assert machine.startswith(f"loading on {worker_counts.describe_machine()}, load average")
     assert one == "1 core: 1,000 images/s (n = 3 windows)" and two.startswith("2 cores: 1,800 images/s")
     assert needed.startswith("a device that trains 3,600 images/s needs 4 cores") and "beyond the 2" in needed
@@ -51,7 +52,7 @@ def test_advice_of_real_loaders(tiny_data, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     monkeypatch.setenv("PACKED", "")  # which is set meanwhile
     monkeypatch.setattr(worker_counts, "WINDOW_S", 0.05)
-    lines = worker_counts.advice(Config(data=str(tiny_data), image_size=32, global_batch=8), 1e6)
+    lines = worker_counts.describe_needed_cores(Config(data=str(tiny_data), image_size=32, global_batch=8), 1e6)
     assert lines[-1].startswith("packed, full size (./bench data pack): ") and "decoder pillow" in "".join(lines)
 
 

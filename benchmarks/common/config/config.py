@@ -6,7 +6,6 @@ Needs no torch, so that launchers and plots read a configuration fast.
 """
 
 import dataclasses
-import difflib
 import os
 import sys
 import typing
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from benchmarks.common.config.yaml_file import read_values
+from benchmarks.common.config.yaml_file import read_values, suggest_field
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import TYPED_OPTIONS
 
@@ -265,8 +264,7 @@ def find_field(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_")
     if name in FIELDS:
         return name
-    near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
-    raise UserError(f"no option {text!r}; {f'did you mean {near[0]}?' if near else '`./bench flags` lists them'}")
+    raise UserError(f"no option {text!r}; {suggest_field(name, FIELDS)}")
 
 
 def _one_batch(values: dict[str, Any], source: str) -> dict[str, Any]:

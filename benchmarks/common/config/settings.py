@@ -72,12 +72,12 @@ def requested_settings(
 
 
 def seed_in_turn(seeds: Sequence[int], round_number: int) -> int:
-    """The seed of a round where rounds, from 1, take the seeds of a list in turn."""
+    """The seed of a round, counted from 1: of three seeds round 4 has the first again."""
     return seeds[(round_number - 1) % len(seeds)]
 
 
 def seed_of_round(half: Half, round_number: int) -> int | str | None:
-    """The seed of a round, from recorded settings. None: no seed is recorded, and all rounds had the same."""
+    """The seed of a round, from one half of the recorded settings; None where it has no seed."""
     seeds = half.get("seeds")
     return seed_in_turn(seeds, round_number) if isinstance(seeds, list) and seeds else half.get("seed")
 

@@ -7,7 +7,7 @@ import contextlib
 import difflib
 import re
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, Literal
 
 import yaml
@@ -67,11 +67,15 @@ def read_values(path: str, types: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _checked(path, str(name), value, types) for name, value in values.items()}
 
 
+def suggest_field(name: str, fields: Iterable[str]) -> str:
+    """What to do about a misspelt field, for a message: the nearest name, or where the names are listed."""
+    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+    return f"did you mean `{near[0]}`?" if near else "./bench flags lists the fields"
+
+
 def _checked(path: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
     if name not in types:
-        near = difflib.get_close_matches(name, types, n=1, cutoff=0.5)
-        hint = f"did you mean `{near[0]}`?" if near else "./bench flags lists the fields"
-        raise UserError(f"{path}: unknown key {name!r}; {hint}")
+        raise UserError(f"{path}: unknown key {name!r}; {suggest_field(name, types)}")
     expected = types[name]
     choices: tuple[str, ...] = ()
     if typing.get_origin(expected) is typing.Union:

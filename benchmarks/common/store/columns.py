@@ -117,7 +117,8 @@ RUNS = (
     Column(
         "peak_memory_mb",
         "number",
-        "10^6 bytes of the rank that used most: on its GPUs from the first window on; on CPUs its resident memory",
+        "the most memory of the rank that used most, in 10^6 bytes: what torch had allocated on its GPUs, from the "
+        "first window on; on a CPU its process's resident memory since its start, without the loader's workers",
     ),
     Column(
         "energy_j_per_image",

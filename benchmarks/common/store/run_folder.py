@@ -8,7 +8,7 @@
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
     unrecorded         exists from before the launcher starts until the run's row is in runs.csv. The supervisor keeps
                        it locked, and writes into it, as JSON, the columns of the row that it knows: at the start, and
-                       again at the end. Who finds it without a lock writes the row (record_lost_runs in schedule.py)
+                       again at the end. Who finds it without a lock writes the row (record_lost_runs in lost_runs.py)
     queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half, and its wall
                        clock. The supervisor makes the row from it
@@ -88,7 +88,7 @@ class RunFolder:
         try:
             settings: dict[str, Any] = json.loads(read_regular_file(path, MAX_SETTINGS_BYTES))
             schema, _ = settings["schema"], settings["asked"].items()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
         if not isinstance(schema, int) or schema > SCHEMA:
             raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")

@@ -36,7 +36,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
-from scripts.runner import preflight, run_plan, schedule, source_version
+from scripts.runner import lost_runs, preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
@@ -110,7 +110,7 @@ def main(found: dict[str, Any] | None = None) -> int:
     results = preflight.open_result_set(variables.results, "ab-")
     with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
-            schedule.record_lost_runs(results / name)
+            lost_runs.record_lost_runs(results / name)
         paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
         run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, children)
         try:
@@ -130,7 +130,7 @@ def main(found: dict[str, Any] | None = None) -> int:
 
 def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
-    whole = run_plan.make_run(variables, run_plan.RunsOfAllRounds(strategy, variant.config, variant.flags))
+    whole = run_plan.make_run(variables, run_plan.RunTemplate(strategy, variant.config, variant.flags))
     short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
     (run,) = run_plan.skip_what_does_not_fit(
         [dataclasses.replace(whole, config=short, requested=whole.requested | dataclasses.asdict(short))]
@@ -169,11 +169,11 @@ class VariantRunner:
     checkouts: dict[str, Path]
     children: SignalForwarder
 
-    def __call__(self, name: str, round_number: int, position: int, label: str) -> float | None:
+    def __call__(self, name: str, round_number: int, position: int, run_number: str) -> float | None:
         """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=round_number, position=position)
-        run_folder, env = run_plan.create_run_folder(run, folder, label)
+        run_folder, env = run_plan.create_run_folder(run, folder, run_number)
         variants.write_config(variant, run_folder, run.config)
         env["PYTHON"] = variant.python
         schedule.record_environment(folder, run, self.children, variant.python)

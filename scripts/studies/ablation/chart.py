@@ -37,7 +37,7 @@ class AblationChartOptions:
 
 def table(results: Sequence[OptionResult]) -> str:
     """Each option's throughput and its ratio to the baseline as text; or why the option was not run."""
-    lines = [("option", "images/s", "n", "x baseline", "95 %, together", "")]
+    lines = [("option", "images/s", "n", "x baseline", "simultaneous 95 %", "")]
     for option in results:
         if option.group is None or (speed := option.group.throughput) is None:
             lines.append((option.name, "", "", "", "", option.why_not))

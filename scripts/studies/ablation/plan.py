@@ -19,9 +19,16 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.round_order import timed_part
-from scripts.runner.run_plan import Run, RunsOfAllRounds, make_run, order_rounds
+from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
 from scripts.strategies import strategy_list
-from scripts.studies.ablation.analysis import ALL_TOGETHER, CORES_OVER_RANKS, OPTIONS, Option, requested_fields
+from scripts.studies.ablation.analysis import (
+    ALL_TOGETHER,
+    BASELINE_OPTION,
+    CORES_OVER_RANKS,
+    OPTIONS,
+    Option,
+    requested_fields,
+)
 
 
 def plan_runs(variables: MakeVariables) -> list[Run]:
@@ -35,7 +42,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     preflight.check_ranks([config], [variables.ranks_here])
     why_not = {option.name: missing(option, config, variables.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
-    combinations: list[tuple[str, list[Option]]] = [("", [])]
+    combinations: list[tuple[str, list[Option]]] = [(BASELINE_OPTION, [])]
     combinations += [(option.name, [option]) for option in OPTIONS]
     combinations.append((ALL_TOGETHER, able))
 
@@ -47,12 +54,12 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         if threads == CORES_OVER_RANKS:
             threads = machine.threads_per_rank(variables.ranks_here)
         changed = dataclasses.replace(config, **fields)
-        spec = RunsOfAllRounds(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
-        run = make_run(variables, spec, round_number)
+        template = RunTemplate(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
+        run = make_run(variables, template, round_number)
         short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
         env = run.variables | {"SKIP": why_not.get(name, "")}
         return dataclasses.replace(
-            run, config=short, requested=run.requested | dataclasses.asdict(short), variables=env
+            run, config=short, requested=run.requested | dataclasses.asdict(short), variables=env, variant=name
         )
 
     def of_round(round_number: int) -> list[Run]:

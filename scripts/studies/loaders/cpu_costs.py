@@ -24,7 +24,7 @@ from benchmarks.common.data.crops import ChooseCrop, Crop, random_numbers, resiz
 from benchmarks.common.data.image_dataset import ImageDataset, ImageKey
 from benchmarks.common.data.loaders import Loader, build_loaders, open_datasets
 from benchmarks.common.dist.devices import RankContext
-from scripts.studies.loaders.loader_variants import always
+from scripts.studies.loaders.bare_loops import always
 
 NUM_BATCHES = 8  # that a stage reads in a round
 NUM_WARMUP_ROUNDS = 2

@@ -1,38 +1,25 @@
 """Is the loader the limit? From launches that time the loader alone, training alone, and both together by turns.
 
-    from scripts.studies.loaders.loader_limit import describe_limit, rates
+    from scripts.studies.loaders.loader_limit import describe_limit, throughput_by_kind
 
 Windows of one launch follow one another and share its luck, so that a launch is one number: its mean log throughput.
 Ratios are of one launch; their intervals are Student's on logarithms, over launches. Needs no torch.
 """
 
-import dataclasses
-
 import numpy
 import pandas
 
-from scripts.stats.intervals import MIN_ROUNDS, RatioEstimate, mean_interval, ratio_of_rounds
+from scripts.stats.intervals import MIN_ROUNDS, Estimate, RatioEstimate, mean_interval, ratio_of_rounds
 
-ALONE, TRAINING, BOTH = WHATS = "loader alone", "training alone", "both together"
-MAX_COST = 0.05  # the fraction of training's throughput that loading may cost before the loader is called the limit
-
-
-@dataclasses.dataclass(frozen=True)
-class Rate:
-    """Images/s: a geometric mean over launches and its 95 % interval, None with one launch."""
-
-    value: float
-    low: float | None
-    high: float | None
-    num_windows: int
+ALONE, TRAINING, BOTH = WINDOW_KINDS = "loader alone", "training alone", "both together"
+MAX_THROUGHPUT_LOSS = 0.05  # the fraction that loading may cost before the loader is called the limit
 
 
-def rates(rows: pandas.DataFrame) -> dict[str, Rate]:
-    """Images/s of each kind of window in a loader.csv."""
+def throughput_by_kind(rows: pandas.DataFrame) -> dict[str, Estimate]:
+    """Images/s of each kind of window in a loader.csv: geometric means over launches, which count as runs."""
     logs, counts = _logs(rows), rows.what.value_counts()
-    return {
-        str(what): _rate(logs[what].dropna().to_numpy(float), int(counts[what])) for what in dict.fromkeys(rows.what)
-    }
+    kinds = dict.fromkeys(map(str, rows.what))
+    return {kind: _throughput(logs[kind].dropna().to_numpy(float), int(counts[kind])) for kind in kinds}
 
 
 def describe_limit(rows: pandas.DataFrame) -> str:
@@ -40,7 +27,7 @@ def describe_limit(rows: pandas.DataFrame) -> str:
 
     The verdict depends on how much throughput training loses by loading. How fast the loader is by itself says why.
     """
-    loader, training, both = _logs(rows).reindex(columns=list(WHATS)).dropna().to_numpy(float).T
+    loader, training, both = _logs(rows).reindex(columns=list(WINDOW_KINDS)).dropna().to_numpy(float).T
     num_launches = len(training)
     if num_launches < MIN_ROUNDS:
         return f"no verdict: {num_launches} of at least {MIN_ROUNDS} launches; run ./bench study loader-limit"
@@ -48,22 +35,22 @@ def describe_limit(rows: pandas.DataFrame) -> str:
     return f"{found}; n = {num_launches} launches"
 
 
-def _sentence(rows: pandas.DataFrame, speed: RatioEstimate, kept: RatioEstimate) -> str:
-    """speed: the loader's images/s over training's. kept: training's images/s with the loader over those without."""
-    if speed.low is None or speed.high is None or kept.low is None or kept.high is None:
-        return f"no verdict: {speed.why or kept.why}"
-    alone = f"alone it is {speed.value:.2f} [{speed.low:.2f}, {speed.high:.2f}] times as fast as training"
-    reach = f"with it training keeps {_percent(kept.value, kept.low, kept.high)} of its throughput"
-    if kept.high < 1 - MAX_COST and speed.low > 1:
+def _sentence(rows: pandas.DataFrame, loader: RatioEstimate, both: RatioEstimate) -> str:
+    """loader, both: the images/s of the loader alone, and of training with the loader, over those of training alone."""
+    if loader.low is None or loader.high is None or both.low is None or both.high is None:
+        return f"no verdict: {loader.why or both.why}"
+    alone = f"alone it is {loader.value:.2f} [{loader.low:.2f}, {loader.high:.2f}] times as fast as training"
+    kept = f"with it training keeps {_percent(both.value, both.low, both.high)} of its throughput"
+    if both.high < 1 - MAX_THROUGHPUT_LOSS and loader.low > 1:
         workers = rows.workers.iloc[0]
         why = "they take turns in one process: --workers 0" if not workers else "they share cores, or memory"
-        cost = _percent(1 - kept.value, 1 - kept.high, 1 - kept.low)
-        return f"loading costs {cost} of training's throughput, though {alone} ({why})"
-    if kept.high < 1 - MAX_COST:
-        return f"the loader is the limit: {reach}; {alone}"
-    if kept.low > 1 - MAX_COST:
-        return f"the loader is not the limit: {reach}; {alone}"
-    return f"no verdict, the launches differ too much: {reach}; {alone}"
+        loss = _percent(1 - both.value, 1 - both.high, 1 - both.low)
+        return f"loading costs {loss} of training's throughput, though {alone} ({why})"
+    if both.high < 1 - MAX_THROUGHPUT_LOSS:
+        return f"the loader is the limit: {kept}; {alone}"
+    if both.low > 1 - MAX_THROUGHPUT_LOSS:
+        return f"the loader is not the limit: {kept}; {alone}"
+    return f"no verdict, the launches differ too much: {kept}; {alone}"
 
 
 def _percent(value: float, low: float, high: float) -> str:
@@ -77,7 +64,7 @@ def _logs(rows: pandas.DataFrame) -> pandas.DataFrame:
     return logs.pivot_table(index="run_id", columns="what", values="log", aggfunc="mean")
 
 
-def _rate(logs: numpy.ndarray, num_windows: int) -> Rate:
+def _throughput(logs: numpy.ndarray, num_windows: int) -> Estimate:
     mean, low, high = mean_interval(logs)
     low, high = (None if end is None else float(numpy.exp(end)) for end in (low, high))
-    return Rate(float(numpy.exp(mean)), low, high, num_windows)
+    return Estimate(float(numpy.exp(mean)), low, high, len(logs), num_windows)

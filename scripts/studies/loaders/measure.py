@@ -37,7 +37,8 @@ from scripts.stats.formatting import plural
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart
 from scripts.studies.loaders.cpu_costs import measure_costs
-from scripts.studies.loaders.loader_variants import Batches, LoaderVariant, prepare_variants
+from scripts.studies.loaders.loader_variants import LoaderVariant, prepare_variants
+from scripts.studies.loaders.timed_loaders import Batches
 from scripts.studies.measured_csv import origin
 
 WARMUP_IMAGES = 64

@@ -27,12 +27,12 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
-from scripts.options.study_options import LoaderVerdictOptions
+from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.stats.formatting import format_interval, format_setting
-from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, describe_limit, rates
+from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, describe_limit, throughput_by_kind
 
 if TYPE_CHECKING:
     import psutil
@@ -56,11 +56,12 @@ def main(config: Config, results: Path | None) -> None:
             rows += process.submit(measure, config, launch).result()
     table = pandas.DataFrame(rows)
     rows = [row | {"verdict": describe_limit(table)} for row in rows]
-    for what, rate in rates(table).items():
-        of_a_core = table[table.what == what].images_per_s_per_core.mean()
+    for kind, throughput in throughput_by_kind(table).items():
+        of_a_core = table[table.what == kind].images_per_s_per_core.mean()
+        bounds = format_interval(throughput.low, throughput.high, "{:.1f}".format)
         print(
-            f"{what:<15} {rate.value:9.1f} images/s {format_interval(rate.low, rate.high, '{:.1f}'.format)}  "
-            f"{of_a_core:9.1f} images/s a core  (n = {rate.num_windows} windows)"
+            f"{kind:<15} {throughput.value:9.1f} images/s {bounds}  "
+            f"{of_a_core:9.1f} images/s a core  (n = {throughput.num_windows} windows)"
         )
     print(describe_limit(table))
     if results:
@@ -91,10 +92,10 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
     num_workers = machine.resolve_num_workers(config.workers, device.type == "cuda")
     config = dataclasses.replace(config, workers=num_workers)
     batches, process = endless(strategy.loaders.train), psutil.Process()
-    resident = next(batches)
-    works: dict[str, Callable[[], object]] = {
+    batch_on_device = next(batches)
+    work_by_kind: dict[str, Callable[[], object]] = {
         ALONE: lambda: next(batches),
-        TRAINING: lambda: step(*resident),
+        TRAINING: lambda: step(*batch_on_device),
         BOTH: lambda: step(*next(batches)),
     }
 
@@ -110,24 +111,24 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     num_steps: dict[str, int] = {}
     for number in range(ROUNDS + 1):
-        for what, work in works.items():
-            if what != TRAINING:  # use up the batches that the workers prepared meanwhile
+        for kind, work in work_by_kind.items():
+            if kind != TRAINING:  # use up the batches that the workers prepared meanwhile
                 window(work, 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers)
             if number:
-                measured = row_of(what, number, num_steps[what], *window(work, num_steps[what]), config)
+                measured = row_of(kind, number, num_steps[kind], *window(work, num_steps[kind]), config)
                 rows.append(measured | {"run_id": f"loader_verdict-{launch}"})
             else:
                 seconds, _ = window(work, WARMUP_STEPS)
-                num_steps[what] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
+                num_steps[kind] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
     return rows
 
 
 def row_of(
-    what: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config
+    kind: str, number: int, num_steps: int, seconds: float, cpu_seconds: float, config: Config
 ) -> dict[str, Any]:
     images = num_steps * config.global_batch
     return {
-        "what": what,
+        "what": kind,
         "window": number,
         "images_per_s": images / seconds,
         "images_per_s_per_core": images / cpu_seconds,
@@ -171,7 +172,7 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
 
 def run_command_line() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(LoaderVerdictOptions, description=__doc__, return_unknown_args=True)
+    options, flags = tyro.cli(MeasureLoaderLimitOptions, description=__doc__, return_unknown_args=True)
     measure_set(options.results, flags)
 
 

@@ -9,7 +9,7 @@ from benchmarks.common.store.results import read_table
 from scripts.pages.study_sections import Measurement, ReportTable, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_interval, format_number
-from scripts.studies.loaders.loader_limit import describe_limit, rates
+from scripts.studies.loaders.loader_limit import describe_limit, throughput_by_kind
 
 
 def tables(results: ResultSet) -> list[ReportTable]:
@@ -18,12 +18,13 @@ def tables(results: ResultSet) -> list[ReportTable]:
     if windows.empty:
         return []
     cells = []
-    for what, rate in rates(windows).items():
-        windows_of_loader = windows[windows.what == what]
-        speed = f"{format_number(rate.value)} {format_interval(rate.low, rate.high, format_number)}".rstrip()
+    for kind, throughput in throughput_by_kind(windows).items():
+        windows_of_loader = windows[windows.what == kind]
+        bounds = format_interval(throughput.low, throughput.high, format_number)
+        speed = f"{format_number(throughput.value)} {bounds}".rstrip()
         per_core = windows_of_loader.images_per_s_per_core.mean()
         per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
-        cells.append([what, speed, per_core_text, f"{windows_of_loader.num_windows.sum():.0f}"])
+        cells.append([kind, speed, per_core_text, f"{windows_of_loader.num_windows.sum():.0f}"])
     header = ("one rank", "images/s", "images/s a core", "n windows")
     return [ReportTable("Is the loader the limit?", f"{describe_limit(windows)}.", header, cells)]
 

@@ -33,8 +33,8 @@ from scripts.setup import pack
 from scripts.stats.formatting import format_interval, format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
 from scripts.studies.loaders.loader_limit import TRAINING
-from scripts.studies.loaders.loader_variants import Batches, own_loader
 from scripts.studies.loaders.measure import Window, describe_machine, time_window
+from scripts.studies.loaders.timed_loaders import Batches, own_loader
 
 ROUNDS, WINDOW_S = 3, 1.0
 NUM_PACKED_IMAGES = 256  # that are packed to measure packed images
@@ -44,10 +44,10 @@ Curve = dict[int, Estimate]
 
 
 def main(options: WorkerCountsOptions, config: Config) -> None:
-    print("\n".join(advice(config, options.images_per_s or trained(options.results))))
+    print("\n".join(describe_needed_cores(config, options.images_per_s or training_images_per_s(options.results))))
 
 
-def trained(results: Path) -> float:
+def training_images_per_s(results: Path) -> float:
     """images/s of training alone. Raises UserError where nobody has measured it."""
     rows = read_table(results, "loader")
     alone = rows[rows.what == TRAINING]
@@ -58,13 +58,13 @@ def trained(results: Path) -> float:
     return float(alone.images.sum() / alone.seconds.sum())
 
 
-def advice(config: Config, images_per_s: float) -> list[str]:
+def describe_needed_cores(config: Config, images_per_s: float) -> list[str]:
     """Lines for a person: the machine, its curve, the cores that a device at images_per_s needs, and what else would
     do."""
     cores = sorted(os.sched_getaffinity(0))
     numbers = sorted({min(2**power, len(cores)) for power in range(len(cores).bit_length() + 1)})
     with tempfile.TemporaryDirectory() as temporary:
-        mine, others = cases(config, Path(temporary))
+        mine, others = loaders_to_time(config, Path(temporary))
         jobs = [("", mine, number) for number in numbers] + [(name, other, 1) for name, other in others.items()]
         windows: dict[tuple[str, int], list[Window]] = {(name, number): [] for name, _, number in jobs}
         with tqdm(total=ROUNDS * len(jobs), desc="workers", disable=None, leave=False) as bar:
@@ -75,7 +75,7 @@ def advice(config: Config, images_per_s: float) -> list[str]:
     curve = {number: run_interval(windows["", number]) for number in numbers}
     lines = [f"loading on {describe_machine()}, load average {os.getloadavg()[0]:.1f}:"]
     lines += [f"{plural(number, 'core')}: {_rate(estimate)}" for number, estimate in curve.items()]
-    lines.append(need(curve, images_per_s))
+    lines.append(needed_cores_text(curve, images_per_s))
     one_core = curve[1].value
     for name in others:
         estimate = run_interval(windows[name, 1])
@@ -85,7 +85,7 @@ def advice(config: Config, images_per_s: float) -> list[str]:
     return lines
 
 
-def cases(config: Config, temporary: Path) -> tuple[Batches, dict[str, Batches]]:
+def loaders_to_time(config: Config, temporary: Path) -> tuple[Batches, dict[str, Batches]]:
     """The loader of `config`, and by name what could take its place: other decoders, and packed pixels."""
     if config.loader == "packed":
         return own_loader(), {}
@@ -124,7 +124,7 @@ def cores_for(curve: Curve, images_per_s: float) -> float:
     return points[-1][0] * images_per_s / points[-1][1]
 
 
-def need(curve: Curve, images_per_s: float) -> str:
+def needed_cores_text(curve: Curve, images_per_s: float) -> str:
     """One sentence: how many cores a device at images_per_s needs, and whether so many were measured."""
     cores, most = math.ceil(cores_for(curve, images_per_s)), max(curve)
     beyond = f"; beyond the {most} measured here, in proportion" if cores > most else ""
@@ -140,7 +140,7 @@ def _rate(estimate: Estimate) -> str:
     )
 
 
-def advise(options: WorkerCountsOptions, flags: Sequence[str] = ()) -> None:
+def main_with_flags(options: WorkerCountsOptions, flags: Sequence[str] = ()) -> None:
     """`main` with the configuration of these flags, else with Make's variables."""
     main(options, load_config([*flags] or read_variables().flags))
 
@@ -148,7 +148,7 @@ def advise(options: WorkerCountsOptions, flags: Sequence[str] = ()) -> None:
 def run_command_line() -> None:
     """`main` with the command line, which has the flags of a configuration, too."""
     options, flags = tyro.cli(WorkerCountsOptions, description=__doc__, return_unknown_args=True)
-    advise(options, flags)
+    main_with_flags(options, flags)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from scripts.runner.preflight import why_not_writable
 from scripts.sets.result_set import load_set
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.measured_csv import add_rows
-from scripts.studies.predict.machine_models import baseline_of
+from scripts.studies.predict.measured_machine import baseline_of
 from scripts.studies.predict.timeline import Gradient
 
 WARMUP_STEPS, STEPS = 2, 5

@@ -43,12 +43,11 @@ from scripts.studies.allreduce.links import read_links
 from scripts.studies.allreduce.uncertain_value import UncertainValue
 from scripts.studies.predict.machine_models import (
     MachineModel,
-    baseline_of,
     h100x8,
     read_gradients,
-    this_machine,
     v100x4,
 )
+from scripts.studies.predict.measured_machine import baseline_of, this_machine
 from scripts.studies.predict.prediction_error import measured_slowdown
 from scripts.studies.predict.published_figures import PCIE_OVER_SXM, RESNET50
 from scripts.studies.predict.scaling_forecast import (

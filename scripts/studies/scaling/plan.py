@@ -12,7 +12,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import MAX_VALUES, Run, RunsOfAllRounds, make_runs
+from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, make_runs
 from scripts.strategies import strategy_list
 
 
@@ -37,13 +37,11 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     alone = [] if strategy == strategy_list.BASELINE else baselines
     points = [*alone, *((strategy, *shape) for shape in shapes)]
 
-    def make_spec(name: str, num_ranks: int, global_batch: int) -> RunsOfAllRounds:
+    def make_template(name: str, num_ranks: int, global_batch: int) -> RunTemplate:
         scaled = dataclasses.replace(config, global_batch=global_batch, batch_per_device=0)
-        return RunsOfAllRounds(
-            name, scaled, f"{variables.args} --global-batch {global_batch}".strip(), threads, num_ranks
-        )
+        return RunTemplate(name, scaled, f"{variables.args} --global-batch {global_batch}".strip(), threads, num_ranks)
 
-    return make_runs(variables, [make_spec(*point) for point in points])
+    return make_runs(variables, [make_template(*point) for point in points])
 
 
 def parse_ranks(text: str) -> list[int]:

@@ -12,7 +12,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import MAX_VALUES, Run, RunsOfAllRounds, baselines_in_other_precisions, make_runs
+from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, baselines_in_other_precisions, make_runs
 from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 
@@ -44,20 +44,20 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     configs = [*{config: text for config, text in reversed(configs)}.items()][::-1]  # 5 and 5.0 are one
     preflight.check_ranks([config for config, _ in configs], [variables.ranks_here])
     threads, baseline = machine.threads_per_rank(variables.ranks_here), strategy_list.BASELINE
-    specs = [RunsOfAllRounds(strategy, config, text, threads) for config, text in configs]
+    templates = [RunTemplate(strategy, config, text, threads) for config, text in configs]
     if strategy != baseline:
-        specs += _baselines(variables, specs, key)
-    return make_runs(variables, specs)
+        templates += _baselines(variables, templates, key)
+    return make_runs(variables, templates)
 
 
-def _baselines(variables: MakeVariables, specs: list[RunsOfAllRounds], key: str) -> list[RunsOfAllRounds]:
+def _baselines(variables: MakeVariables, templates: list[RunTemplate], key: str) -> list[RunTemplate]:
     """The baseline with each swept value, or one baseline where only the strategy has the option."""
     baseline = strategy_list.BASELINE
     if key not in READERS:
-        return [dataclasses.replace(spec, strategy=baseline) for spec in specs]
+        return [dataclasses.replace(template, strategy=baseline) for template in templates]
     config = load_config(variables.flags)
-    in_its_precision = baselines_in_other_precisions(variables, config, [baseline, specs[0].strategy])
-    return in_its_precision or [RunsOfAllRounds(baseline, config, variables.args, specs[0].threads)]
+    in_its_precision = baselines_in_other_precisions(variables, config, [baseline, templates[0].strategy])
+    return in_its_precision or [RunTemplate(baseline, config, variables.args, templates[0].threads)]
 
 
 def chart_command(variables: MakeVariables) -> list[str]:

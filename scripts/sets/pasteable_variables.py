@@ -1,6 +1,6 @@
 """Which of the variables that a set recorded may stand in a command that people paste.
 
-    kept, left_out = safe_variables({"NPROC": "2", "CONTAINER": "docker://x"})  # {"NPROC": "2"}, ["CONTAINER"]
+    kept, left_out = pasteable_variables({"NPROC": "2", "CONTAINER": "docker://x"})  # {"NPROC": "2"}, ["CONTAINER"]
 
 A set may come from somebody else. Numbers, options of the training and a configuration of this repository may be
 pasted. What chooses an image, a host, a port, a partition, or a path is left out: whoever pastes the command has to
@@ -23,7 +23,7 @@ CONFIG_FILE = re.compile(r"configs/[A-Za-z0-9_][\w-]*\.yaml", re.ASCII)
 NOT_PASTED = ("config", "data", "checkpoint_dir", "resume", "resume_from", "resume_anyway", "rendezvous")
 
 
-def safe_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
+def pasteable_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
     """(the variables that may be pasted, the names of the others that were set, flags of ARGS among them)."""
     kept: dict[str, str] = {}
     left_out: list[str] = []
@@ -32,7 +32,7 @@ def safe_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str], list
         if not text:
             continue
         if name == "ARGS":
-            flags, others = safe_flags(text)
+            flags, others = pasteable_flags(text)
             kept |= {name: shlex.join(flags)} if flags else {}
             left_out += others
         elif (name in COUNTS and COUNT.fullmatch(text)) or (name == "CONFIG" and CONFIG_FILE.fullmatch(text)):
@@ -42,7 +42,7 @@ def safe_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str], list
     return kept, left_out
 
 
-def safe_flags(text: str) -> tuple[list[str], list[str]]:
+def pasteable_flags(text: str) -> tuple[list[str], list[str]]:
     """(the flags of ARGS that may be pasted, with their values; the others by name)."""
     try:
         words = shlex.split(text)

@@ -1,0 +1,93 @@
+"""The row of a run whose supervisor could not write it. First the run's processes are ended.
+
+`start_launcher` calls `record_failed_launcher` where the supervisor has died. Where the suite died, too, the next suite
+calls `record_lost_runs` as it locks the set.
+"""
+
+import contextlib
+import json
+import re
+import signal
+from pathlib import Path
+
+from benchmarks.common.store.results import SCHEMA, add_settings, append_rows, read_table
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import locked, read_regular_file
+from benchmarks.common.system.forward_signals import ENDING_SIGNALS
+from scripts.runner import processes
+from scripts.runner.remove_rendezvous import remove_rendezvous
+from scripts.runner.run_plan import Run
+from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.stats.formatting import printable
+
+LOST_ROW_BYTES = 100_000
+
+
+def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
+    """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
+    not."""
+    processes.end_processes(folder.path, processes.GRACE_S)
+    remove_rendezvous(folder.path)
+    if (read_table(folder.results, "runs").run_id == folder.run_id).any():
+        return
+    row = row_at_start(folder, run.strategy, run.round, run.requested, env)
+    finished = read_unrecorded(folder)
+    ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
+    row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
+    if signum and -code in ENDING_SIGNALS:
+        row |= {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
+    row |= warm_up_status(row) if run.round == 0 else {}
+    row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
+    row = with_settings(folder, finished) if "status" in finished else row
+    append_rows(folder.results, "runs", [row])
+    reason = printable(str(row.get("reason", "")))
+    print(
+        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}",
+        flush=True,
+    )
+
+
+def record_lost_runs(results: Path) -> None:
+    """End the processes of runs whose suite and supervisor were killed, and write the rows of these runs."""
+    for path in sorted(results.glob("logs/*/unrecorded")):
+        folder = RunFolder(path.parent.resolve())
+        with (
+            contextlib.suppress(TimeoutError),
+            locked(path, limit_s=0),
+        ):  # a living supervisor holds this lock
+            processes.end_processes(folder.path, processes.GRACE_S)
+            remove_rendezvous(folder.path)
+            if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
+                append_rows(folder.results, "runs", [lost_row(folder)])
+            path.unlink()
+
+
+def lost_row(folder: RunFolder) -> dict:
+    """The row of a run whose supervisor could not write it: the columns of the start; all, where the run had ended."""
+    row = {"schema": SCHEMA, "run_id": folder.run_id}
+    if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
+        row |= {"strategy": named[1], "repeat": int(named[2])}
+    left = read_unrecorded(folder)
+    if "status" in left:
+        return with_settings(folder, row | left)
+    row |= left
+    row |= {"status": "failed", "reason": "its supervisor was killed or could not write this row, and nothing is known"}
+    row |= warm_up_status(row) if row.get("repeat") == 0 else {}
+    return with_settings(folder, row)
+
+
+def read_unrecorded(folder: RunFolder) -> dict:
+    """What the supervisor knew of the row: with a status where the run had ended; {} where it had not begun."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def with_settings(folder: RunFolder, row: dict) -> dict:
+    """The row with the hash of the settings in the run's folder; the row as it is where the folder has none."""
+    with contextlib.suppress(UserError):
+        settings = folder.settings()
+        return row | {"settings": add_settings(folder.results, settings["asked"], settings.get("met"))}
+    return row
