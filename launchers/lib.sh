@@ -49,7 +49,7 @@ count_all_nodes() { # NPROC and NUM_CORES were those of one node
 }
 
 SUPERVISOR=("$PYTHON" -m scripts.runner.supervisor --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
-  --round "${REPEAT:-1}" --progress "${LABEL:-}" --name "${RUN_NAME:-}")
+  --round "${REPEAT:-1}" --run-number "${LABEL:-}" --name "${RUN_NAME:-}")
 
 supervise() { # COMMAND ...: run and record it; the launcher becomes the supervisor, so that signals reach it
   exec "${SUPERVISOR[@]}" -- "$@"

@@ -1,6 +1,7 @@
 """The fixtures of all tests: a small folder of real photographs, a checkout of their own, a recording interpreter, and
 a limit, so that a test which hangs fails, and the others still run."""
 
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -35,6 +36,16 @@ def pytest_runtest_protocol(item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     choose(is_real=item.get_closest_marker("real_interpreter") is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def wait_for_no_disk():
+    """A row that a test itself writes is in its file at once, but does not wait until the disk has it: 97 % of the time
+    that it takes to make a set of results. What outlives a power cut is in benchmarks/test_power_cut.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "sync", lambda: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:tests .venv/bin/python tests/simulate.py [sets a case, default 1000]
 
-prints the tables of scripts/stats/README.md; test_simulations.py holds them to account.
+prints the rates; test_simulations.py holds them to account. tests/false_alarms.py is faster: many sets at once.
 """
 
 import sys

@@ -83,7 +83,7 @@ class Running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)
         for path in paths:
-            processes.end_processes(path, lost_runs.GRACE_S)
+            processes.end_processes(path, processes.GRACE_S)
         if self.run and self.folder and self.child.returncode:
             lost_runs.record_failed_launcher(self.run, self.folder, self.child.returncode, self.env, 0)
         return num_left

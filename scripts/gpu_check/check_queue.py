@@ -18,6 +18,7 @@ from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_process import Running
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.verdicts import LOST, Verdict
+from scripts.stats.formatting import printable
 
 POLL_S = 0.1
 
@@ -132,6 +133,6 @@ def uses_gpu(check: Check) -> bool:
 
 
 def print_verdict(check: Check, verdict: Verdict, seconds: float) -> None:
-    print(f"{verdict.status:<8} {seconds:6.1f} s  {check.name}: {verdict.words}", flush=True)
+    print(f"{verdict.status:<8} {seconds:6.1f} s  {check.name}: {printable(verdict.words)}", flush=True)
     if verdict.status == "failed":
         print(f"{'':18}{check.command}", file=sys.stderr)

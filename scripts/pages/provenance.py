@@ -6,6 +6,7 @@ Needs no torch.
 """
 
 import dataclasses
+import itertools
 import shlex
 
 from benchmarks.common.system.commands import make_assignment, shell_word
@@ -17,7 +18,7 @@ from scripts.sets.device_use import device_use
 from scripts.sets.pasteable_variables import pasteable_variables
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
-from scripts.sets.safe_names import COMMIT, file_inside
+from scripts.sets.safe_names import COMMIT, SAFE_NAME, file_inside
 from scripts.stats.formatting import format_setting, printable
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself
@@ -61,7 +62,13 @@ def _command(target: str, make_variables: dict[str, object], **variables: str) -
 
 
 def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
-    """A call of ./bench for bash. kept: the variables of the set; those that are no option stand before the command."""
+    """A call of ./bench for bash. kept: the variables of the set; those that are no option stand before the command.
+
+    A comment in its place where a word of the set is more than a name or a number: after a value such as -- or
+    --data=x the command would take what follows for options.
+    """
+    if not all(map(SAFE_NAME.fullmatch, (study.strategy, *itertools.chain(*study.options.values())))):
+        return f"# a command of {study.words} is left out: one of its words is no name and no number"
     fields = {field.name for field in dataclasses.fields(RoundOptions)}
     options = {VARIABLES[name]: f"--{name.replace('_', '-')}" for name in fields}
     left_out = [name for name, value in kept.items() if not str(value).isprintable()]
@@ -77,8 +84,6 @@ def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
     except ValueError:  # of a set from before ARGS had quotes
         flags = texts["ARGS"].split()
     words += ["--", *flags] if flags else []
-    if not all(word.isprintable() for word in words):
-        return f"# a command of {study.words} is left out: it has unprintable characters"
     line = " ".join([*before, "./bench", shlex.join(words)])
     return line + (f"  # without {', '.join(left_out)}, which the line cannot carry" if left_out else "")
 

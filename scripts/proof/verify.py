@@ -36,6 +36,7 @@ from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.stats.formatting import printable
 
 if TYPE_CHECKING:
     from scripts.proof.reference import Training
@@ -93,7 +94,7 @@ def to_prove(variables: MakeVariables, results: Path | None, num_steps: int) -> 
     return cases.cases_of_set(variables, results, num_steps)
 
 
-def prove(run: run_plan.Run, folder: Path, scratch: Path, progress: str) -> dict[str, Any]:
+def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> dict[str, Any]:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
@@ -106,7 +107,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, progress: str) -> dict
     from scripts.proof.comparison import compare_with_reference
 
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
-    finished_run, problem = start(run, folder, progress)
+    finished_run, problem = start(run, folder, run_number)
     row["run_id"] = finished_run.run_id
     if problem:
         return row | problem
@@ -118,7 +119,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, progress: str) -> dict
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
         return (
             row
-            | prove(cases.with_every_state(run), folder, scratch / "step by step", progress)
+            | prove(cases.with_every_state(run), folder, scratch / "step by step", run_number)
             | {"asked": row["asked"]}
         )
     if why_not := trained_states.why_no_reference(training):
@@ -131,7 +132,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, progress: str) -> dict
             resolved["world_size"],
         )
         if found["verdict"] == "ok":
-            found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, progress)
+            found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, run_number)
     except torch.OutOfMemoryError:
         reason = "would not fit: the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
         return row | {"verdict": "not proved", "reason": reason}
@@ -141,7 +142,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, progress: str) -> dict
 
 
 def prove_resumed(
-    run: run_plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, progress: str
+    run: run_plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, run_number: str
 ) -> dict[str, Any]:
     """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
 
@@ -156,7 +157,7 @@ def prove_resumed(
     shutil.copyfile(scratch / "previous.pt", resumed / "last.pt")
     before = trained_states.read_saved_state(resumed / "last.pt", training)
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
-    finished_run, problem = start(dataclasses.replace(run, config=config), folder, progress)
+    finished_run, problem = start(dataclasses.replace(run, config=config), folder, run_number)
     if not problem:
         whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
         if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
@@ -178,9 +179,9 @@ def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
     return {name: float(of_run[name].iloc[-1]) for name in EVALUATED}
 
 
-def start(run: run_plan.Run, folder: Path, progress: str) -> tuple[RunFolder, dict[str, Any]]:
+def start(run: run_plan.Run, folder: Path, run_number: str) -> tuple[RunFolder, dict[str, Any]]:
     """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
-    run_folder, env = run_plan.create_run_folder(run, folder, progress)
+    run_folder, env = run_plan.create_run_folder(run, folder, run_number)
     with forward_signals() as children:
         schedule.start_launcher(run, run_folder, env, children, stdout=subprocess.DEVNULL)
     if children.signum:
@@ -201,7 +202,7 @@ def line_of(row: dict[str, Any]) -> str:
     return (
         f"{row['strategy']:<18} {row.get('world_size', ''):>7} {row['steps']:>5}  {shown:<28} "
         f"{'' if tolerance is None else f'{tolerance:.1e}' if tolerance else '0':>9}  {verdict}"
-        + (f": {row['reason']}" if row["reason"] else "")
+        + (f": {printable(row['reason'])}" if row["reason"] else "")
     )
 
 

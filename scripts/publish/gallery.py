@@ -111,7 +111,7 @@ def _read_mark(path: Path) -> dict:
     try:
         mark = json.loads(read_regular_file(path / MARK, manifest.LIMIT_BYTES))
         return mark if isinstance(mark, dict) else {}
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

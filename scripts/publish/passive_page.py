@@ -25,6 +25,8 @@ TAGS = frozenset(
         "tspan ul use wbr"
     ).split()
 )
+# A browser may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
 TAG = re.compile(r"<[/!?]?([A-Za-z][\w:-]*|.|$)", re.DOTALL)
 ACTIVE = re.compile(
     r"\bon[a-z]{3,}\s*=|\b(?:href|srcset|background|ping|manifest|base)\s*=\s*(?![\"']?#)|src\s*=|http-equiv"
@@ -59,6 +61,7 @@ def find_active(page: Path) -> str:
 
 def _strange_things(text: str) -> Iterator[str]:
     """What no report of this suite has, in the text of a page."""
+    yield from (f"a control character, {found[0]!a}" for found in CONTROL.finditer(text))
     yield from (tag[0] for tag in TAG.finditer(text) if tag[1].lower() not in TAGS)
     yield from (found[0] for found in ACTIVE.finditer(text))
     referenced = html.unescape(text)

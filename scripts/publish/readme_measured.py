@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas
 
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
+from scripts.publish.readme_false_alarms import false_alarm_figures
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number
@@ -48,6 +49,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
             f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in iterate_rows(loaders[:1])
         ),
         **prediction_figures(measured),
+        **false_alarm_figures(measured),
     }
     commands = {
         "overhead": "./bench study overhead",
@@ -55,6 +57,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "faults": "make test-faults",
         "loaders": "./bench study loaders",
         "predictions": "./bench study predict-check",
+        "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
         "allreduce": "./bench study allreduce",
         "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }

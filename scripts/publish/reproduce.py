@@ -226,7 +226,9 @@ def _rounds(chosen: Sequence[dict]) -> int:
 
 
 def _device(chosen: Sequence[dict]) -> str:
-    return "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
+    return printable(
+        "/".join(dict.fromkeys(str(run["met"].get("device_name") or "unknown hardware") for run in chosen))
+    )
 
 
 def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:

@@ -19,15 +19,15 @@ from scripts.runner import processes
 from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run
 from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.stats.formatting import printable
 
-GRACE_S = 5.0
 LOST_ROW_BYTES = 100_000
 
 
 def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
     """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
     not."""
-    processes.end_processes(folder.path, GRACE_S)
+    processes.end_processes(folder.path, processes.GRACE_S)
     remove_rendezvous(folder.path)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
@@ -41,8 +41,9 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
     row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     row = with_settings(folder, finished) if "status" in finished else row
     append_rows(folder.results, "runs", [row])
+    reason = printable(str(row.get("reason", "")))
     print(
-        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {row.get('reason', '')}",
+        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}",
         flush=True,
     )
 
@@ -55,7 +56,7 @@ def record_lost_runs(results: Path) -> None:
             contextlib.suppress(TimeoutError),
             locked(path, limit_s=0),
         ):  # a living supervisor holds this lock
-            processes.end_processes(folder.path, GRACE_S)
+            processes.end_processes(folder.path, processes.GRACE_S)
             remove_rendezvous(folder.path)
             if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
                 append_rows(folder.results, "runs", [lost_row(folder)])

@@ -15,6 +15,7 @@ from typing import IO
 
 import psutil
 
+GRACE_S = 5.0  # between TERM and KILL, where ranks write no checkpoint
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
 STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun

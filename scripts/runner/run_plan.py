@@ -33,6 +33,7 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
 from scripts.sets.identity import Identity, group_labels
+from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
 
 MAX_RUNS = 20_000
@@ -302,7 +303,8 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     if unknown:
         print(
             f"warning: {results} has no requested settings of {len(unknown)} of its {len(rows)} runs, such as "
-            f"{unknown[0]}: an older version wrote them; their rows stay, and count as none of this suite's runs",
+            f"{printable(unknown[0])}: an older version wrote them; their rows stay, and count as none of this "
+            "suite's runs",
             file=sys.stderr,
         )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
@@ -319,11 +321,11 @@ def interpreter_path() -> str:
     return os.path.abspath(name) if os.sep in name else name
 
 
-def create_run_folder(run: Run, results: Path, progress: str = "") -> tuple[RunFolder, dict[str, str]]:
+def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[RunFolder, dict[str, str]]:
     """Make the run's folder in the set; returns it and the variables that its launcher is started with.
 
-    These variables are the interface between commits: they start a launcher of any checkout. progress: which of how
-    many runs it is, such as 3/15, which is printed before the run's line. Its variable LABEL has an older name.
+    These variables are the interface between commits: they start a launcher of any checkout. run_number: which of how
+    many runs it is, such as 3/15, for the run's line. Its variable LABEL has an older name.
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
@@ -338,7 +340,7 @@ def create_run_folder(run: Run, results: Path, progress: str = "") -> tuple[RunF
         "PYTHON": interpreter_path(),
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),
-        "LABEL": progress,
+        "LABEL": run_number,
         "RUN_NAME": run.name,
         "SKIP": "",
     }

@@ -154,7 +154,7 @@ def run_each(
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
 
     first: the number of the first of these runs. total: the number of all runs of the suite. Both are
-    printed as the progress, such as 3/15.
+    printed, such as 3/15.
     """
     all_ok = True
     for number, run in enumerate(runs, first):

@@ -39,7 +39,7 @@ from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
 from scripts.stats.formatting import printable
 
-POLL_S, GRACE_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 5.0, 1.0, 12
+POLL_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 1.0, 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class SupervisorOptions:
     round: int = 1
     skip: str = ""
     """Do not run; record why."""
-    progress: str = ""
+    run_number: str = ""
     """Printed before the result, such as 3/15."""
     name: str = ""
     """Of the run in its lines; default: the strategy."""
@@ -205,10 +205,12 @@ def run_command(
         finally:
             run_end.wall_s = time.monotonic() - began
             run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
-            processes.end_processes(folder.path, (run_end.grace_s or GRACE_S) if child.poll() is None else 0.0)
+            processes.end_processes(
+                folder.path, (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
+            )
             run_end.ending_s = time.monotonic() - began - run_end.wall_s
             try:
-                run_end.exit_code = child.wait(GRACE_S)
+                run_end.exit_code = child.wait(processes.GRACE_S)
             except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
                 run_end.exit_code = -signal.SIGKILL
     if run_end.signum:
@@ -224,7 +226,7 @@ def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> floa
     """
     if not requested.get("checkpoint_dir"):
         return 0.0
-    patience_s = max(GRACE_S, requested["timeout_s"])
+    patience_s = max(processes.GRACE_S, requested["timeout_s"])
     return patience_s + 2 * (folder.step_s() or min(ran_s, patience_s))  # before the first report a step may be long
 
 
@@ -242,7 +244,7 @@ def wait_for_end(
     hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
     """
     limit_s, limit_from = run_end.limit_s, time.monotonic()
-    name = f"{options.progress} {options.name or options.strategy} #{options.round}".strip()
+    name = f"{options.run_number} {options.name or options.strategy} #{options.round}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -282,9 +284,8 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
 def result_line(options: SupervisorOptions, row: dict) -> str:
     """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
-    head = (
-        f"{options.progress:>7} {options.name or options.strategy:<22} #{options.round}  {row['status']:<11} {seconds}"
-    )
+    name = options.name or options.strategy
+    head = f"{options.run_number:>7} {name:<22} #{options.round}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
         return f"{head}  {printable(row['reason'])}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""

@@ -33,7 +33,7 @@ from scripts.sets.identity import Identity, differing_fields, incomparable_field
 from scripts.sets.recorded_settings import identity_from_columns
 from scripts.sets.result_set import ResultSet, RunGroup, load_set, same_hash_other_settings
 from scripts.stats.families import METHOD, ThroughputSample, ratios_to_baseline, ratios_to_fastest
-from scripts.stats.formatting import format_interval, format_setting, parse_percent, text_table
+from scripts.stats.formatting import format_interval, format_setting, parse_percent, printable, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT, RatioEstimate
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread, day_spread, ratios_between_days
 
@@ -330,7 +330,7 @@ def _differences(one: Identity, other: Identity, names: list[str]) -> str:
     values = [
         (name, *(format_setting((each.resolved | each.fields).get(name)) for each in (one, other))) for name in names
     ]
-    return ", ".join(f"{name} ({a} against {b})" for name, a, b in values)
+    return printable(", ".join(f"{name} ({a} against {b})" for name, a, b in values))
 
 
 def run_command_line(args: list[str] | None = None) -> int:

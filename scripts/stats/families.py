@@ -4,7 +4,8 @@
 
 There is one method. A pair's ratio is estimated from its differences of log throughput, one a round that both ran in,
 so that what a round does to both cancels, and so that a pair has a variance of its own: Student's t (1908). Of a family
-of k pairs the level of each is 0.95^(1/k) (Sidak 1967): with 95 % confidence all intervals hold their ratios. Nothing
+of k pairs the level of each is 0.95^(1/k) (Sidak 1967): with 95 % confidence all intervals hold their ratios. Where
+rounds seem to take after the one before, standard errors are larger (scripts/stats/independence). Nothing
 is pooled over pairs, no test chooses between methods, and no spread has to be alike. The fastest may be picked after
 looking, since its family is all pairs. scripts/stats/README.md has the error rates. Needs numpy and scipy only.
 """
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 import numpy
 
 from scripts.stats.formatting import plural
-from scripts.stats.independence import FOLLOWS, rounds_follow_one_another
+from scripts.stats.independence import FOLLOWS, rounds_follow_one_another, standard_error_factor
 from scripts.stats.intervals import (
     MIN_ROUNDS,
     NO_REPEAT,
@@ -29,7 +30,7 @@ from scripts.stats.intervals import (
 
 NO_COMMON_ROUNDS = "they share no rounds of one session"
 Pair = tuple[str, str]
-METHOD = "paired by round, Student's t, Sidak"
+METHOD = "paired by round, Student's t, AR(1) standard errors, Sidak"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,14 +104,18 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     logs, places = log_table(compared), {name: place for place, name in enumerate(compared)}
     table = [logs[places[of]] - logs[places[to]] for of, to in pairs]
     differences = [row[~numpy.isnan(row)] for row in table]
-    num_compared = sum(len(each) >= MIN_ROUNDS for each in differences)
-    follows = num_compared and rounds_follow_one_another(logs)
+    counted = [pair for pair, each in zip(pairs, differences, strict=True) if len(each) >= MIN_ROUNDS]
+    num_compared, why, error_factor = len(counted), "", 1.0
+    if counted:
+        logs = log_table({name: compared[name] for name in dict.fromkeys(itertools.chain(*counted))})
+        why = FOLLOWS if rounds_follow_one_another(logs) else ""
+        error_factor = float(standard_error_factor(logs))
     found = {}
     for (of, to), rounds in zip(pairs, differences, strict=True):
         first, second = samples[of].log_throughputs, samples[to].log_throughputs
         if len(rounds):
-            found[of, to] = ratio_of_rounds(rounds, num_compared, FOLLOWS if follows else "")
+            found[of, to] = ratio_of_rounds(rounds, num_compared, why, error_factor)
         else:
-            why = NO_REPEAT if min(len(first), len(second)) < 2 else NO_COMMON_ROUNDS
-            found[of, to] = no_verdict(first.mean() - second.mean(), why)
+            alone = NO_REPEAT if min(len(first), len(second)) < 2 else NO_COMMON_ROUNDS
+            found[of, to] = no_verdict(first.mean() - second.mean(), alone)
     return found

@@ -1,11 +1,13 @@
 """Are the rounds of a set repeats of one another, or does each take after the one before?
 
-    from scripts.stats.independence import rounds_follow_one_another
+    from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
 
 Where the noise of strategies wanders over the rounds, ten rounds say less than ten repeats do, and Student's t errs: in
 35 of 100 families where every strategy's noise is AR(0.5). Rounds that are repeats could have come in any order. So the
 lag-1 correlation of the table, over all strategies, is compared with that of the same rounds in other orders (a
-permutation test: exact, whatever strategies have in common in a round). Needs numpy only.
+permutation test: exact, whatever strategies have in common in a round). Five rounds show it in half of such sets only.
+In the others standard errors grow with the same correlation: to those of as many independent rounds as these are worth,
+n (1 - r) / (1 + r) where n is large (Bayley and Hammersley 1946). Needs numpy only.
 """
 
 import functools
@@ -18,6 +20,7 @@ from scripts.stats.intervals import SMALLEST_SD
 LEVEL = 0.08  # of sets whose rounds are repeats, so many have no verdict
 NUM_ORDERS = 999
 MAX_LISTED = 5  # rounds whose orders are all tried
+CORRELATIONS = numpy.linspace(0, 0.95, 96)  # of a round with the one before, in an AR(1) series
 FOLLOWS = "rounds follow one another more than chance explains, so that they are no repeats"
 
 
@@ -31,20 +34,54 @@ def _orders(num_rounds: int) -> numpy.ndarray:
     return numpy.vstack([numpy.arange(num_rounds), others])
 
 
-def order_p_value(logs: numpy.ndarray) -> float:
-    """p-value that rounds are repeats, against a positive correlation with the round before.
+def order_p_value(logs: numpy.ndarray) -> numpy.ndarray:
+    """p-value, [...], that rounds are repeats, against a positive correlation with the round before.
 
-    logs: log throughput, float64 [num_strategies, num_rounds], NaN for a run that is missing.
+    logs: log throughput, float64 [..., num_strategies, num_rounds], NaN for a run that is missing.
     """
-    table = logs - numpy.nanmean(logs, axis=0)
-    table = table - numpy.nanmean(table, axis=1, keepdims=True)
-    sd = numpy.nanstd(table, axis=1, keepdims=True)
-    table = numpy.nan_to_num(numpy.divide(table, sd, out=numpy.zeros_like(table), where=sd > SMALLEST_SD))
-    products, orders = table.T @ table, _orders(logs.shape[1])
-    sums = products[orders[:, :-1], orders[:, 1:]].sum(axis=1)
-    return float(numpy.mean(sums >= sums[0] - 1e-9))
+    table = _standardise(logs)
+    products, orders = table.swapaxes(-1, -2) @ table, _orders(logs.shape[-1])
+    sums = numpy.zeros((*logs.shape[:-2], len(orders)))
+    for first, second in itertools.pairwise(orders.T):
+        sums += products[..., first, second]
+    return (sums >= sums[..., :1] - 1e-9).mean(axis=-1)
 
 
-def rounds_follow_one_another(logs: numpy.ndarray) -> bool:
-    """Whether that is so at LEVEL; not of a table that is all equal. logs: as of order_p_value."""
+def rounds_follow_one_another(logs: numpy.ndarray) -> numpy.ndarray:
+    """Whether that is so at LEVEL, bool [...]; not of a table that is all equal. logs: as of order_p_value."""
     return order_p_value(logs) < LEVEL
+
+
+def standard_error_factor(logs: numpy.ndarray) -> numpy.ndarray:
+    """By how much the standard error of a mean over rounds is larger than that of independent ones; [...], 1 or more.
+
+    From the lag-1 correlation r of the table, over all strategies: the factor of the AR(1) series that show r on
+    average. A series that has lost its mean shows less than its correlation; of independent ones r is -1/n (Kendall
+    1954). logs: as of order_p_value.
+    """
+    table = _standardise(logs)
+    total = (table**2).sum(axis=(-2, -1))
+    correlation = (table[..., 1:] * table[..., :-1]).sum(axis=(-2, -1)) / numpy.maximum(total, SMALLEST_SD)
+    shown, ratios = _autoregressive_series(logs.shape[-1])
+    return numpy.sqrt(numpy.where(total > 0, numpy.interp(correlation, shown, ratios), 1.0))
+
+
+@functools.cache
+def _autoregressive_series(num_rounds: int) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Of AR(1) series with each of CORRELATIONS: the lag-1 correlation that they show without their mean, and the
+    variance of the mean over what independent rounds of their spread would have."""
+    lags = numpy.arange(num_rounds)
+    powers = CORRELATIONS[:, None] ** lags
+    with_first = powers.sum(axis=1)  # covariance of the first round with all
+    with_all = 2 * (powers * (num_rounds - lags)).sum(axis=1) - num_rounds  # variance of the sum
+    squares = num_rounds - with_all / num_rounds  # of deviations from the mean; below, of neighbours' products
+    products = (num_rounds - 1) * (CORRELATIONS + with_all / num_rounds**2) - 2 * (with_all - with_first) / num_rounds
+    return products / squares, with_all / num_rounds * (num_rounds - 1) / squares
+
+
+def _standardise(logs: numpy.ndarray) -> numpy.ndarray:
+    """Each strategy's logs without what a round does to all, with mean 0 and sd 1; 0 for a run that is missing."""
+    table = logs - numpy.nanmean(logs, axis=-2, keepdims=True)
+    table = table - numpy.nanmean(table, axis=-1, keepdims=True)
+    sd = numpy.nanstd(table, axis=-1, keepdims=True)
+    return numpy.nan_to_num(numpy.divide(table, sd, out=numpy.zeros_like(table), where=sd > SMALLEST_SD))

@@ -99,17 +99,20 @@ def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
     return numpy.log(totals[:, 0] / totals[:, 1])
 
 
-def ratio_of_rounds(differences: numpy.ndarray, num_compared: int = 1, why: str = "") -> RatioEstimate:
+def ratio_of_rounds(
+    differences: numpy.ndarray, num_compared: int = 1, why: str = "", error_factor: float = 1.0
+) -> RatioEstimate:
     """The ratio of two throughputs from float64 [num_rounds], their difference of logarithms in each round.
 
     num_compared: the comparisons whose intervals hold simultaneously. why: what forbids a verdict, if anything does.
+    error_factor: how much larger the standard error is than that of independent rounds (scripts/stats/independence).
     """
     num_rounds = len(differences)
     if num_rounds < MIN_ROUNDS:
         why = NO_REPEAT if num_rounds < 2 else FEW_ROUNDS
     if why:
         return no_verdict(float(differences.mean()), why)
-    error = float(differences.std(ddof=1) / numpy.sqrt(num_rounds))
+    error = error_factor * float(differences.std(ddof=1) / numpy.sqrt(num_rounds))
     critical = sidak_critical_value(num_compared, num_rounds - 1)
     return ratio_with_verdict(float(differences.mean()), error, num_rounds - 1, critical)
 

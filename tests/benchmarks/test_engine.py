@@ -208,13 +208,13 @@ def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
     And what a script puts into its state comes back to it.
     """
     checkpoints = tmp_path / "checkpoints"
-    config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), epochs=2)
+    config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), epochs=1)
     mp.spawn(two_ranks, (config, run_dir), nprocs=2, daemon=True)
     calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
-    assert calls[0] == calls[1] and calls[0].split().count("state") >= 3  # last.pt twice, best.pt at least once
+    assert calls[0] == calls[1] and calls[0].split().count("state") >= 2  # last.pt and best.pt
     assert summary(run_dir)["row"]["parallel"] is True and summary(run_dir)["met"]["num_shards"] == 2
     (run_dir / "rendezvous").unlink(missing_ok=True)
-    mp.spawn(two_ranks, (dataclasses.replace(config, epochs=3, resume=True), run_dir), nprocs=2, daemon=True)
+    mp.spawn(two_ranks, (dataclasses.replace(config, epochs=2, resume=True), run_dir), nprocs=2, daemon=True)
     calls = [(run_dir / f"calls-{rank}").read_text() for rank in (0, 1)]
     assert calls[0] == calls[1] and calls[0].startswith("load 41 state")
     shutil.rmtree(checkpoints)

@@ -182,7 +182,7 @@ def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config,
     assert weights and all(torch.equal(before, after) for before, after in weights)
 
 
-@pytest.mark.parametrize("name", ["single", "ddp"])
+@pytest.mark.parametrize("name", ["ddp", pytest.param("single", marks=pytest.mark.slow)])
 def test_the_rows_of_a_run(name, tmp_path, tiny_data, tiny_config):
     """Protects the way into the tables, and the account of the wall clock: parts agree with what was timed."""
     row = run_strategy(name, tmp_path, "--account-steps 3", DATA=tiny_data, CONFIG=tiny_config, NPROC=2)

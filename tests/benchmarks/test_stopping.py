@@ -21,8 +21,9 @@ from benchmarks.common.dist.agreement import StopRequest, stop_request
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from scripts.runner.processes import GRACE_S
 from scripts.runner.run_status import RunEnd, why_interrupted
-from scripts.runner.supervisor import GRACE_S, checkpoint_grace_s
+from scripts.runner.supervisor import checkpoint_grace_s
 
 pytestmark = pytest.mark.real_interpreter  # signals
 

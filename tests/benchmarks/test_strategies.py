@@ -47,7 +47,9 @@ def run(tmp_path_factory, tiny_data, tiny_config):
     return run_once
 
 
-SLOW = {"ddp_compile"}  # a minute of compiling; tests/benchmarks/test_newer_strategies.py has the fast case
+# A minute of compiling, or a script that make test runs elsewhere, too: test_newer_strategies.py traces ddp_compile,
+# test_stages.py has two real ranks of the next two, and test_fake_gpus.py has steps of ddp_amp.
+SLOW = {"ddp_compile", "hybrid_parallel", "pipeline_parallel", "ddp_amp"}
 
 
 @pytest.mark.parametrize(

@@ -208,11 +208,15 @@ def test_json_is_one_object_on_stdout(sets):
     assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT))]
+)
 def test_a_signal_is_the_exit_code(tmp_path, signum):
     """Protects a script around ./bench: a shell sees 128 + the signal. Mutant: a child of ./bench gets it, and 1 is
     left."""
     (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 100000\nepochs: 1\n")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/environment.json").write_text("{}")  # else it is described, which takes seconds
     words = [BENCH, "run", "single", "--repeats", "1", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml"]
     env = environment(SETUP="no")
     child = subprocess.Popen(words, cwd=ROOT, env=env, preexec_fn=hear_sigint, stdout=subprocess.DEVNULL)

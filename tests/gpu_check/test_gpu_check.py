@@ -226,6 +226,7 @@ def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatc
 def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
     monkeypatch.setattr("scripts.gpu_check.check_process.GRACE_S", 0.2)
+    monkeypatch.setattr("scripts.runner.processes.GRACE_S", 0.2)
     logs = tmp_path / "proof/verify/logs/x"
     text = f"trap '' TERM; mkdir -p {logs}; RUN_DIR={logs} setsid sh -c 'trap : TERM; sleep 60; sleep 60' & wait; wait"
     check = shell("proof", text, tmp_path, limit_s=1.0)

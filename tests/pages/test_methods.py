@@ -31,7 +31,7 @@ def test_methods_say_what_was_recorded_and_nothing_else(results, folder, tmp_pat
     assert (
         "5 runs each" in words
         and "Williams" in words
-        and "(paired by round, Student's t, Sidak over 1 pair)" in words
+        and "(paired by round, Student's t, AR(1) standard errors, Sidak over 1 pair)" in words
         and "commit abc" in words
     )
     assert "All compute in fp32." in words and "times 3 windows of" in words, "as many as were taken, not asked"

@@ -33,6 +33,7 @@ def choose(is_real: bool) -> None:
     """Make sys.executable, and what multiprocessing starts, the real interpreter or the client."""
     # Importing torchvision sets it, and what inherits it would be the real interpreter: client.py, AT_LOADING.
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    os.environ.pop("PYTHON", None)  # make's: with it, what a test's own process starts would be the real interpreter
     sys.executable = REAL if is_real else client()
     multiprocessing.set_executable(sys.executable)
 

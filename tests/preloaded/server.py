@@ -4,9 +4,9 @@
 
 A fork is a process of its own: its environment, folder, umask, limits, signals, descriptors and exit code are
 those that its client has or would have. What differs from a real interpreter: its parent is this server, and /proc
-shows the server's command line and environment; the client shows the right ones. The client passes signals on. When a
-client dies, its fork and what is in the fork's process group are killed. When CONTROL is closed, all are, and the
-server ends.
+shows the server's command line and environment; the client shows the right ones; a fork waits for no disk, as
+conftest.wait_for_no_disk says. The client passes signals on. When a client dies, its fork and what is in the fork's
+process group are killed. When CONTROL is closed, all are, and the server ends.
 """
 
 import array
@@ -397,6 +397,8 @@ def main() -> tuple[Request, list[str], str]:
     import multiprocessing.spawn
 
     multiprocessing.spawn.set_executable(executable)
+    os.fsync = lambda descriptor: None
+    os.sync = lambda: None
     os.chdir("/")
     gc.collect()
     gc.freeze()

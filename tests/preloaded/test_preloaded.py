@@ -193,7 +193,7 @@ def test_the_mark_gives_the_real_interpreter():
 
 
 @pytest.mark.parametrize(
-    "name", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("single", "horovod_ddp"))]
+    "name", ["single", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "horovod_ddp"))]
 )
 def test_both_leave_the_same_rows(name, tmp_path, tiny_data, tiny_config):
     """Protects every run that tests look at: columns, settings and losses are those of the real interpreter."""

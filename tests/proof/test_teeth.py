@@ -21,7 +21,7 @@ from scripts.proof.trained_states import initial_state
 LAYER = "layer2.0.conv1.weight"
 
 
-@pytest.fixture(scope="module", params=["none", "fp16"])
+@pytest.fixture(scope="module", params=["none", pytest.param("fp16", marks=pytest.mark.slow)])
 def before(request, tiny_data) -> tuple[Training, SavedState]:
     """A training, and the state of its run after a step, from which the next is compared."""
     config = Config(data=str(tiny_data), arch="resnet18", image_size=48, global_batch=24, steps=3, epochs=2)

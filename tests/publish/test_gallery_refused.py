@@ -159,6 +159,12 @@ def test_a_fingerprint_of_thousands_of_digits_is_none(own):
     assert describe_images(load_set(own / NAMES[0]).timed_groups) == UNKNOWN
 
 
+def test_a_mark_that_is_nested_too_deeply_does_not_end_the_gallery(own):
+    """Protects the other sets from one whose published.json no reader of JSON reads. Mutant: ValueError alone."""
+    (own / NAMES[0] / gallery.MARK).write_text("[" * 200_000)
+    assert {path.name for path in gallery.find_sets(own)} == {NAMES[0], NAMES[2]}
+
+
 def test_no_mistake_in_one_set_ends_the_gallery(own, capsys, monkeypatch):
     """Protects the other sets from what nobody has thought of. Mutant: only errors of the user's."""
     real = gallery.load_set
@@ -182,6 +188,7 @@ def test_no_mistake_in_one_set_ends_the_gallery(own, capsys, monkeypatch):
         "<svg><a xlink:href=x><text>a</text></a></svg>",
         "<svg><set attributeName=href to=x /></svg>",
         "<svg/onload=x()>",
+        "<svg o\x1b(Bnload=x()>",  # ISO-2022-JP, which a browser may guess: o and nload are one word
         "<iframe srcdoc=x>",
         "<object data=x>",
         "<form action=x>",

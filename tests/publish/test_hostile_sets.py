@@ -18,6 +18,7 @@ from scripts.pages.provenance import launch_lines, reproduction_commands
 from scripts.publish import gallery
 from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
+from scripts.sets import compare
 from scripts.sets.result_set import load_set
 
 SMALL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"
@@ -114,6 +115,43 @@ def test_numbers_and_options_of_a_training_are_pasted_as_they_were(hostile):
     line = next(line for line in reproduction_commands(load_set(hostile)) if line.startswith("make bench-all"))
     assert "NPROC=2 " in line and "CONFIG=configs/smoke.yaml " in line and "TIMEOUT=90.5 " in line
     assert "ARGS='--lr 1e-3 --no-augment --cut 3'" in line
+
+
+def edit_settings(path, **fields):
+    """Other requested settings in settings.csv: fields, each a function of the old value."""
+    csv.field_size_limit(2**30)
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    for row in rows:
+        asked = json.loads(row["asked"])
+        row["asked"] = json.dumps(asked | {name: change(asked.get(name)) for name, change in fields.items()})
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.write_text(out.getvalue())
+
+
+def test_values_of_a_sweep_bring_no_options_into_the_command_that_people_paste(tmp_path):
+    """Protects whoever pastes the line of a sweep: after the value -- the scripts' own flags follow, such as a folder
+    to write checkpoints to. Mutants: the values not looked at; only the strategy looked at."""
+    folder = shutil.copytree(SMALL.parent / "sweeps", tmp_path / "sweeps")
+    (honest,) = [line for line in reproduction_commands(load_set(folder)) if "--strategy ddp " in line]
+    assert "--key bucket_cap_mb --values 1 5 25 100 " in honest
+    other = {1: 5, 5: "--", 25: "--checkpoint-dir=/home/victim", 100: "--rendezvous=address"}
+    edit_settings(folder / "settings.csv", bucket_cap_mb=lambda value: other.get(value, value))
+    lines = reproduction_commands(load_set(folder))
+    assert not re.search("victim|rendezvous", "\n".join(lines))
+    assert "# a command of study sweep is left out: one of its words is no name and no number" in lines
+    assert [line for line in lines if "--strategy model_parallel " in line], "the other sweeps keep their commands"
+
+
+def test_settings_of_a_hostile_set_do_not_steer_the_terminal(hostile, tmp_path, capsys):
+    """Protects the terminal of whoever compares their set with somebody else's, where escape codes can hide lines or
+    write into the title. Mutants: the values as they stand; the names as they stand."""
+    edit_settings(hostile / "settings.csv", **{"norm": lambda value: "\x1b[2J", "new\x1b[2J": lambda value: "x"})
+    assert compare.run_command_line([str(SMALL), str(hostile), "--anyway"]) == 0
+    assert "norm (batch against ?[2J)" in (said := capsys.readouterr()).err and "new?[2J (" in said.err
+    assert "\x1b" not in said.out + said.err
 
 
 class Tags(HTMLParser):

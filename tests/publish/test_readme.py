@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import re
@@ -42,7 +43,6 @@ from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 TEXTS = {path: path.read_text() for path in READMES}
 SHOWN = {kind: PUBLISHED / name for kind, name in shown_sets(PUBLISHED).items()}
 SET = SHOWN["cpu"]
-MADE = all_figures(SHOWN, MEASURED)
 MAKEFILE = (ROOT / "Makefile").read_text()
 MARKED = re.compile(r"<!--[\w.]+-->.*?<!--/-->", re.DOTALL)
 CODE = re.compile(r"```\w*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
@@ -62,6 +62,12 @@ LIMITS = {
 each_readme = pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
+@functools.cache
+def figures_made():
+    """Not while tests are collected: seconds of every process that collects them."""
+    return all_figures(SHOWN, MEASURED)
+
+
 def code_of(path) -> list[str]:
     """The lines of code blocks and the spans of code outside of what is generated, variables' values on one line."""
     found = [block or span for block, span in CODE.findall(MARKED.sub("", TEXTS[path]))]
@@ -74,7 +80,7 @@ def code_of(path) -> list[str]:
 @each_readme
 def test_every_figure_is_the_one_in_its_file(path):
     """Protects the reader from figures that somebody typed, or that a new set has left behind: run `./bench readme`."""
-    assert fill_marks(TEXTS[path], MADE) == TEXTS[path]
+    assert fill_marks(TEXTS[path], figures_made()) == TEXTS[path]
 
 
 @each_readme
@@ -97,7 +103,7 @@ def test_marks_do_not_hide_text(path):
 
 def test_a_figure_that_nothing_makes_is_named():
     with pytest.raises(UserError, match=r"'speed.of.light'; there are strategies, "):
-        fill_marks("<!--speed.of.light-->3<!--/-->", MADE)
+        fill_marks("<!--speed.of.light-->3<!--/-->", figures_made())
 
 
 def test_figures_follow_their_files(tmp_path):
@@ -119,9 +125,9 @@ def test_figures_follow_their_files(tmp_path):
         proofs.append(",".join(spoiled))
     (tmp_path / "equivalence.csv").write_text("\n".join([header, *proofs]) + "\n")
     made = named_figures(tmp_path, tmp_path)
-    assert float(made["images_per_s.ddp"]) == pytest.approx(2 * float(MADE["images_per_s.ddp"]), abs=2)
-    assert made["images_per_s.single"] == MADE["images_per_s.single"]
-    proven, of = map(int, re.findall(r"\d+", MADE["proof"]))
+    assert float(made["images_per_s.ddp"]) == pytest.approx(2 * float(figures_made()["images_per_s.ddp"]), abs=2)
+    assert made["images_per_s.single"] == figures_made()["images_per_s.single"]
+    proven, of = map(int, re.findall(r"\d+", figures_made()["proof"]))
     assert made["proof"] == f"{proven - 2} of {of} configurations"
     assert re.search(r"\| `ddp` \| the published set \| 2 \| \d+ \| 0\.25 \| \S+ \| failed \|", made["proofs"])
 
@@ -133,7 +139,7 @@ def test_the_readme_says_what_its_chart_says():
     drawn = {
         round(float(text.get_text())) for text in axes.texts if text.get_position()[1] == ddp and text.get_bbox_patch()
     }
-    value, half = MADE["exposed_comm_ms.ddp"].removesuffix(" ms").split("±")
+    value, half = figures_made()["exposed_comm_ms.ddp"].removesuffix(" ms").split("±")
     assert int(value) in drawn and int(half) > 0
 
 

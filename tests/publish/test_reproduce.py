@@ -115,6 +115,14 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
     assert again.returncode == 0 and len(read_table(kept.folder / "results/again", "runs")) == 1, "all was done already"
 
 
+def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
+    """Protects the terminal of whoever runs somebody else's set again, from the first line on. Mutant: the name as it
+    stands."""
+    kept.change(met__device_name="a GPU\x1b[2J")
+    plan = kept.program("scripts.publish.reproduce", SET="results/made", PLAN="yes", ARGS="--anyway")
+    assert plan.returncode == 0 and "on a GPU?[2J: again" in plan.stdout and "\x1b" not in plan.stdout + plan.stderr
+
+
 @pytest.mark.parametrize(
     ("reported", "variables", "words"),
     [

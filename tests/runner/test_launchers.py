@@ -79,7 +79,8 @@ def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder
     assert supervisor[supervisor.index("--results") + 1].endswith("/a set")
     assert supervisor[supervisor.index("--run-id") + 1] == Path(env["CONFIG"]).parent.name
     assert (
-        supervisor[supervisor.index("--progress") + 1] == "3/15" and supervisor[supervisor.index("--round") + 1] == "1"
+        supervisor[supervisor.index("--run-number") + 1] == "3/15"
+        and supervisor[supervisor.index("--round") + 1] == "1"
     )
     config = load_config(flags)
     assert (config.lr, config.augment, config.arch, config.limit_s) == (0.2, False, "resnet18", 90)

@@ -19,6 +19,7 @@ import psutil
 import pytest
 from fault_runs import finish, start, until_planted
 from support import ONE_PROCESS, ROOT, RUNNABLE, environment, hear_sigint
+from torch.distributed.pipelining import PipelineStage
 
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
@@ -210,6 +211,54 @@ def test_ranks_send_tensors_and_nothing_that_is_unpickled(words):
     call = re.compile(rf"\b(dist|hvd|optimizer)\.\w*{re.escape(words)}")
     found = [path.name for path in ours if call.search(path.read_text())]
     assert not found
+
+
+IMPOSTOR = """
+import dataclasses, os, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from benchmarks.common.config.config import Config
+from benchmarks import pipeline_parallel
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, (sys.argv[3],)
+
+class Impostor(PipelineStage):  # without shapes, which makes torch send them
+    def _send_meta(self, meta, dst_stage):
+        super()._send_meta(Evil(), dst_stage)
+
+rank, device = int(sys.argv[1]), torch.device("cpu")
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 2), rank=rank, world_size=2)
+stages, layer = [nn.Linear(2, 2), nn.Linear(2, 2)], nn.Linear(2, 2)
+pipeline_parallel.rows_between = lambda *_: ([(2,)] * 3, [torch.zeros(2, 2)] * 3)
+context = dataclasses.make_dataclass("Context", ["rank", "world_size", "device"])(rank, 2, device)
+honest = lambda: pipeline_parallel.build_stage(Config(global_batch=8, microbatches=4), context, stages)
+stage = honest() if rank else Impostor(layer, 0, 2, device)
+schedule = ScheduleGPipe(stage, 4, lambda output, target: output.sum())
+schedule.step(*([] if rank else [torch.zeros(8, 2)]), target=torch.zeros(8))
+"""
+
+
+@pytest.mark.skipif(not hasattr(PipelineStage, "_recv_meta"), reason="each stage of this torch finds its own shapes")
+def test_a_stage_unpickles_nothing_of_a_rank_whose_place_was_taken(tmp_path):
+    """Protects users of a shared machine: who takes a rank's place can send other numbers, and no more. Torch 2.15 has
+    all stages exchange pickles where one says that it lacks shapes. Mutant: PipelineStage as it is."""
+    words = [sys.executable, "-c", IMPOSTOR]
+    where = {"cwd": ROOT, "env": environment(GLOO_SOCKET_IFNAME="lo"), "stderr": subprocess.PIPE, "text": True}
+    ranks = [
+        subprocess.Popen([*words, str(rank), str(tmp_path / "store"), str(tmp_path / "ran")], **where)
+        for rank in range(2)
+    ]
+    try:
+        said = ranks[1].communicate(timeout=300)[1]
+    finally:
+        for each in ranks:
+            each.kill()
+            each.communicate()
+    assert not (tmp_path / "ran").exists(), said
+    assert ranks[1].returncode and "sends its shapes, which are given" in said
 
 
 @pytest.mark.slow

@@ -173,8 +173,9 @@ def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
     config, halves = Config(arch="resnet18", global_batch=2048), Layout(num_stages=2)
     late = dataclasses.replace(halves, cuts=(7,))
     by_hand = dataclasses.replace(config, cut=7)
-    assert forecast(config, late) == forecast(by_hand, halves) != forecast(config, halves)
-    assert forecast(config, halves) == forecast(dataclasses.replace(config, cut="estimate"), late)
+    estimated = forecast(config, halves)
+    assert forecast(config, late) == forecast(by_hand, halves) != estimated
+    assert estimated == forecast(dataclasses.replace(config, cut="estimate"), late)
     assert forecast(dataclasses.replace(config, cut=2), late) == forecast(dataclasses.replace(config, cut=2), halves)
     monkeypatch.setenv("GPU_MEMORY_GB", str((peak_bytes(config, halves) + RESERVED_BYTES) / 1e9 + 0.1))
     flags = "--loader synthetic --arch resnet18 --image-size 224 --global-batch 2048 --workers 0"

@@ -21,7 +21,7 @@ from support import ROOT, hear_sigint
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import pack_path
-from scripts.setup import check_data, make_dataset
+from scripts.setup import check_data, cut_photographs, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import MakeDatasetOptions
 
@@ -82,7 +82,7 @@ def test_layout_is_imagenets(made):
             image.load()
             assert (image.format, image.mode) == ("JPEG", "RGB")
             sizes.add(image.size)
-    assert {(500, 375), (375, 500)} <= sizes <= set(make_dataset.SIZES_PX)
+    assert {(500, 375), (375, 500)} <= sizes <= set(cut_photographs.SIZES_PX)
     assert 90e3 < np.mean([path.stat().st_size for path in paths]) < 130e3
     assert all(photograph["credit"] for photograph in manifest["photographs"].values())
 
@@ -123,11 +123,11 @@ def test_resampling_reads_nothing_outside_the_box():
     """A filter's reach beyond the box would carry train's pixels into val: poison the rest and see."""
     region = (40, 10, 160, 140)
     photograph = Image.fromarray(np.random.default_rng(4).integers(256, size=(150, 200, 3), dtype=np.uint8))
-    jpeg, box = make_dataset.make_image(photograph, region, np.random.default_rng(5))
+    jpeg, box = cut_photographs.make_image(photograph, region, np.random.default_rng(5))
     poisoned = Image.new("RGB", photograph.size, (255, 0, 255))
     poisoned.paste(photograph.crop(box), box[:2])
-    assert make_dataset.make_image(poisoned, region, np.random.default_rng(5)) == (jpeg, box)
-    assert Image.open(io.BytesIO(jpeg)).size in make_dataset.SIZES_PX
+    assert cut_photographs.make_image(poisoned, region, np.random.default_rng(5)) == (jpeg, box)
+    assert Image.open(io.BytesIO(jpeg)).size in cut_photographs.SIZES_PX
 
 
 def test_seed_decides_every_byte(made, tmp_path):
@@ -283,7 +283,7 @@ def test_two_processes_at_once(made, mini, tmp_path, damaged):
 def test_of_two_folders_the_first_stays(mini, tmp_path):
     """The loser of that race drops its own folder, so that a reader of the winner's loses no file."""
     new, inode = tmp_path / "new", mini.stat().st_ino
-    make_dataset.make_folder(new, options(mini))
+    cut_photographs.make_folder(new, options(mini))
     make_dataset.install(new, mini, options(mini), aside=tmp_path / "old")
     assert mini.stat().st_ino == inode and not (tmp_path / "old").exists()
 
@@ -298,7 +298,7 @@ def test_a_folder_that_appears_during_the_swap_stays(made, mini, tmp_path, monke
 
     monkeypatch.setattr(os, "rename", lambda *paths: (monkeypatch.undo(), rename_and_lose(*paths)))
     new = tmp_path / "new"
-    make_dataset.make_folder(new, options(mini))
+    cut_photographs.make_folder(new, options(mini))
     make_dataset.install(new, mini, options(mini, force=True), aside=tmp_path / "old")
     assert new.exists() and contents(mini) == contents(made[0])
 

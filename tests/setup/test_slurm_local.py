@@ -102,7 +102,8 @@ def cluster(tmp_path_factory):
 def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp_path, tiny_data, tiny_config):
     """Protects launchers/slurm.sh end to end: a batch job, srun, four ranks, exact counts, a true row."""
     settings = {"CONFIG": tiny_config, "DATA": tiny_data, "SLURM_CONF": cluster / "slurm.conf"}
-    row = run_strategy("slurm", tmp_path / "set", NODES=2, TASKS_PER_NODE=2, **settings)
+    short = "--epochs 1 --windows 1 --window-steps 2"
+    row = run_strategy("slurm", tmp_path / "set", short, NODES=2, TASKS_PER_NODE=2, **settings)
     assert row["status"] == "ok", row["reason"]
     assert (row["nodes"], row["world_size"], row["threads_per_rank"], row["val_samples"]) == (2, 4, 1, NUM_VAL)
 
@@ -189,6 +190,7 @@ def test_status_distinguishes_up_from_down(cluster, tmp_path):
     assert down.returncode == 1 and "start it with" in down.stderr
 
 
+@pytest.mark.slow  # the other tests start and stop one cluster
 def test_second_cluster_with_gpus_stops_with_a_stubborn_job_and_a_dead_controller(cluster, tmp_path):
     """A second cluster runs beside the first. stop ends it though a task ignores SIGTERM in a session of its
     own and no slurmctld is left that could cancel it. The first cluster lives on."""

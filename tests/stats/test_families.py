@@ -6,6 +6,7 @@ import math
 import numpy
 import pytest
 import scipy.stats
+from generators import autoregressive
 
 from scripts.stats.calibration import calibrate, calibration_text
 from scripts.stats.families import (
@@ -18,7 +19,7 @@ from scripts.stats.families import (
     ratios_to_fastest,
     ratios_to_own_baselines,
 )
-from scripts.stats.independence import FOLLOWS, order_p_value, rounds_follow_one_another
+from scripts.stats.independence import FOLLOWS, order_p_value, rounds_follow_one_another, standard_error_factor
 from scripts.stats.intervals import FEW_ROUNDS, NO_REPEAT, sidak_critical_value
 
 NAMES = ("single", "ddp", "slurm", "amp", "fsdp", "more")
@@ -35,18 +36,26 @@ def logs(estimate) -> list[float]:
     return [math.log(each) for each in (estimate.low, estimate.value, estimate.high)]
 
 
+def scipys(found, of, to, num_compared=1, compared=None):
+    """[low, high] by scipy, around the mean difference and wider by the factor of the compared strategies' table."""
+    first, second = (found[name].by_round() for name in (of, to))
+    both = sorted(first.keys() & second.keys())
+    result = scipy.stats.ttest_rel([first[key] for key in both], [second[key] for key in both])
+    theirs = result.confidence_interval(0.95 ** (1 / num_compared))
+    middle, half = (theirs.high + theirs.low) / 2, (theirs.high - theirs.low) / 2
+    factor = standard_error_factor(log_table({name: found[name] for name in compared or found}))
+    return pytest.approx([middle - factor * half, middle + factor * half])
+
+
 def test_an_interval_is_scipys_paired_t_at_sidaks_level():
     """Mutants: a variance pooled over pairs; a level of 95 % each; runs by their place and not by their round."""
     found = samples(numpy.random.default_rng(20))
     found["amp"] = ThroughputSample(4 * found["amp"].log_throughputs[::-1], found["amp"].rounds[::-1])
     for of, ours in ratios_to_baseline("single", found).items():
-        own = found[of].log_throughputs[::-1] if of == "amp" else found[of].log_throughputs
-        theirs = scipy.stats.ttest_rel(own, found["single"].log_throughputs).confidence_interval(0.95 ** (1 / 3))
-        assert logs(ours)[::2] == pytest.approx([theirs.low, theirs.high])
+        assert logs(ours)[::2] == scipys(found, of, "single", 3)
     two = {name: found[name] for name in ("single", "ddp")}
-    theirs = scipy.stats.ttest_rel(two["ddp"].log_throughputs, two["single"].log_throughputs).confidence_interval()
-    assert logs(ratios_to_baseline("single", two)["ddp"])[::2] == pytest.approx([theirs.low, theirs.high])
-    assert method_text(1) == "paired by round, Student's t, Sidak over 1 pair"
+    assert logs(ratios_to_baseline("single", two)["ddp"])[::2] == scipys(two, "ddp", "single")
+    assert method_text(1) == "paired by round, Student's t, AR(1) standard errors, Sidak over 1 pair"
 
 
 def test_what_a_round_does_to_both_cancels():
@@ -62,10 +71,9 @@ def test_what_a_round_does_to_both_cancels():
 def test_several_baselines_are_one_family():
     found = samples(numpy.random.default_rng(3), (6,) * 6)
     over = ratios_to_own_baselines(found, {"ddp": "single", "slurm": "single", "more": "amp"})
-    theirs = scipy.stats.ttest_rel(found["more"].log_throughputs, found["amp"].log_throughputs).confidence_interval(
-        0.95 ** (1 / 3)
+    assert [*over] == ["ddp", "slurm", "more"] and logs(over["more"])[::2] == scipys(
+        found, "more", "amp", 3, ("ddp", "single", "slurm", "more", "amp")
     )
-    assert [*over] == ["ddp", "slurm", "more"] and logs(over["more"])[::2] == pytest.approx([theirs.low, theirs.high])
 
 
 def test_the_fastest_is_picked_after_looking_from_the_family_of_all_pairs():
@@ -76,21 +84,15 @@ def test_the_fastest_is_picked_after_looking_from_the_family_of_all_pairs():
     assert best == "amp" and others.keys() == {"single", "ddp", "slurm"} and len(pairs) == 6
     assert all(each.verdict == "slower" and each.high < 1 for each in others.values())
     assert others["ddp"].low == pytest.approx(1 / pairs["amp", "ddp"].high)
-    theirs = scipy.stats.ttest_rel(found["amp"].log_throughputs, found["ddp"].log_throughputs).confidence_interval(
-        0.95 ** (1 / 6)
-    )
-    assert logs(pairs["amp", "ddp"])[::2] == pytest.approx([theirs.low, theirs.high])
+    assert logs(pairs["amp", "ddp"])[::2] == scipys(found, "amp", "ddp", 6)
 
 
 def test_a_round_that_one_lacks_is_left_out_of_its_pairs_only():
     found = samples(numpy.random.default_rng(4), (8, 8, 8))
     short = found | {"ddp": ThroughputSample(found["ddp"].log_throughputs[2:], found["ddp"].rounds[2:])}
     over = ratios_to_baseline("single", short)
-    theirs = scipy.stats.ttest_rel(
-        short["ddp"].log_throughputs, found["single"].log_throughputs[2:]
-    ).confidence_interval(0.95 ** (1 / 2))
-    assert logs(over["ddp"])[::2] == pytest.approx([theirs.low, theirs.high])
-    assert over["slurm"] == ratios_to_baseline("single", found)["slurm"]
+    assert logs(over["ddp"])[::2] == scipys(short, "ddp", "single", 2)
+    assert logs(over["slurm"])[::2] == scipys(short, "slurm", "single", 2)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -159,6 +161,17 @@ def test_the_order_of_rounds_is_tested_by_all_orders():
     assert order_p_value(table) == pytest.approx(numpy.mean(numpy.array(sums) >= sums[0] - 1e-9))
 
 
+def test_the_error_of_correlated_rounds_is_that_of_an_autoregressive_series():
+    """By hand: the factor is sqrt((1 + r) / (1 - r)) of many rounds, and 1 of independent ones. Mutant: no factor."""
+    rng = numpy.random.default_rng(15)
+    many = autoregressive(rng, (20, 400))
+    assert standard_error_factor(many) == pytest.approx(3**0.5, rel=0.05)
+    assert standard_error_factor(many + 5 * rng.normal(size=400)) == pytest.approx(standard_error_factor(many))
+    assert standard_error_factor(rng.normal(size=(20, 400))) < 1.05
+    assert standard_error_factor(many * (-1) ** numpy.arange(400)) == pytest.approx(1), "never narrower"
+    assert standard_error_factor(numpy.ones((3, 6))) == 1
+
+
 def test_rounds_that_wander_are_no_repeats_and_repeats_are():
     rng = numpy.random.default_rng(14)
     wander = numpy.cumsum(rng.normal(size=(6, 10)), axis=1)
@@ -187,6 +200,9 @@ def test_the_line_of_a_report_says_what_it_cannot_know():
     assert few == "Calibration: fewer than 5 rounds of every strategy cannot tell how often this errs."
     text = calibration_text(samples(numpy.random.default_rng(12), (6, 6, 6)), over)
     assert "of 2,000 simulated sets of 6 rounds with this set's own covariance" in text and "is found in" in text
+    assert text.endswith("families of so few strategies err more often.")
+    many = calibration_text(samples(numpy.random.default_rng(12), (6,) * 5), over)
+    assert "so few strategies" not in many
     assert calibration_text({}, {}) == ""
 
 

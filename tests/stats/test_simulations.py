@@ -5,14 +5,16 @@
 Seeded, so that a rate is the same each time. The short forms run the same functions over fewer sets.
 """
 
+import numpy
 import pytest
-from generators import CASES, PAIRS
-from simulate import day_sets, family_power, family_rates, one_by_one, until_stops
+from false_alarms import false_over_fastest, families, over_first
+from generators import CASES, PAIRS, draw
+from simulate import FALSE, day_sets, family_power, family_rates, one_by_one, samples_of, until_stops
+
+from scripts.stats.families import ratios_to_baseline, ratios_to_fastest
 
 NUM = 1000
-WANDERS = (
-    "AR(0.5) strategies, growing"  # each strategy by itself: five rounds tell that from chance in half of the sets
-)
+WANDERS = "AR(0.5) strategies, growing"  # each by itself: five rounds tell that from chance in half of the sets
 
 
 @pytest.mark.slow
@@ -21,8 +23,7 @@ WANDERS = (
 def test_a_family_errs_in_6_of_100_sets_at_most(case, num_rounds):
     false, of_fastest, covered, _, no_verdict = family_rates(case, num_rounds, NUM)
     print(case, num_rounds, false, of_fastest, covered, no_verdict)
-    most = 0.09 if (case, num_rounds) == (WANDERS, 5) else 0.06
-    assert max(false, of_fastest, 1 - covered) <= most
+    assert max(false, of_fastest, 1 - covered) <= 0.06
     if num_rounds < 5:
         assert no_verdict == 1
     elif case == "Gaussian":
@@ -35,7 +36,7 @@ def test_a_difference_of_10_percent_is_found_by_80_of_100_sets_of_ten_rounds():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case != WANDERS])
+@pytest.mark.parametrize("case", CASES)
 def test_a_family_covers_when_until_has_stopped_it(case):
     covered, rounds = until_stops(case, 4, 0.1, 400)
     print(case, covered, rounds)
@@ -74,9 +75,26 @@ def test_rounds_that_follow_one_another_have_no_verdict():
     assert false <= 0.06 and no_verdict > 0.8
 
 
+@pytest.mark.parametrize("case", [WANDERS, "slow runs missing"])
+def test_the_simulated_tables_decide_as_reports_do(case):
+    """Protects the tables of the README from a method of their own. Mutant: no factor in one of the two."""
+    logs = draw(case, numpy.random.default_rng(5), 8, 4, 7)
+    logs = logs[(~numpy.isnan(logs)).sum(axis=2).min(axis=1) >= 5]
+    found, of_fastest = families(logs, over_first(4)), false_over_fastest(logs)
+    assert len(logs) >= 3
+    for number, table in enumerate(logs):
+        samples = samples_of(table)
+        theirs = [*ratios_to_baseline("0", samples).values()]
+        ends = numpy.exp(found.log_ratios[number] + found.half_widths[number])
+        assert bool(found.undecided[number]) == any("follow" in each.why for each in theirs)
+        for each, high in zip(theirs, ends, strict=True):
+            assert each.high is None or each.high == pytest.approx(high)
+        assert bool(of_fastest[number]) == any(each.verdict in FALSE for each in ratios_to_fastest(samples)[1].values())
+
+
 def test_until_does_not_stop_at_luck():
     covered, rounds = until_stops("Gaussian", 2, 0.07, 100)
-    assert covered >= 0.9 and rounds > 7
+    assert covered >= 0.9 and rounds >= 11
 
 
 def test_looking_often_does_not_raise_false_alarms():

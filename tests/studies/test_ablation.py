@@ -6,6 +6,7 @@
 import csv
 import dataclasses
 import math
+import shutil
 
 import numpy
 import pytest
@@ -104,10 +105,21 @@ def test_without_a_strategy_there_is_a_sentence(make_variables):
         ablation_plan.plan_runs(make_variables())
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    return tmp_path_factory.mktemp("ablation") / "a set"
+
+
 @pytest.fixture
-def measured(planned, tmp_path):
-    """A set of ten rounds in which bf16 is half as fast again, compile was skipped, and the rest is equal."""
-    results, noise = tmp_path / "a set", numpy.random.default_rng(0)
+def measured(planned, made_once, tmp_path):
+    """A copy of a set of ten rounds in which bf16 is half as fast again, compile was skipped, and the rest is equal."""
+    if not made_once.exists():
+        write_set(planned, made_once)
+    return shutil.copytree(made_once, tmp_path / "a set")
+
+
+def write_set(planned, results):
+    noise = numpy.random.default_rng(0)
     results.mkdir()
     for run in planned(REPEATS=10):
         name = option_name(run.requested)
@@ -118,7 +130,6 @@ def measured(planned, tmp_path):
             row |= {"status": "skipped", "reason": run.variables["SKIP"] or "no compiler", "images_per_s": None}
         own = {key: value for key, value in run.requested.items() if key in FIELDS}
         append_rows(results, "runs", [recorded(results, row, **own)])
-    return results
 
 
 def test_ratios_are_the_familys(measured):

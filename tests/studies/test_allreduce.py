@@ -15,6 +15,7 @@ from support import ROOT, environment
 from benchmarks.common.system.errors import UserError
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST, AllReducePath, num_wrong_values
 from scripts.studies.allreduce.analysis import bandwidth_rows, fit_links, message_sizes, ratio_to_bare_loop, table
+from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.links import Link, read_links, ring
 from scripts.studies.allreduce.worker_pool import WorkerPool
 
@@ -48,6 +49,17 @@ def test_bandwidths_and_the_ratio_to_a_bare_loop():
     assert "268,435,456" in table(rows)
     (fit,) = fit_links(rounds())
     assert fit.bytes_per_s.value == pytest.approx(0.99e9, rel=1e-3) and fit.busy.value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("largest", [2**13, 2**20, 2**28])
+def test_the_chart_ends_at_the_largest_all_reduce(largest):
+    """Protects a chart of --largest from an empty right half. Mutant: a tick of every size that has a label."""
+    measured = rounds()
+    measured = measured[measured.bytes <= largest]
+    figure = allreduce_chart(bandwidth_rows(measured), fit_links(measured), "CPU, 2 ranks")
+    for axes in figure.axes[:2]:
+        assert largest / 4 <= max(axes.get_xticks()) <= largest and axes.get_xlim()[1] < 2 * largest
+        assert axes.get_xticks()[0] == 2**10
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

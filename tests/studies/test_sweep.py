@@ -160,17 +160,17 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
         "CONFIG": tiny_config,
         "STRATEGY": "ddp",
         "RANKS": "4 1 2",
-        "REPEATS": 2,
+        "REPEATS": 1,
         "THREADS_PER_RANK": None,
     }
     passed_on = OURS.replace("scripts.studies.scaling.chart", "")  # what stands for a run does not know its world size
     launch(checkout, "scaling", **variables | recorder.variables | {"PASSED_ON": passed_on})
     started = [call for call in recorder.calls() if "benchmarks.ddp" in call["words"]]
     shapes = [(int(call["env"]["NPROC"]), load_config(call["words"][-2:]).global_batch) for call in started]
-    assert sorted(shapes[:5]) == sorted(shapes[5:]) == [(1, 2), (1, 8), (2, 4), (2, 8), (4, 8)]
+    assert sorted(shapes) == [(1, 2), (1, 8), (2, 4), (2, 8), (4, 8)]
     alone = [call for call in recorder.calls() if "benchmarks.single" in call["words"]]
     batches = [load_config(call["words"][-2:]).global_batch for call in alone]
-    assert sorted(batches) == [2, 2, 8, 8]
+    assert sorted(batches) == [2, 8]
     assert {call["env"]["THREADS_PER_RANK"] for call in alone} == {started[0]["env"]["THREADS_PER_RANK"]}
     threads = max(1, len(os.sched_getaffinity(0)) // 4)
     assert {call["env"]["THREADS_PER_RANK"] for call in started} == {str(threads)}
@@ -179,6 +179,8 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
 def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_data, tiny_config):
     # SyncBatchNorm refuses a CPU: that run fails, the next are measured, the chart says what is missing, exit 1.
     results = tmp_path / "real sweep"
+    results.mkdir()
+    (results / "environment.json").write_text("{}")  # else it is described, which takes seconds
     done = launch(
         checkout,
         "sweep",
@@ -222,6 +224,7 @@ def test_a_real_scaling_study_ends_in_efficiency(checkout, tmp_path, tiny_data, 
     assert (results / "charts" / "scaling_ddp.png").exists()
 
 
+@pytest.mark.slow  # test_launchers.py has the signal to a suite, test_bench_command.py the one to a real run
 def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, tiny_data, tiny_config):
     # The signal reaches the run, its row says interrupted, no further run starts, and the exit code is 143.
     results = tmp_path / "stopped"

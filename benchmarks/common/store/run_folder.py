@@ -88,7 +88,7 @@ class RunFolder:
         try:
             settings: dict[str, Any] = json.loads(read_regular_file(path, MAX_SETTINGS_BYTES))
             schema, _ = settings["schema"], settings["asked"].items()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
         if not isinstance(schema, int) or schema > SCHEMA:
             raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")

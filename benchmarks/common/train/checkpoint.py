@@ -23,7 +23,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.model.model import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import make_folder, open_lock, replace_atomically
+from benchmarks.common.system.files import make_folder, open_lock, open_no_follow, replace_atomically
 from benchmarks.common.train.checkpoint_checks import (
     compare_settings,
     equal_values,
@@ -151,6 +151,8 @@ def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
         for path in folder.iterdir():
             if LEFT_OVER.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+            elif CHECKPOINT.fullmatch(path.name) and path.is_symlink():
+                raise UserError(f"{path} is a link, and no link is copied; put a copy of what it leads to in its place")
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"cannot write checkpoints in {folder}: {why}; choose another --checkpoint-dir") from None
@@ -206,8 +208,11 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file. Not by a hard link: some file systems have none. Raises OSError."""
-    with open(source, "rb") as content:
+    """Copy a file. Not by a hard link: some file systems have none. Raises OSError, also where `source` is a link.
+
+    A folder of checkpoints may come from somebody else: a link in it would have the user's own files copied there.
+    """
+    with open(source, "rb", opener=open_no_follow) as content:
         replace_atomically(target, lambda file: shutil.copyfileobj(content, file, 2**20))
 
 

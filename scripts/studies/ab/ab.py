@@ -169,11 +169,11 @@ class VariantRunner:
     checkouts: dict[str, Path]
     children: SignalForwarder
 
-    def __call__(self, name: str, round_number: int, position: int, progress: str) -> float | None:
+    def __call__(self, name: str, round_number: int, position: int, run_number: str) -> float | None:
         """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=round_number, position=position)
-        run_folder, env = run_plan.create_run_folder(run, folder, progress)
+        run_folder, env = run_plan.create_run_folder(run, folder, run_number)
         variants.write_config(variant, run_folder, run.config)
         env["PYTHON"] = variant.python
         schedule.record_environment(folder, run, self.children, variant.python)

@@ -14,7 +14,8 @@ from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, footnote, make_f
 from scripts.studies.allreduce.analysis import BandwidthRow
 from scripts.studies.allreduce.links import Link, LinkFit, bandwidths, ring
 
-SIZE_LABELS = {2**10: "1 KB", 2**14: "16 KB", 2**18: "256 KB", 2**20: "1 MB", 2**24: "16 MB", 2**28: "256 MB"}
+SIZE_LABELS = {2**10: "1 KB", 2**12: "4 KB", 2**14: "16 KB", 2**18: "256 KB", 2**20: "1 MB", 2**24: "16 MB"}
+SIZE_LABELS |= {2**28: "256 MB"}
 
 
 def allreduce_chart(rows: Sequence[BandwidthRow], fits: Sequence[LinkFit], about: str) -> Figure:
@@ -31,7 +32,7 @@ def allreduce_chart(rows: Sequence[BandwidthRow], fits: Sequence[LinkFit], about
     time.yaxis.set_major_formatter("{x:,.10g}")
     time.set_ylabel("time, microseconds")
     for axes in (bandwidth, time):
-        _set_size_axis(axes)
+        _set_size_axis(axes, max(row.bytes for row in rows))
     n = "/".join(map(str, sorted({row.num_rounds for row in rows})))
     lines = "lines: latency + bytes / bandwidth, fitted to relative errors; GB: 10^9 bytes."
     points = f"points: means of {n} rounds, with 95 % intervals over rounds; those of one size stand side by side;"
@@ -57,9 +58,11 @@ def _draw_path(
     time.plot(offset * sizes, [1e6 * row.seconds for row in rows], **points)
 
 
-def _set_size_axis(axes: Axes) -> None:
+def _set_size_axis(axes: Axes, largest: int) -> None:
+    """largest: bytes of the largest measured all-reduce."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks([*SIZE_LABELS], [*SIZE_LABELS.values()])
+    labels = {size: label for size, label in SIZE_LABELS.items() if size <= largest}
+    axes.set_xticks([*labels], [*labels.values()])
     axes.minorticks_off()
     axes.set_xlabel("bytes of an all-reduce")
     axes.grid(alpha=0.3)

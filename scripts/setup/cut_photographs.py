@@ -1,0 +1,161 @@
+"""The files of imagenet-mini: JPEGs that are cut from scikit-image's photographs, and their manifest.
+
+Each photograph is one class. A straight line cuts it in two: train crops come from one side, val crops from
+the other, so that no source pixel is in both. Every file depends on the seed and on its own name only.
+"""
+
+import hashlib
+import importlib.util
+import io
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from benchmarks.common.system.options_as_typed import option_as_typed
+from scripts.options.data_options import MakeDatasetOptions
+
+MADE_BY = "scripts.setup.make_dataset"
+RECIPE = 1  # raise it whenever the same seed would give other files
+
+# The usual sizes (width, height) of ImageNet's files, and the share of each here.
+SIZES_PX = [(500, 375), (500, 333), (375, 500), (333, 500)]
+SIZE_SHARES = [0.5, 0.2, 0.2, 0.1]
+# Enlarged crops are smoother than a camera's file. This grain and quality bring the mean size near ImageNet's
+# 110 KB, so that reading and decoding cost what they cost there. Training's sizes average the grain out.
+GRAIN_SD = 5.0
+JPEG_QUALITY = 97
+
+Box = tuple[int, int, int, int]  # left, top, right, bottom in source pixels; right and bottom are outside
+
+
+class Photograph(NamedTuple):
+    file: str  # in scikit-image's data folder
+    cut: str  # "x": train is left of the line and val right of it; "y": train above, val below
+    at: float  # where the line is, as a share of the width or height
+    credit: str  # as scikit-image documents it
+
+
+PHOTOGRAPHS = {
+    "astronaut": Photograph("astronaut.png", "y", 0.60, "NASA, public domain, https://flic.kr/p/r9qvLn"),
+    "brick": Photograph("brick.png", "x", 0.65, "CC0Textures, Bricks25, CC0"),
+    "cat": Photograph("chelsea.png", "x", 0.62, "Stefan van der Walt, CC0"),
+    "coffee": Photograph("coffee.png", "x", 0.62, "Rachel Michetti, courtesy of Pikolo Espresso Bar, CC0"),
+    "coins": Photograph("coins.png", "x", 0.62, "Brooklyn Museum, no known copyright restrictions"),
+    "galaxies": Photograph("hubble_deep_field.jpg", "x", 0.65, "NASA, HubbleSite 2012/37, public domain"),
+    "grass": Photograph("grass.png", "x", 0.65, "linolafett on DeviantArt, Grass-01, CC0"),
+    "gravel": Photograph("gravel.png", "x", 0.65, "CC0Textures, Gravel04, CC0"),
+    "motorcycle": Photograph(
+        "motorcycle_left.png", "x", 0.60, "Middlebury 2014 stereo benchmark, D. Scharstein et al., GCPR 2014"
+    ),
+    "retina": Photograph("retina.jpg", "y", 0.65, "Mikael Häggström, 2014, Wikimedia Commons, CC0"),
+    "rocket": Photograph("rocket.jpg", "x", 0.65, "SpaceX Photos, public domain"),
+    "tissue": Photograph(
+        "ihc.png", "y", 0.60, "Center for Microscopy and Molecular Imaging, no known copyright restrictions"
+    ),
+}
+
+
+def settings(options: MakeDatasetOptions) -> dict[str, int]:
+    """What decides the content of the folder."""
+    return {
+        "recipe": RECIPE,
+        "seed": options.seed,
+        "num_train_per_class": options.num_train_per_class,
+        "num_val_per_class": options.num_val_per_class,
+    }
+
+
+def photograph_folder() -> Path:
+    """scikit-image's data folder, found without importing it, which takes longer than a whole check.
+
+    Raises ValueError where scikit-image is not installed or lacks one of the photographs.
+    """
+    spec = importlib.util.find_spec("skimage")
+    if spec is None or not spec.submodule_search_locations:
+        raise ValueError(
+            "scikit-image, whose photographs this cuts, is not installed: "
+            f"run ./bench setup, or set {option_as_typed('DATA')} to a folder of your own"
+        )
+    folder = Path(spec.submodule_search_locations[0], "data")
+    for photograph in PHOTOGRAPHS.values():
+        if not (folder / photograph.file).is_file():
+            raise ValueError(
+                f"scikit-image {version('scikit-image')} does not ship {photograph.file}: "
+                f"install version 0.26, or set {option_as_typed('DATA')} to a folder of your own"
+            )
+    return folder
+
+
+def split(width: int, height: int, photograph: Photograph) -> dict[str, Box]:
+    """The two regions of a photograph of width x height pixels; they share no pixel."""
+    if photograph.cut == "x":
+        line = round(width * photograph.at)
+        return {"train": (0, 0, line, height), "val": (line, 0, width, height)}
+    line = round(height * photograph.at)
+    return {"train": (0, 0, width, line), "val": (0, line, width, height)}
+
+
+def make_image(photograph: Image.Image, region: Box, rng: np.random.Generator) -> tuple[bytes, Box]:
+    """One JPEG cut at random from `region` of an RGB photograph, and the box of source pixels that it shows.
+
+    The box has the shape of one of SIZES_PX and 0.5 to 1 times the width of the widest that fits.
+    Brightness and contrast vary by 10 %.
+    """
+    left, top, right, bottom = region
+    width, height = SIZES_PX[rng.choice(len(SIZES_PX), p=SIZE_SHARES)]
+    scale = rng.uniform(0.5, 1.0) * min((right - left) / width, (bottom - top) / height)
+    box_width, box_height = int(width * scale), int(height * scale)
+    x = left + int(rng.integers(right - left - box_width + 1))
+    y = top + int(rng.integers(bottom - top - box_height + 1))
+    box = (x, y, x + box_width, y + box_height)
+    # Crop first: a resampling filter that runs on the whole photograph reads pixels beyond the box.
+    resized = photograph.crop(box).resize((width, height), Image.Resampling.BICUBIC)
+    brightness, contrast = rng.uniform(0.9, 1.1, size=2).astype(np.float32)
+    pixels = (np.asarray(resized, dtype=np.float32) - 128) * contrast + 128 * brightness
+    pixels += np.float32(GRAIN_SD) * rng.standard_normal((height, width, 1), dtype=np.float32)
+    jpeg = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(jpeg, "JPEG", quality=JPEG_QUALITY)
+    return jpeg.getvalue(), box
+
+
+def make_folder(folder: Path, options: MakeDatasetOptions) -> None:
+    """Write train/, val/ and manifest.json into `folder`, which must not exist."""
+    source = photograph_folder()
+    num_images = {"train": options.num_train_per_class, "val": options.num_val_per_class}
+    files, photographs = {}, {}
+    total = len(PHOTOGRAPHS) * sum(num_images.values())
+    with tqdm(total=total, desc="imagenet-mini", unit="image", disable=None) as bar:
+        for name, photograph in PHOTOGRAPHS.items():
+            original = (source / photograph.file).read_bytes()
+            image = Image.open(io.BytesIO(original), formats=("JPEG", "PNG")).convert("RGB")
+            regions = split(*image.size, photograph)
+            photographs[name] = {
+                "file": photograph.file,
+                "credit": photograph.credit,
+                "size_px": image.size,
+                "sha256": hashlib.sha256(original).hexdigest(),
+                "regions": regions,
+            }
+            for part, region in regions.items():
+                (folder / part / name).mkdir(parents=True)
+                for index in range(num_images[part]):
+                    file = f"{part}/{name}/{name}_{index:04d}.JPEG"
+                    rng = np.random.default_rng([options.seed, *file.encode()])
+                    jpeg, box = make_image(image, region, rng)
+                    (folder / file).write_bytes(jpeg)
+                    files[file] = {"bytes": len(jpeg), "sha256": hashlib.sha256(jpeg).hexdigest(), "box": box}
+                    bar.update()
+    manifest = {
+        "made_by": MADE_BY,
+        "settings": settings(options),
+        "source": "Crops of the photographs in scikit-image's skimage/data, credited as it documents them.",
+        "versions": {package: version(package) for package in ("scikit-image", "pillow", "numpy")},
+        "photographs": photographs,
+        "files": files,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")

@@ -1,0 +1,172 @@
+"""The tables of scripts/stats/README.md: how often the method errs under the noise of tests/generators.py, as CSV.
+
+    PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py
+
+writes results/measured/false_alarms.csv; copied to results/published/measured/, it becomes the tables by
+`./bench readme`. It computes many sets at once, where tests/simulate.py calls the functions that users call; a test
+sees that both decide alike. Seeded.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy
+from generators import CASES, draw, runs
+
+from scripts.sets.rounds_needed import FIRST_LOOK_ROUNDS
+from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
+from scripts.stats.intervals import MIN_ROUNDS, sidak_critical_value
+from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
+
+NUM_SETS = 1000
+NUM_UNTIL_SETS = 300
+NUM_STRATEGIES = 10
+MOST_ROUNDS = 40
+WIDTH = 0.1
+FEWER = (2, 3, 4)  # strategies
+WANDERS = "AR(0.5) strategies, growing"
+
+
+class Families(NamedTuple):
+    """Families of pairs of many sets. log_ratios, half_widths: of logarithms, [num_sets, num_pairs], NaN without an
+    interval. undecided: [num_sets], whether their rounds follow one another."""
+
+    log_ratios: numpy.ndarray
+    half_widths: numpy.ndarray
+    undecided: numpy.ndarray
+
+    @property
+    def false_alarms(self) -> numpy.ndarray:
+        """[num_sets]: whether an interval leaves out the truth, where all are equal."""
+        return (numpy.abs(self.log_ratios) > self.half_widths).any(axis=1) & ~self.undecided
+
+
+def families(logs: numpy.ndarray, pairs: numpy.ndarray) -> Families:
+    """The method on logs [num_sets, num_strategies, num_rounds], for the pairs [num_pairs, 2] of each set."""
+    differences = logs[:, pairs[:, 0]] - logs[:, pairs[:, 1]]
+    rounds = numpy.count_nonzero(~numpy.isnan(differences), axis=2)
+    means = numpy.nansum(differences, axis=2) / numpy.maximum(rounds, 1)
+    squares = numpy.nansum((differences - means[:, :, None]) ** 2, axis=2)
+    enough = rounds >= MIN_ROUNDS
+    num_compared = numpy.maximum(enough.sum(axis=1), 1)[:, None]
+    critical = numpy.full(rounds.shape, numpy.nan)
+    for compared in numpy.unique(num_compared):
+        for count in numpy.unique(rounds[enough]):
+            place = enough & (num_compared == compared) & (rounds == count)
+            critical[place] = sidak_critical_value(int(compared), int(count) - 1)
+    in_pairs = numpy.zeros(logs.shape[:2], dtype=bool)
+    for number, pair in enumerate(pairs):
+        in_pairs[:, pair] |= enough[:, number, None]
+    tables = numpy.where(in_pairs[:, :, None], logs, numpy.nan)
+    errors = numpy.sqrt(squares / numpy.maximum(rounds - 1, 1) / numpy.maximum(rounds, 1))
+    errors *= _of_rounds_that_ran(standard_error_factor, tables)[:, None]
+    return Families(means, critical * errors, _of_rounds_that_ran(rounds_follow_one_another, tables))
+
+
+def _of_rounds_that_ran(function: Callable[[numpy.ndarray], numpy.ndarray], tables: numpy.ndarray) -> numpy.ndarray:
+    """[num_sets]: of tables [num_sets, num_strategies, num_rounds], each without the rounds that nothing ran in."""
+    found, missing = function(tables), numpy.isnan(tables).all(axis=1)
+    for number in numpy.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1)):
+        found[number] = function(tables[number][:, ~missing[number]])
+    return found
+
+
+def over_first(num_strategies: int) -> numpy.ndarray:
+    """The pairs of a baseline, int [num_strategies - 1, 2]."""
+    return numpy.array([(number, 0) for number in range(1, num_strategies)])
+
+
+def false_over_fastest(logs: numpy.ndarray) -> numpy.ndarray:
+    """[num_sets]: whether a difference from the highest mean is seen, by the intervals of all pairs."""
+    pairs = numpy.array([*zip(*numpy.triu_indices(logs.shape[1], 1), strict=True)])
+    of_all = families(logs, pairs)
+    means = numpy.nansum(logs, axis=2) / numpy.maximum(numpy.count_nonzero(~numpy.isnan(logs), axis=2), 1)
+    means[numpy.isnan(logs).all(axis=2)] = -numpy.inf
+    with_fastest = (pairs == means.argmax(axis=1)[:, None, None]).any(axis=2)
+    seen = numpy.abs(of_all.log_ratios) > of_all.half_widths
+    return (seen & with_fastest).any(axis=1) & ~of_all.undecided
+
+
+def row(what: str, case: str, strategies: int, rounds: int, quantity: str, found: numpy.ndarray) -> dict[str, Any]:
+    """A row of the CSV file: the mean of a number or a truth of each set, and its standard error; percent of truths."""
+    values = numpy.asarray(found) * (100.0 if found.dtype == bool else 1.0)
+    error = values.std() / numpy.sqrt(len(values))
+    return {
+        "what": what, "case": case, "num_strategies": strategies, "num_rounds": rounds, "quantity": quantity,
+        "value": f"{values.mean():.2f}", "standard_error": f"{error:.2f}", "num_sets": len(values),
+    }  # fmt: skip
+
+
+def family_rows(case: str, strategies: int, rounds: int, num: int) -> Iterator[dict[str, Any]]:
+    logs = draw(case, numpy.random.default_rng(len(case) + 100 * rounds), num, strategies, rounds)
+    found = families(logs, over_first(strategies))
+    half_widths = found.half_widths[~found.undecided]
+    each = 100 * numpy.expm1(half_widths[~numpy.isnan(half_widths)])
+    yield row("family", case, strategies, rounds, "false_over_first_percent", found.false_alarms)
+    if strategies > 2:
+        yield row("family", case, strategies, rounds, "false_over_fastest_percent", false_over_fastest(logs))
+    yield row("family", case, strategies, rounds, "no_verdict_percent", found.undecided)
+    yield row("family", case, strategies, rounds, "median_half_width_percent", each) | {
+        "value": f"{numpy.median(each):.2f}", "standard_error": "", "num_sets": num,
+    }  # fmt: skip
+
+
+def power_row(strategies: int, rounds: int, num: int) -> dict[str, Any]:
+    """How often a strategy that is 10 % faster than the baseline is called faster."""
+    logs = runs(numpy.random.default_rng(7), num, strategies, rounds)
+    logs[:, 1] += numpy.log(1.1)
+    found = families(logs, over_first(strategies))
+    faster = (found.log_ratios > found.half_widths)[:, 0] & ~found.undecided
+    return row("power", "independent runs", strategies, rounds, "found_10_percent", faster)
+
+
+def until_rows(case: str, strategies: int, num: int) -> Iterator[dict[str, Any]]:
+    """How often a family covers when `--until 10%` has stopped it, and after how many rounds."""
+    logs = draw(case, numpy.random.default_rng(2), num, strategies, MOST_ROUNDS)
+    covered, stopped = numpy.ones(num, dtype=bool), numpy.full(num, MOST_ROUNDS)
+    left, narrow_before = numpy.arange(num), numpy.zeros(num, dtype=bool)
+    for rounds in range(FIRST_LOOK_ROUNDS, MOST_ROUNDS + 1):
+        if not len(left):
+            break
+        so_far = logs[left, :, :rounds]
+        found = families(so_far, over_first(strategies))
+        enough = numpy.count_nonzero(~numpy.isnan(so_far), axis=2).min(axis=1) >= FIRST_LOOK_ROUNDS
+        narrow = (numpy.expm1(found.half_widths) <= WIDTH).all(axis=1) & ~found.undecided & enough
+        ends = (narrow & narrow_before) | (rounds == MOST_ROUNDS)
+        covered[left[ends]] = ~found.false_alarms[ends]
+        stopped[left[ends]] = rounds
+        left, narrow_before = left[~ends], narrow[~ends]
+    yield row("until", case, strategies, MOST_ROUNDS, "covered_percent", covered)
+    yield row("until", case, strategies, MOST_ROUNDS, "rounds", stopped)
+
+
+def all_rows(num: int, num_until: int) -> Iterator[dict[str, Any]]:
+    for rounds in (5, 10):
+        for case in CASES:
+            yield from family_rows(case, NUM_STRATEGIES, rounds, num)
+        for strategies in FEWER:
+            yield from family_rows(WANDERS, strategies, rounds, num)
+        for strategies in (*FEWER, NUM_STRATEGIES):
+            yield power_row(strategies, rounds, num)
+    for case in CASES:
+        yield from until_rows(case, 4, num_until)
+    yield from until_rows(WANDERS, 2, num_until)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sets", type=int, default=NUM_SETS)
+    parser.add_argument("--until-sets", type=int, default=NUM_UNTIL_SETS)
+    parser.add_argument("--output", type=Path, default=MEASURED_FOLDER / "false_alarms.csv")
+    options = parser.parse_args()
+    found = []
+    for each in all_rows(options.sets, options.until_sets):
+        print(*each.values(), sep=", ", flush=True)
+        found.append(each)
+    add_rows(options.output, found, replace=True)
+
+
+if __name__ == "__main__":
+    main()
