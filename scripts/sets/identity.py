@@ -164,9 +164,10 @@ def group_labels(
 
 
 def _format_briefly(name: str, value: object, num_cores: int | None) -> str:
-    """As _format_field, but "bf16", "channels_last", "compile", and nothing for an option that is off."""
-    if isinstance(value, bool):
-        return name if value else ""
+    """As _format_field, but "bf16", "channels_last", "compile", "no augment"; a switch at its default has no name."""
+    if isinstance(value, bool) and name in FIELDS:
+        switched = name if value else f"no {name}"
+        return "" if value == FIELDS[name].default else switched
     if name in ("precision", "memory_format") and value:
         return str(value)
     return _format_field(name, value, num_cores)
