@@ -63,7 +63,8 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
     if not made:
         among = _scope(timed, best).lower().rstrip(", ")
-        highest = f"the highest mean{among and ' ' + among} is that of {best.label}, {speed}"
+        alike = " of comparable runs" if len(ranking.comparable_groups) < len(timed) else ""
+        highest = f"the highest mean{alike}{among and ' ' + among} is that of {best.label}, {speed}"
         return f"No verdict, since {_why_none(ranking, over)}; {highest}"
     faster = [label for label, each in over.items() if each.verdict == "faster"]
     among = _scope(timed, best)

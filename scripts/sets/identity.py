@@ -138,7 +138,7 @@ def common_baseline_fields(identities: list[Identity]) -> dict[str, object]:
 def group_labels(
     strategy: str, identities: list[Identity], others: Sequence[Identity] = (), num_cores: int | None = None
 ) -> list[str]:
-    """A name for each group of a strategy: the fields in which these differ.
+    """A name for each group of a strategy: the fields in which these differ, as briefly as keeps the names apart.
 
     A field that follows from others is named only where nothing else separates the groups. others: the identities of
     the set's other strategies. Where these share a precision or a number of threads, a group with the same value has
@@ -150,15 +150,27 @@ def group_labels(
     if len({key_without(each, each.fields.keys() - names_that_count) for each in identities}) == len(identities):
         names = names_that_count
     mixed = len({each.recorded for each in identities}) > 1
-    found = []
+    short, long = [], []
     for each in identities:
         own_names = [name for name in names if each in _identities_with_field(name, identities)]
         own_names = [name for name in own_names if name != AA_LABEL or name in each.fields]
         named = [name for name in own_names if name not in plain or plain[name] != each.fields.get(name)]
         parts = [_format_field(name, each.fields.get(name), num_cores) for name in named]
-        parts += ["settings not recorded"] if mixed and not each.recorded else []
-        found.append(", ".join([strategy or "(no name)", *parts]))
-    return found
+        last = ["settings not recorded"] if mixed and not each.recorded else []
+        long.append(", ".join([strategy or "(no name)", *parts, *last]))
+        parts = [_format_briefly(name, each.fields.get(name), num_cores) for name in named]
+        short.append(", ".join([strategy or "(no name)", *filter(None, parts), *last]))
+    return short if len({*short}) == len(short) else long
+
+
+def _format_briefly(name: str, value: object, num_cores: int | None) -> str:
+    """As _format_field, but "bf16", "channels_last", "compile", "no augment"; a switch at its default has no name."""
+    if isinstance(value, bool) and name in FIELDS:
+        switched = name if value else f"no {name}"
+        return "" if value == FIELDS[name].default else switched
+    if name in ("precision", "memory_format") and value:
+        return str(value)
+    return _format_field(name, value, num_cores)
 
 
 def _format_field(name: str, value: object, num_cores: int | None) -> str:

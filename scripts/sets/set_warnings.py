@@ -93,8 +93,10 @@ def one_round(results: ResultSet) -> Iterator[CausedWarning]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.run_windows) == 1]
     if names:
+        every = len(names) == len(results.timed_groups) > 1
         yield CausedWarning(
-            f"{_list(names)}: one round, so no interval and no verdict; run again, with {MIN_ROUNDS} rounds or more."
+            f"{'every strategy' if every else _list(names)}: one round, so no interval and no verdict; run again, with "
+            f"{MIN_ROUNDS} rounds or more."
         )
 
 

@@ -59,11 +59,11 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
         lines[1]
         == "# the set had these too, and no set may choose them for you: CONFIG, DATA, a part of ARGS, CONTAINER"
     )
+    assert "# a command of study scaling is left out: one of its words is no name and no number" in lines
     folder = tmp_path / "pasted"
     folder.mkdir()
     for line in lines:
-        text = paste(line, folder)
-    assert not {*EVIL.split()} & {*text["bench"].values()}
+        assert "bench" not in paste(line, folder)
     for _, line in launch_lines(results):
         paste(line, folder)
     (hostile / "logs/x/run.log").unlink()

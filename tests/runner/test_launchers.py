@@ -391,7 +391,7 @@ def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
     names = [
         line.partition(" #1 ")[0].split(maxsplit=1)[1].strip() for line in done.stdout.splitlines() if " #1 " in line
     ]
-    assert sorted(names) == ["ddp_amp", "single", "single, precision bf16"]
+    assert sorted(names) == ["ddp_amp", "single", "single, bf16"]
 
 
 def test_a_skipped_strategy_is_printed_once(suite):

@@ -61,7 +61,7 @@ def test_runs_have_the_names_of_their_bars(make_variables, tmp_path):
     finish(runs, results, images_per_s=1.0)
     (results / "environment.json").write_text(json.dumps({"num_cores": machine.num_cores()}))
     assert {run.name for run in runs} == {group.label for group in load_set(results).groups}
-    assert {"single", "single, precision bf16", "ddp"} <= {run.name for run in runs}
+    assert {"single", "single, bf16", "ddp"} <= {run.name for run in runs}
 
 
 # --- the warm-up --------------------------------------------------------------------------------------------------
