@@ -149,11 +149,11 @@ def test_ratios_are_the_familys(measured):
 
 
 def test_the_study_of_one_process_has_its_table(planned, tmp_path):
-    """Protects `./bench run --one-gpu`: single reads none of DDP's options, and a decoder that was `auto` is recorded as
-    what it came to. Mutant: names by RunGroup.settings, which has only what the strategy reads."""
+    """Protects `./bench run --one-gpu`: single reads none of DDP's options, so that its groups lack them. Mutant: names
+    by RunGroup.settings, which has only what the strategy reads."""
     write_set(planned, tmp_path / "one", seed=1, NPROC="1", STRATEGY="single")
     options = {option.name: option for option in option_results(load_set(tmp_path / "one"), "single")}
-    assert options["bf16"].ratio.verdict == "faster" and options["fast decoder"].ratio is not None
+    assert options["bf16"].ratio.verdict == "faster" and options["channels_last"].ratio is not None
     assert studied_strategies(load_set(tmp_path / "one")) == ["single"]
 
 
