@@ -114,8 +114,8 @@ def commit_of_set(manifest: dict, published: Path) -> str:
         )
     if not worktrees.is_in_history(commit):  # such as one of a fork that was only fetched: nobody has chosen to run it
         raise UserError(
-            f"commit {commit[:12]} of {published} is not in the history of this checkout, and a set may not choose other "
-            "code to run; check out a branch that has it, if you trust that one, or: git fetch --unshallow"
+            f"commit {commit[:12]} of {published} is not in the history of this checkout, and a set may not choose "
+            "other code; check out a branch that has it, if you trust that one, or: git fetch --unshallow"
         )
     return commit
 
