@@ -102,8 +102,8 @@ def find_set() -> Path:
 
 
 def commit_of_set(manifest: dict, published: Path) -> str:
-    """The whole hash of the set's commit. Raises UserError where no commit has its code, where it is not here, and where
-    HEAD does not come after it."""
+    """The whole hash of the set's commit. Raises UserError where no commit has its code, where it is not here, and
+    where HEAD does not come after it."""
     if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
     commit = worktrees.find_commit(manifest["commit"]) if COMMIT.fullmatch(manifest["commit"]) else ""
