@@ -31,7 +31,8 @@ def read_peers(folder: Path) -> tuple[list[dict[str, Any]], str]:
         about = rows[0]["about"] or "" if rows else ""
     except (KeyError, ValueError, TypeError) as error:
         raise UserError(
-            f"{folder}: peers.csv or peer_launches.csv is not as ./bench study peers writes it ({error}); move both away"
+            f"{folder}: peers.csv or peer_launches.csv is not as ./bench study peers writes it ({error}); move both "
+            "away"
         ) from None
     return ratio_rows(peers, launches, why_not), about
 
