@@ -27,7 +27,10 @@ LOST_RANK_TEXT = re.compile(
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
 GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
 QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
-NCCL_WAITED = re.compile(r"\[Rank (\d+)\].*Watchdog caught collective operation timeout")  # then it aborts its rank
+NCCL_WAITED = re.compile(  # what torch's process group for NCCL says before it aborts its rank; from torch 2.15 on: nccl2's
+    r"\[(?:Rank |TC\]\[rank=)(\d+)\]"
+    r".*(?:Watchdog caught collective operation timeout|Operation timed out after|due to timeout)"
+)
 KILLED = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
     re.compile(r"process (?P<rank>\d+) terminated with signal SIG(?P<word>\w+)"),  # torch.multiprocessing
