@@ -92,7 +92,7 @@ def compare(scale: Scale, results: Path) -> list[Check]:
     """What else a step's time is, and what other libraries and a loader make of it."""
     fast = f"{scale.images} {FAST}"
     images = ("--data", scale.data) if scale.data else ()
-    config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
+    config = ("--config", scale.config, "--loader", "folder", "--workers", str(scale.loader_workers), *images, *fast.split())
     return [
         launched(
             "time compile",
