@@ -80,12 +80,13 @@ def draw_bars(
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if in_paper_column() else 7))
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    width = 20 if in_paper_column() else 28
-    labels = [wrap(bar.label, width if len(bar.label) < 57 else 46) for bar in bars]
+    width, wider = (20, 28) if in_paper_column() else (28, 46)
+    longest_label = max(len(bar.label) for bar in bars)
+    labels = [wrap(bar.label, width if longest_label <= 2 * width else wider) for bar in bars]
     labels = [text + ("" if bar.parallel else "\n(not parallel)") for text, bar in zip(labels, bars, strict=True)]
     axes.set_yticks(range(len(bars)), labels)
-    for text in axes.get_yticklabels():  # a bar has room for two lines of the common size
-        text.set_fontsize(min(8.0, 16 / (text.get_text().count("\n") + 1)))
+    most_lines = max(text.count("\n") + 1 for text in labels)
+    axes.tick_params(axis="y", labelsize=min(8.0, 16 / most_lines))  # a bar has room for two lines of the common size
     axes.tick_params(axis="y", length=0)
     if not in_paper_column():  # a paper's table has the values
         _cells(axes, bars, header)

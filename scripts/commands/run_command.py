@@ -22,7 +22,7 @@ import tyro
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, remember_options, split_at_dashes
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.output import guard_output
 from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
 from scripts.commands import actions, make_targets
@@ -40,7 +40,7 @@ TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 def main(words: list[str], from_folder: Path) -> int:
     """The exit code of a command line. from_folder: the folder in which it was typed."""
-    ignore_output_errors()
+    guard_output()
     if words[0].startswith("--tyro-"):
         return complete(words)
     if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:

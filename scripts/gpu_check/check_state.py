@@ -19,6 +19,7 @@ from scripts.gpu_check.verdicts import Verdict
 ELSEWHERE = "elsewhere"
 """The status of a check whose file this user's cache does not know: it may be somebody else's word."""
 LARGEST_BYTES = 1 << 20
+STATUSES = ("passed", "failed", "skipped", "left")  # of a check that has ended: those of a Verdict
 
 
 class State:
@@ -46,6 +47,8 @@ class State:
                 name = str(found["name"])
                 if self._checksums.get(path.name) != hashlib.sha256(content).hexdigest():
                     found = {"name": name, "status": ELSEWHERE, "words": "not run here, or changed since"}
+                elif not _is_whole(found):
+                    found = {"name": name, "status": ELSEWHERE, "words": "its file is not as gpu-check writes it"}
                 self.ended[name] = found
 
     def add(self, check: Check, verdict: Verdict, **more: object) -> None:
@@ -67,6 +70,13 @@ class State:
 
     def log_of(self, check: Check) -> Path:
         return self.folder / f"{check.name.replace(' ', '-')}.log"
+
+
+def _is_whole(found: dict) -> bool:
+    """Whether a file has what `add` writes: somebody else may have made what the user has moved here."""
+    texts, seconds = [found.get(name, "") for name in ("words", "log", "command")], found.get("seconds", 0)
+    whole = found.get("status") in STATUSES and all(isinstance(text, str) and "\0" not in text for text in texts)
+    return whole and type(seconds) in (int, float) and 0 <= seconds < float("inf")
 
 
 def _checksum(path: Path) -> str:

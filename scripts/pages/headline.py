@@ -176,7 +176,7 @@ def headline(results: ResultSet) -> list[str]:
     sentences += _not_ranked(results, [group for group in timed if group not in ranked])
     if len(alike) < len(ranked):
         others = [group.label for group in ranked if group not in alike]
-        sentences.append(f"Not compared, since they ran on other settings: {join(others)}.")
+        sentences.append(f"Not compared, since they ran on other settings: {'; '.join(others)}.")
     if any(over.low is not None for over in (over_best | results.speedups).values()):
         sentences.append(
             f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
@@ -194,7 +194,7 @@ def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
     ]
     alone = [each.label for each in others if each.label not in {*bases, *bases.values()}]
     found = [f"In another precision: {'; '.join(compared)}."] if compared else []
-    return found + ([f"Not compared, since they computed in another precision: {join(alone)}."] if alone else [])
+    return found + ([f"Not compared, since they computed in another precision: {'; '.join(alone)}."] if alone else [])
 
 
 def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:

@@ -102,7 +102,8 @@ def find_set() -> Path:
 
 
 def commit_of_set(manifest: dict, published: Path) -> str:
-    """The whole hash of the set's commit. Raises UserError where no commit has its code, or it is not here."""
+    """The whole hash of the set's commit. Raises UserError where no commit has its code, where it is not here, and
+    where HEAD does not come after it."""
     if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
     commit = worktrees.find_commit(manifest["commit"]) if COMMIT.fullmatch(manifest["commit"]) else ""
@@ -110,6 +111,11 @@ def commit_of_set(manifest: dict, published: Path) -> str:
         raise UserError(
             f"commit {printable(manifest['commit'])} of {published} is not in this repository, or this is no git "
             "checkout; a clone that is not shallow has it: git fetch --unshallow"
+        )
+    if not worktrees.is_in_history(commit):  # such as one of a fork that was only fetched: nobody has chosen to run it
+        raise UserError(
+            f"commit {commit[:12]} of {published} is not in the history of this checkout, and a set may not choose "
+            "other code; check out a branch that has it, if you trust that one, or: git fetch --unshallow"
         )
     return commit
 

@@ -10,6 +10,7 @@ import re
 import signal
 from pathlib import Path
 
+from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import SCHEMA, add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -33,6 +34,7 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
         return
     row = row_at_start(folder, run.strategy, run.round, run.requested, env)
     finished = read_unrecorded(folder)
+    finished |= {"run_id": folder.run_id} if finished else {}
     ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
     row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
     if signum and -code in ENDING_SIGNALS:
@@ -78,10 +80,13 @@ def lost_row(folder: RunFolder) -> dict:
 
 
 def read_unrecorded(folder: RunFolder) -> dict:
-    """What the supervisor knew of the row: with a status where the run had ended; {} where it had not begun."""
+    """What the supervisor knew of the row, by column, without run_id, which is the folder's name: with a status where
+    the run had ended; {} where it had not begun."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
-        return found if isinstance(found, dict) else {}
+        known = {*TABLES["runs"]} - {"run_id"}  # an older or a newer suite, or somebody else, may have written it
+        cells = found.items() if isinstance(found, dict) else ()
+        return {name: value for name, value in cells if name in known and not isinstance(value, (dict, list))}
     return {}
 
 

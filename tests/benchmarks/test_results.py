@@ -243,6 +243,18 @@ def test_rows_that_replace_others_leave_the_others_where_they_fail(tmp_path):
     assert list(read_table(tmp_path, "windows").run_id) == ["b"]
 
 
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+    """Protects the disk: each killed writer of telemetry.csv left a file of its size. Mutants: no removal; any name
+    that begins so."""
+    left, other, folder = (tmp_path / f".windows.csv.{end}" for end in ("0123456789abcdef", "mine", "f" * 16))
+    left.write_text("half")
+    other.write_text("mine")
+    folder.mkdir()
+    append_rows(tmp_path, "windows", [{"run_id": "a", "window": 1, "images": 1, "seconds": 1.0}])
+    assert not left.exists() and other.exists() and folder.exists()
+    assert len(read_table(tmp_path, "windows")) == 1
+
+
 def test_a_killed_writer_leaves_whole_rows(tmp_path, capsys):
     """Protects against kill -9 at any moment: the pairs of rows are there, both or neither."""
     for n in range(6):

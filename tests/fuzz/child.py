@@ -231,8 +231,9 @@ def _watch(work: Path) -> list[str]:
         elif event == "open":
             path, mode, flags = args
             writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) if isinstance(flags, int) else "r" not in mode
-            if writes and not within(path) and not str(path).endswith(".pyc"):
+            if writes and not within(path):
                 seen.append(f"writes outside its folder (in {os.path.dirname(os.fsdecode(path))})"[:120])
 
+    sys.dont_write_bytecode = True  # in a new environment the first import of a module would count as a change
     sys.addaudithook(hook)
     return seen

@@ -4,9 +4,11 @@
 """
 
 import ctypes
+import importlib
 import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -45,6 +47,11 @@ def misbehave(content: bytes, folder: Path) -> str:
                 one.bind(("127.0.0.1", 0))
         case b"write":
             (folder.parent / "outside").write_text("")
+        case b"import":
+            (folder / "first_import.py").write_text("")
+            sys.path.insert(0, str(folder))
+            importlib.import_module("first_import")
+            return "bytecode" if any(folder.glob("__pycache__")) else "fine"
         case b"hang":
             time.sleep(60)
         case b"memory":
@@ -59,6 +66,7 @@ def test_every_kind_of_finding_is_seen_and_the_next_input_is_tried(tmp_path, mon
     monkeypatch.setattr(child, "MEMORY_LIMIT_MB", 100)
     seen = {}
     with Child(misbehave, tmp_path / "folder") as one:
+        assert one.ask(b"import").outcome == "fine"  # bytecode in a new environment would count as a change outside
         for content in (b"crash", b"raise", b"program", b"socket", b"write", b"hang", b"memory"):
             seen[content.decode()] = one.ask(content).finding
             assert one.ask(b"good").outcome == "fine", content

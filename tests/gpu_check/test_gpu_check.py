@@ -366,6 +366,24 @@ def test_what_its_user_has_moved_here_counts(tmp_path, monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"status": "evil"}, {"status": ["passed"]}, {"seconds": "long"}, {"seconds": -1}, {"words": {}}, {"log": "\0"}],
+)
+def test_a_moved_state_that_no_gpu_check_has_written_does_not_end_it(tmp_path, capsys, changed):
+    """Protects whoever is handed a state: a file of it with other content counts as not run here, and its page is
+    written. Mutants: each of the conditions of _is_whole left out."""
+    listed = [shell("first", "echo done", tmp_path)]
+    do(listed, tmp_path)
+    path = tmp_path / "checks/first.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    state = State(tmp_path / "checks", moved=True)
+    assert statuses(state) == {"first": "elsewhere"}
+    write_page(tmp_path, listed, state, {}, on_gpu=False, remarks=[])
+    assert run.end_words(listed, state, {}, tmp_path) == 0
+    assert "1 check of this folder did not run here" in capsys.readouterr().out
+
+
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
     """Protects the page's "where": the check in which it went, and the others as not reached; builds go on."""
     gone = "echo 'RuntimeError: CUDA error: GPU is lost'; exit 1"

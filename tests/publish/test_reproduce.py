@@ -203,6 +203,16 @@ def test_a_commit_is_known_by_its_hash_only(kept, monkeypatch, rev):
         reproduce.commit_of_set({"runs": [], "commit": rev}, kept.set)
 
 
+def test_a_set_runs_no_code_that_this_checkout_does_not_come_after(kept, monkeypatch):
+    """Protects whoever has fetched somebody's fork and reproduces a set: the set named a commit of the fork, and its
+    launchers ran. Mutant: every commit that git has."""
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source_version, "ROOT", kept.folder)
+    fetched = kept.git("commit-tree", "-m", "of a fork", "-p", "HEAD", "HEAD^{tree}").strip()
+    with pytest.raises(UserError, match="is not in the history of this checkout"):
+        reproduce.commit_of_set({"runs": [], "commit": fetched[:12]}, kept.set)
+
+
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
     reported = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}

@@ -130,6 +130,27 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
 
 
+@pytest.mark.parametrize(
+    ("unrecorded", "settings"),
+    [
+        ({"status": "ok", "evil": 1}, {}),
+        ({"status": {"ok": 1}, "evil": 1}, {}),
+        ({"status": "ok", "run_id": "another"}, {}),
+        ({"status": "ok"}, {"schema": 1, "asked": {}, "met": ["torch"]}),
+        ({"status": "ok"}, {"schema": 1, "asked": {}, "met": "torch"}),
+    ],
+)
+def test_a_lost_run_of_another_suite_stops_nobody(tmp_path, unrecorded, settings):
+    """Protects the next runs in a set that somebody else, or a newer suite, has left: a file with an unknown column or
+    of another kind ended each of them. Mutants: the columns as they stand; met of any kind."""
+    folder = folder_of(tmp_path)
+    folder.unrecorded.write_text(json.dumps(unrecorded))
+    if settings:
+        (folder.path / "settings.json").write_text(json.dumps(settings))
+    lost_runs.record_lost_runs(tmp_path)
+    assert row_of(tmp_path)["run_id"] == folder.run_id and not folder.unrecorded.exists()
+
+
 def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
     Mutants: the last lines of the log, or the reason, as they stand."""

@@ -28,6 +28,7 @@ from scripts.studies.ablation.analysis import (
     option_name,
     option_results,
     requested_fields,
+    studied_strategies,
 )
 
 
@@ -118,10 +119,10 @@ def measured(planned, made_once, tmp_path):
     return shutil.copytree(made_once, tmp_path / "a set")
 
 
-def write_set(planned, results):
-    noise = numpy.random.default_rng(0)
+def write_set(planned, results, seed=0, **variables):
+    noise = numpy.random.default_rng(seed)
     results.mkdir()
-    for run in planned(REPEATS=10):
+    for run in planned(REPEATS=10, **variables):
         name = option_name(run.requested)
         row = {"run_id": f"{name}-{run.round}", "strategy": run.strategy, "repeat": run.round, "world_size": 2}
         row |= {"nodes": 1, "threads_per_rank": run.requested["threads_per_rank"], "status": "ok"}
@@ -138,11 +139,22 @@ def test_ratios_are_the_familys(measured):
     options = {option.name: option for option in option_results(results, "ddp")}
     samples = {name: option.group.sample for name, option in options.items() if option.group}
     assert [*options] == [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]
-    assert options["bf16"].ratio == ratios_to_baseline(BASELINE_OPTION, samples)["bf16"]
+    family = ratios_to_baseline(BASELINE_OPTION, samples)["bf16"]
+    bounds = (options["bf16"].ratio.low, options["bf16"].ratio.high)
+    assert bounds == pytest.approx((family.low, family.high))
     assert options["bf16"].ratio.verdict == "faster" and options["bf16"].ratio.low > 1.4
     assert options["fused optimizer"].ratio.verdict == "no difference seen"
     assert options["torch.compile"].why_not == "no compiler" and options["torch.compile"].ratio is None
     assert options["cudnn.benchmark"].why_not == "needs a GPU"
+
+
+def test_the_study_of_one_process_has_its_table(planned, tmp_path):
+    """Protects `./bench run --one-gpu`: single reads none of DDP's options, so that its groups lack them. Mutant: names
+    by RunGroup.settings, which has only what the strategy reads."""
+    write_set(planned, tmp_path / "one", seed=1, NPROC="1", STRATEGY="single")
+    options = {option.name: option for option in option_results(load_set(tmp_path / "one"), "single")}
+    assert options["bf16"].ratio.verdict == "faster" and options["channels_last"].ratio is not None
+    assert studied_strategies(load_set(tmp_path / "one")) == ["single"]
 
 
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):

@@ -7,6 +7,7 @@ missing value is an empty cell, never 0. Needs no torch; only `read_table` needs
 
 import contextlib
 import csv
+import glob
 import io
 import json
 import re
@@ -72,6 +73,7 @@ def append_csv(
     columns, or another process is writing in the folder for too long.
     """
     with lock_tables(path.parent):
+        remove_left_over(path)
         append = not replace and path.exists()
         lines = _whole_lines(_text_of(path)) if append else []
         header = _cells(lines[0]) if lines else list(columns)
@@ -94,6 +96,14 @@ def append_csv(
             if cells.get(header[0]) not in known:
                 writer.writerow(cells)
         write_text_atomically(path, out.getvalue())
+
+
+def remove_left_over(path: Path) -> None:
+    """Remove what killed writers of the file left beside it. Only who holds the folder's lock may call this."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        if re.fullmatch("[0-9a-f]{16}", left.name.removeprefix(f".{path.name}.")):
+            with contextlib.suppress(OSError):  # a folder of that name is nobody's left-over
+                left.unlink()
 
 
 def _text_of(path: Path) -> str:

@@ -87,7 +87,7 @@ class RunFolder:
         path = self.path / "settings.json"
         try:
             settings: dict[str, Any] = json.loads(read_regular_file(path, MAX_SETTINGS_BYTES))
-            schema, _ = settings["schema"], settings["asked"].items()
+            schema, _, _ = settings["schema"], settings["asked"].items(), (settings.get("met") or {}).items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
         if not isinstance(schema, int) or schema > SCHEMA:

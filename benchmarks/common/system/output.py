@@ -1,11 +1,20 @@
-"""stdout and stderr of a program that must not end because nobody reads them. Needs no torch."""
+"""stdout and stderr of a program: it does not end because nobody reads them, and no text steers the terminal. Needs
+no torch."""
 
 import contextlib
 import errno
 import io
 import os
+import re
 import sys
 from typing import Any, TextIO
+
+# What may steer a terminal, or show the letters of a line in another order: the control characters but for line ends
+# and tabs, the marks of the direction of writing, and bytes of a name that is not UTF-8. tyro's colours are left alone.
+STEERING = re.compile(
+    r"(?P<colour>\x1b\[(?:[0-2]|[39][0-7])?(?:;(?:[0-2]|[39][0-7]))*m)"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class _Descriptor(io.FileIO):
@@ -20,10 +29,29 @@ class _Descriptor(io.FileIO):
             return len(content)
 
 
-def ignore_output_errors() -> None:
-    """Let this process and its children go on where stdout or stderr cannot be written, and end with their exit codes.
+class _HarmlessText(io.TextIOWrapper):
+    """A stream on which names and texts of somebody else's files cannot steer the terminal."""
 
-    Such as after `| head -1`, on a closed terminal, with stdout or stderr closed, or redirected to a full disk.
+    def write(self, text: str) -> int:
+        return super().write(without_steering(text))
+
+
+def without_steering(text: str) -> str:
+    """The text with ? for each letter that could steer a terminal. A carriage return may begin or end it: a bar of
+    progress begins its line again."""
+    body = text.strip("\r")
+    if body.isprintable():
+        return text
+    begin = text.index(body)
+    return text[:begin] + STEERING.sub(lambda found: found["colour"] or "?", body) + text[begin + len(body) :]
+
+
+def guard_output() -> None:
+    """Make stdout and stderr of this process safe: for itself, and for the terminal.
+
+    This process and its children go on where they cannot be written, and end with their exit codes: after `| head -1`,
+    on a closed terminal, with stdout or stderr closed, or redirected to a full disk. What this process prints through
+    sys.stdout and sys.stderr is as without_steering says, whichever file it comes from.
     """
     for descriptor in (0, 1, 2):  # the next file that is opened would get the number of a closed one
         try:
@@ -43,7 +71,7 @@ def _without_errors(before: TextIO | None, descriptor: int) -> TextIO:
             before.flush()
         settings = {name: getattr(before, name) for name in ("encoding", "errors", "line_buffering", "write_through")}
     raw = _Descriptor(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(raw), **settings)
+    return _HarmlessText(io.BufferedWriter(raw), **settings)
 
 
 def _point_to_null(descriptor: int) -> None:

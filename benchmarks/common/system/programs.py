@@ -10,14 +10,14 @@ from typing import NoReturn
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.output import ignore_output_errors
+from benchmarks.common.system.output import guard_output
 
 Errors = tuple[type[Exception], ...]
 
 
 def run_program(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
     """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program."""
-    ignore_output_errors()
+    guard_output()
     sys.exit(exit_code(main, errors=errors, writes=writes))
 
 

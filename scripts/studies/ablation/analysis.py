@@ -88,7 +88,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     """
     groups: dict[str, RunGroup] = {}
     for group in results.groups:
-        name = option_name(group.settings) if group.strategy == strategy else ""
+        name = option_name(group.identity.requested) if group.strategy == strategy else ""
         if name and (group.run_windows or name not in groups):
             if name in groups and groups[name].run_windows:
                 raise UserError(
@@ -108,7 +108,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
 
 def studied_strategies(results: ResultSet) -> list[str]:
     """The strategies with a timed baseline."""
-    timed = (group for group in results.timed_groups if option_name(group.settings) == BASELINE_OPTION)
+    timed = (group for group in results.timed_groups if option_name(group.identity.requested) == BASELINE_OPTION)
     return [*dict.fromkeys(group.strategy for group in timed)]
 
 
