@@ -27,7 +27,8 @@ LOST_RANK_TEXT = re.compile(
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
 GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
 QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
-NCCL_WAITED = re.compile(  # what torch's process group for NCCL says before it aborts its rank; from torch 2.15 on: nccl2's
+# What torch's process group for NCCL says before it aborts its rank. The last two are nccl2's, torch 2.15's default.
+NCCL_WAITED = re.compile(
     r"\[(?:Rank |TC\]\[rank=)(\d+)\]"
     r".*(?:Watchdog caught collective operation timeout|Operation timed out after|due to timeout)"
 )

@@ -211,7 +211,8 @@ def test_a_rank_compiles_on_its_own_cores(tmp_path, threads, chosen, used):
     replaced."""
     code = "import os; from benchmarks.common.model import model; from benchmarks.common.system import compiling as c; "
     code += "import torch._inductor.config as config; default = config.compile_threads; "
-    code += "c.prepare_compiler(on_gpu=False); print(config.compile_threads, os.environ.get(c.COMPILE_THREADS), default)"
+    code += "c.prepare_compiler(on_gpu=False); print("
+    code += "config.compile_threads, os.environ.get(c.COMPILE_THREADS), default)"
     env = environment(XDG_CACHE_HOME=tmp_path, THREADS_PER_RANK=threads, **{compiling.COMPILE_THREADS: chosen})
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     set_to, variable, default = done.stdout.split()
