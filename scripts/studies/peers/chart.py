@@ -39,9 +39,7 @@ def read_peers(folder: Path) -> tuple[list[dict[str, Any]], str]:
 
 def launch_of(row: Mapping[str, str]) -> Launch:
     """The launch of a row of peer_launches.csv. Raises KeyError, ValueError or TypeError for a wrong one."""
-    found = Launch(
-        int(row["round"]), int(row["place"]), row["name"], float(row["images_per_s"]), float(row["seconds"])
-    )
+    found = Launch(int(row["round"]), int(row["place"]), row["name"], float(row["images_per_s"]), float(row["seconds"]))
     if not 0 < found.images_per_s < 1e15:
         raise ValueError(f"{row['images_per_s']} images/s")
     return found
