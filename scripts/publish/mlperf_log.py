@@ -194,8 +194,8 @@ def main(options: MlperfOptions) -> int:
         text = log_text(options, row, identity, *of_run)
     except (ArithmeticError, KeyError, TypeError, ValueError) as error:  # somebody else's set may say anything
         raise UserError(
-            f"{results.path}: the settings or the times of {row.run_id} are not as a run writes them ({error!r}); choose "
-            "another --run-id"
+            f"{results.path}: the settings or the times of {row.run_id} are not as a run writes them ({error!r}); "
+            "choose another --run-id"
         ) from None
     path = options.output or options.results / "mlperf.log"
     try:
