@@ -45,7 +45,7 @@ LIMIT_BYTES = 2**26  # of environment.json
 
 
 def _is_amount(value: object) -> bool:
-    return type(value) in (int, float) and 0 < value < 1e12
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12
 
 
 def _are_amounts(value: object) -> bool:
