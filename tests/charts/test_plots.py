@@ -221,7 +221,14 @@ def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num
     text = svg_text(tmp_path / "charts" / "throughput.svg")
     assert len(paths) == 8  # no single, so no speed-up
     assert text.count(f"{num_repeats} x {num_windows}") == num_strategies + 1  # and what n is
-    assert ("no interval: one round" in text) == (num_repeats == 1)
+    assert ("no interval: one run" in text) == (num_repeats == 1)
+
+
+def test_a_ratio_of_three_rounds_says_why_it_has_no_interval(tmp_path):
+    """Protects the footnote: three rounds are not one. Mutant: the sentence of one run in every chart."""
+    draw([load_set(write_set(tmp_path, {"single": 100, "ddp": 170}, num_repeats=3))], tmp_path / "charts")
+    text = svg_text(tmp_path / "charts" / "speedup.svg")
+    assert "no interval: fewer than 5 rounds" in text and "no interval: one run" not in text
 
 
 def test_the_table_says_what_became_of_every_row(tmp_path):
