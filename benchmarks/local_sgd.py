@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 
 """
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -33,7 +34,8 @@ def build(config: Config) -> Strategy:
         loaders = build_loaders(config, context)
     net = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    group, _ = dist.new_subgroups(config.local_group)  # local_sgd: by default of one rank, which hears nobody
+    # local_sgd: by default of one rank, which hears nobody; new groups do not take the first one's timeout
+    group, _ = dist.new_subgroups(config.local_group, timeout=timedelta(seconds=config.timeout_s))
     model = DistributedDataParallel(net, device_ids, process_group=group)
     average, done = copy.deepcopy(net).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of net
     optimizer = build_optimizer(config, net)

@@ -29,6 +29,9 @@ class Scale:
     """Flags of a batch that no device has memory for."""
     power: str
     """Flags of windows long enough for a power reading."""
+    loader_workers: int = 0
+    """Of the check that times the loader. What workers read ahead is used up before each window: with a worker for
+    nearly every core, that alone takes minutes on a large machine."""
     data: str = ""
     """A folder of images; default: imagenet-mini, which the first check makes."""
     patience: float = 1.0
@@ -43,6 +46,7 @@ GPU = Scale(
     proof_steps=20,
     too_many_images="--global-batch 4096",  # 86 MB of activations each in fp32: 352 GB
     power="--steps 170 --windows 8 --window-steps 20",
+    loader_workers=8,
 )
 # The CPU in the GPU's place.
 DRY = Scale(

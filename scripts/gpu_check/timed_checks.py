@@ -92,7 +92,8 @@ def compare(scale: Scale, results: Path) -> list[Check]:
     """What else a step's time is, and what other libraries and a loader make of it."""
     fast = f"{scale.images} {FAST}"
     images = ("--data", scale.data) if scale.data else ()
-    config = ("--config", scale.config, "--loader", "folder", *images, *fast.split())
+    workers = ("--workers", str(scale.loader_workers))
+    config = ("--config", scale.config, "--loader", "folder", *workers, *images, *fast.split())
     return [
         launched(
             "time compile",

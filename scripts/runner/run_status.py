@@ -27,7 +27,11 @@ LOST_RANK_TEXT = re.compile(
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
 GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
 QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
-NCCL_WAITED = re.compile(r"\[Rank (\d+)\].*Watchdog caught collective operation timeout")  # then it aborts its rank
+# What torch's process group for NCCL says before it aborts its rank. The last two are nccl2's, torch 2.15's default.
+NCCL_WAITED = re.compile(
+    r"\[(?:Rank |TC\]\[rank=)(\d+)\]"
+    r".*(?:Watchdog caught collective operation timeout|Operation timed out after|due to timeout)"
+)
 KILLED = (
     re.compile(r"rank\s+: (?P<rank>\d+) \(local_rank: \d+\)\s+exitcode\s+: -(?P<signum>\d+)"),  # torchrun
     re.compile(r"process (?P<rank>\d+) terminated with signal SIG(?P<word>\w+)"),  # torch.multiprocessing

@@ -56,7 +56,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     memory_bytes = machine.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(cases)
-    free_bytes = psutil.virtual_memory().available
+    free_bytes = min(psutil.virtual_memory().available, machine.free_group_memory_bytes())
     # rounds differ in their seed, which needs no memory
     cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
     reasons = {}

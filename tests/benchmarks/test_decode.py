@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 import typing
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -325,6 +326,35 @@ def test_threads_do_not_share_a_decoder():
     with ThreadPoolExecutor(8) as pool:
         boxes = pool.map(lambda _: read(content, lambda *_: view)[0], range(800))
         assert all(torch.equal(box, expected) for box in boxes)
+
+
+def test_every_thread_keeps_its_decoder(monkeypatch):
+    """Protects loading on a machine with many cores: of more threads than a cache has places, each built a decoder for
+    nearly every image. Mutants: a cache of 64 decoders; a new decoder for each image."""
+    if import_problem("nvimgcodec"):
+        pytest.skip(import_problem("nvimgcodec"))
+    library, content, num_threads, built = decode._nvimgcodec()[0], encoded(photograph(40, 30)), 70, []
+
+    def build(**arguments):
+        built.append(threading.get_ident())
+        return library.Decoder(**arguments)
+
+    names = {name: getattr(library, name) for name in dir(library)}
+    monkeypatch.setattr(decode.importlib, "import_module", lambda name: SimpleNamespace(**names | {"Decoder": build}))
+    decode._nvimgcodec.cache_clear()
+    try:
+        read, all_have_read = decode.nvimgcodec_decoder(), threading.Barrier(num_threads)
+
+        def work(_: int) -> None:
+            for _ in range(2):
+                read(content, centre_crop(16))
+                all_have_read.wait(timeout=60)
+
+        with ThreadPoolExecutor(num_threads) as pool:
+            list(pool.map(work, range(num_threads)))
+    finally:
+        decode._nvimgcodec.cache_clear()
+    assert len(built) == len(set(built)) == num_threads
 
 
 def test_an_image_is_finished_by_its_own_thread_alone():

@@ -107,6 +107,46 @@ def test_without_proc_there_is_no_quota(tmp_path):
     assert machine.quota_cores(tmp_path, tmp_path / "none") == math.inf
 
 
+@pytest.mark.parametrize(
+    "membership, files, free_bytes",
+    [
+        ("0::/", {}, math.inf),
+        ("0::/", {"memory.max": "max", "memory.current": "5"}, math.inf),
+        ("0::/", {"memory.max": "900", "memory.current": "500"}, 400),
+        ("0::/", {"memory.max": "900", "memory.current": "950"}, 0),
+        (
+            "0::/",
+            {"memory.max": "900", "memory.current": "500", "memory.stat": "anon 30\nactive_file 7\ninactive_file 300"},
+            700,
+        ),
+        (
+            "0::/job/step",
+            {"job/memory.max": "800", "job/memory.current": "600", "job/step/memory.max": "max"},
+            200,
+        ),
+        (
+            "4:memory:/of/the/host\n0::/",
+            {
+                "memory/memory.limit_in_bytes": "700",
+                "memory/memory.usage_in_bytes": "500",
+                "memory/memory.stat": "inactive_file 9\ntotal_inactive_file 100",
+            },
+            300,
+        ),
+        ("3:cpuset:/", {"cpuset/memory.max": "9", "cpuset/memory.current": "1", "memory.max": "no number"}, math.inf),
+    ],
+)
+def test_a_containers_limit_of_memory_bounds_what_is_free(tmp_path, membership, files, free_bytes):
+    """Protects `docker run --memory` and Slurm's --mem: the host's free memory is not the container's, whose processes
+    the kernel would kill. Mutants: the innermost group alone; version 2 alone; pages of files counted as used."""
+    (tmp_path / "own").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{text}\n")
+    assert machine.free_group_memory_bytes(tmp_path / "groups", tmp_path / "own") == free_bytes
+    assert machine.free_group_memory_bytes(tmp_path / "groups", tmp_path / "none") == math.inf
+
+
 def test_flags_are_those_of_vectors():
     flags = vector_flags()
     assert flags == sorted(flags) and "smep" not in flags and "vmx" not in flags

@@ -5,9 +5,11 @@
 
 import shutil
 import subprocess
+from datetime import timedelta
 
 import pytest
 import torch
+import torch.distributed as dist
 from support import NUM_VAL, ROOT, environment, run_strategy
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
@@ -58,6 +60,21 @@ def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):
     second_of_two.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
         ddp_compile.build(Config(**SMALL))
+
+
+def test_the_groups_of_local_sgd_wait_no_longer_than_the_others(monkeypatch, tmp_path):
+    """Protects timeout_s: a rank that hangs inside a group of local_sgd was waited for by the library's own half an
+    hour. Mutant: new_subgroups without a timeout."""
+    variables = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "GLOO_SOCKET_IFNAME": "lo"}
+    for name, value in (variables | {"RENDEZVOUS_FILE": tmp_path / "rendezvous"}).items():
+        monkeypatch.setenv(name, str(value))
+    local_sgd.build(Config(**SMALL, timeout_s=77, steps=1))
+    try:
+        groups = list(dist.distributed_c10d._world.pg_map)
+        limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+        assert limits == [timedelta(seconds=77)] * 2  # all ranks', and this rank's own
+    finally:
+        dist.destroy_process_group()
 
 
 def weights(folder, name="last"):

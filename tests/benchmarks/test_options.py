@@ -204,6 +204,21 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     assert os.environ[compiling.CACHE] == "/the/user's own"
 
 
+@pytest.mark.parametrize(("threads", "chosen", "used"), [("3", None, 3), ("3", "5", 5), (None, None, 0)])
+def test_a_rank_compiles_on_its_own_cores(tmp_path, threads, chosen, used):
+    """Protects the start of a compiled run on 8 ranks: torch would start up to 32 processes for each of them, and 256
+    would share the cores. Mutants: the variable alone, which torch has read when it was imported; the user's number
+    replaced."""
+    code = "import os; from benchmarks.common.model import model; from benchmarks.common.system import compiling as c; "
+    code += "import torch._inductor.config as config; default = config.compile_threads; "
+    code += "c.prepare_compiler(on_gpu=False); print("
+    code += "config.compile_threads, os.environ.get(c.COMPILE_THREADS), default)"
+    env = environment(XDG_CACHE_HOME=tmp_path, THREADS_PER_RANK=threads, **{compiling.COMPILE_THREADS: chosen})
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
+    set_to, variable, default = done.stdout.split()
+    assert (set_to, variable) == ((str(used), str(used)) if used else (default, "None")), done.stderr
+
+
 @pytest.mark.slow
 def test_no_header_of_another_user_is_compiled_in(tmp_path):
     """Protects from code of another user, who can make /tmp/torchinductor_<user>: torch takes precompiled headers from

@@ -157,6 +157,31 @@ def test_what_nccl_says_of_a_rank_that_hangs():
     assert first_cause([], log.split("\n", 2)[2], 1, [], num_ranks=3) == ("failed", "rank 0: signal 6")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[TC][rank={0}][name=default_pg] Operation timed out after 10000 ms",
+        "[TC][rank={0}][name=default_pg] Aborting process on rank {0} due to timeout - timeout watchdog detected "
+        "operation timeout",
+    ],
+)
+def test_what_torchs_newer_process_group_says_of_a_rank_that_hangs(line):
+    """Protects the status of a hang in torch 2.15, whose default process group for NCCL has log lines of its own
+    (TC_LOG in torch/csrc/distributed/c10d/nccl2). It ends its rank by signal 6 after an error, too, which is no
+    timeout. Mutants: the older watchdog's line alone; any line of the newer group."""
+    prefix = "E1121 01:02:03.456 7 ProcessGroupNCCL.cpp:512] "
+    exits = "  rank      : 0 (local_rank: 0)\n  exitcode  : -6 (pid: 7)\n"
+    log = "".join(f"{prefix}{line.format(rank)}\n" for rank in (0, 2)) + exits
+    assert first_cause([], log, 1, [], num_ranks=3) == (
+        "timeout",
+        "rank 0: a collective timed out; rank 1 gave no sign",
+    )
+    error = "error - timeout watchdog detected operation error"
+    log = f"{prefix}[TC][rank=0][name=default_pg] Aborting process on rank 0 due to {error}\n{exits}"
+    assert first_cause([], log, 1, [], num_ranks=3) == ("failed", "rank 0: signal 6")
+
+
 @real_interpreter
 @pytest.mark.slow
 def test_a_stopped_rank_is_named_at_the_limit(matrix, results):

@@ -17,9 +17,10 @@ import pytest
 from fault_runs import processes_of
 from support import ROOT, STRATEGIES, environment
 
-from benchmarks.common.config.config import load_config
+from benchmarks.common.config.config import PREFETCHED_PER_WORKER, load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import machine
 from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
 from scripts.gpu_check.check_page import write_page
@@ -28,6 +29,7 @@ from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.runner import processes
+from scripts.studies.loaders import measure_loader_limit
 
 pytestmark = pytest.mark.real_interpreter  # signals to processes and groups
 
@@ -121,6 +123,21 @@ def test_what_a_user_would_publish_fits_before_the_deadline(tmp_path):
         assert config.steps * config.batch_per_device == timed_checks.NUM_IMAGES, check.name
         assert config.steps >= config.warmup_steps + config.windows * config.window_steps
         assert config.window_steps * config.batch_per_device == 2048, check.name
+
+
+@pytest.mark.parametrize("cores", [4, 128])
+def test_the_loader_is_timed_within_its_limit_on_any_number_of_cores(tmp_path, monkeypatch, cores):
+    """Protects the check of the loader: with `auto`, one GPU and 128 cores had 127 workers, and what they read ahead is
+    used up before each window, at the pace of training: 256 batches, 20 times. Mutant: the configuration's workers."""
+    monkeypatch.setenv("NUM_GPUS", "1")
+    monkeypatch.setenv("THREADS_PER_RANK", str(cores))
+    (check,) = [check for check in checks(GPU, tmp_path) if check.name == "loader"]
+    config = load_config([*check.argv[check.argv.index("--config") :]])
+    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True)
+    read_ahead = 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers
+    num_windows = measure_loader_limit.LAUNCHES * (1 + measure_loader_limit.ROUNDS)
+    with_training_s = num_windows * read_ahead * config.batch_per_device / timed_checks.IMAGES_PER_S
+    assert with_training_s < check.limit_s / 2  # the loader alone, starts and windows take the rest
 
 
 def test_a_command_is_what_a_person_types(tmp_path):

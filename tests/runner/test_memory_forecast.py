@@ -21,6 +21,7 @@ from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
+from scripts.strategies import memory_check
 from scripts.strategies.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
@@ -285,3 +286,15 @@ def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     monkeypatch.setenv("GPU_MEMORY_GB", "16 GB")
     with pytest.raises(UserError, match="for a V100 of 16 GB"):
         why_runs_do_not_fit(cases, 2)
+
+
+def test_loaders_get_no_more_memory_than_the_container_has(monkeypatch):
+    """Protects a run in a small container on a large machine from the kernel, which kills a loader's worker. Mutant:
+    psutil's available memory alone, which is the host's."""
+    monkeypatch.setenv("NUM_GPUS", "1")
+    monkeypatch.setenv("GPU_MEMORY_GB", "80")
+    cases = [MemoryCase("single", dataclasses.replace(SMALL, loader="folder", workers=4), 1, 1)]
+    for free_bytes, words in ((float("inf"), ""), (1e6, "the loaders need 0.0 GB of memory for images that wait")):
+        monkeypatch.setattr(memory_check.machine, "free_group_memory_bytes", lambda free=free_bytes: free)
+        (why,) = why_runs_do_not_fit(cases, 1)
+        assert why.startswith(words) and bool(why) == bool(words)

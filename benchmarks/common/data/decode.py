@@ -186,7 +186,7 @@ def _nvimgcodec() -> tuple[ModuleType, Any, Callable[[int, int, int], tuple[Any,
 
     opening = threading.Lock()  # stderr belongs to the process, not to a thread
 
-    @functools.lru_cache(maxsize=64)
+    @functools.cache  # without a limit: of fewer decoders than threads, most images would find none
     def decoder_of(process_id: int, thread_id: int, device: int) -> tuple[Any, int]:
         kinds = ("CPU_ONLY",) if device == CPU_DEVICE_ID else ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
         # the default stream would have every decode wait for training, and training for it

@@ -15,8 +15,10 @@ from typing import Any
 
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.files import home_folder
+from benchmarks.common.system.machine import number_from_env
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 PRECOMPILE_HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
 
@@ -35,7 +37,8 @@ def missing_compiler(on_gpu: bool) -> str:
 
 
 def prepare_compiler(on_gpu: bool) -> None:
-    """Call this before torch.compile: it makes torch keep compiled code in a folder that only this user can write to.
+    """Call this before torch.compile: it makes torch keep compiled code in a folder that only this user can write to,
+    and compile in as many processes as the rank has threads, unless the user chose a number.
 
     Raises Unavailable where nothing can be compiled, and UserError as private_cache does.
     """
@@ -47,6 +50,12 @@ def prepare_compiler(on_gpu: bool) -> None:
     config: Any = sys.modules.get("torch._inductor.config")
     if config:
         config.cpp_cache_precompile_headers = False
+    # torch takes up to 32 processes for each rank, whatever the number of ranks is
+    threads = number_from_env("THREADS_PER_RANK", "a number of threads")
+    if threads and COMPILE_THREADS not in os.environ:
+        os.environ[COMPILE_THREADS] = str(threads)
+        if config:
+            config.compile_threads = threads
 
 
 def _chosen_by_user() -> str:

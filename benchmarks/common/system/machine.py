@@ -88,21 +88,31 @@ def num_cores() -> int:
 def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
     """How many cores the quotas of this process's control groups come to, as `docker run --cpus` and Kubernetes set
     them; infinity without any. folder: where control groups are mounted, of version 2 or 1 (man 7 cgroups)."""
-    least = math.inf
+    return min(map(_quota_of_group, _control_groups("cpu", folder, membership)), default=math.inf)
+
+
+def free_group_memory_bytes(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
+    """Memory that this process's control groups leave it, as `docker run --memory` and Slurm's --mem limit it; infinity
+    without any limit. Arguments: as of quota_cores."""
+    return min(map(_free_memory_of_group, _control_groups("memory", folder, membership)), default=math.inf)
+
+
+def _control_groups(controller: str, folder: Path, membership: Path) -> list[Path]:
+    """The folders of this process's control groups that may limit what the controller counts, with those around
+    them. Folders may be missing."""
+    groups: list[Path] = []
     try:
         lines = membership.read_text().splitlines()
     except OSError:
-        return least
+        return groups
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         top = folder / controllers
         group = top / path.strip("/")  # in a container this may be the host's path, and `top` is the container's group
-        for each in (group, *group.parents):
-            if each.is_relative_to(top):
-                least = min(least, _quota_of_group(each))
-    return least
+        groups += [each for each in (group, *group.parents) if each.is_relative_to(top)]
+    return groups
 
 
 def _quota_of_group(group: Path) -> float:
@@ -115,6 +125,28 @@ def _quota_of_group(group: Path) -> float:
         if quota not in ("max", "-1"):
             return int(quota) / int(period)
     return math.inf
+
+
+def _free_memory_of_group(group: Path) -> float:
+    """Bytes that the group's limit leaves; infinity without a limit. Pages of files that nobody has used lately count
+    as free, as the kernel drops them first (memory.stat in the kernel's documentation of control groups)."""
+    with contextlib.suppress(OSError, ValueError):
+        if (group / "memory.max").exists():
+            limit, used, dropped_first = group / "memory.max", group / "memory.current", "inactive_file"
+        else:
+            limit, used = group / "memory.limit_in_bytes", group / "memory.usage_in_bytes"
+            dropped_first = "total_inactive_file"
+        if (most := limit.read_text().strip()) != "max":  # version 1 without a limit has about 2^63
+            return max(0, int(most) - int(used.read_text()) + _number_in(group / "memory.stat", dropped_first))
+    return math.inf
+
+
+def _number_in(path: Path, name: str) -> int:
+    """The number behind a name in a file of lines `name number`; 0 where there is none."""
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
 
 
 def num_ranks() -> int:
