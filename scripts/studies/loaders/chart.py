@@ -52,7 +52,8 @@ def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
     _draw_costs(panels[-1], costs)
     notes = [
         "Blue: this suite. White: bare loops, with crops drawn beforehand and no batches. Hatched: "
-        "other projects. Bars: images over seconds of all windows; lines: 95 % intervals over windows, cut where they leave the chart; n: windows.",
+        "other projects. Bars: images over seconds of all windows; lines: 95 % intervals over windows, cut where they "
+        "leave the chart; n: windows.",
         f"CPU time: medians of {costs.n.min()} rounds; 95 % intervals of each cause are in costs.csv.",
     ]
     footnote(figure, notes)
