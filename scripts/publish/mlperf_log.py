@@ -189,7 +189,14 @@ def main(options: MlperfOptions) -> int:
         print(f"error: no ok run in {options.results} was evaluated; run one with real images", file=sys.stderr)
         return 1
     identity = identity_of_run(results, row.run_id)
-    text = log_text(options, row, identity, epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
+    of_run = (epochs[epochs.run_id == row.run_id], wall[wall.run_id == row.run_id])
+    try:
+        text = log_text(options, row, identity, *of_run)
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:  # somebody else's set may say anything
+        raise UserError(
+            f"{results.path}: the settings or the times of {row.run_id} are not as a run writes them ({error!r}); "
+            "choose another --run-id"
+        ) from None
     path = options.output or options.results / "mlperf.log"
     try:
         write_text_atomically(path, text)

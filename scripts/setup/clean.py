@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_lock
+from benchmarks.common.system.output import guard_output
 from benchmarks.common.system.repository import ROOT
 
 KEPT_NAMES = ("published", "README.md")
@@ -119,8 +120,10 @@ def _remove(path: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    yes = parser.parse_args().yes
+    guard_output()  # a folder's name must not hide what is to be removed
     try:
-        sys.exit(main(parser.parse_args().yes))
+        sys.exit(main(yes))
     except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D at the question
         print("\nnothing is removed")
         sys.exit(1)

@@ -31,6 +31,14 @@ def test_a_rank_ends_at_once_with_its_output_written(end, code):
     assert (done.returncode, done.stdout) == (code, "trained\n"), done.stderr
 
 
+@pytest.mark.parametrize("error", ["UserError", "ValueError"])
+def test_the_log_of_a_rank_steers_no_terminal(error):
+    """Protects who prints run.log after a run on somebody else's images. Mutant: the streams as they are."""
+    command = [sys.executable, "-c", RANK.format(end=f"raise {error}('a' + chr(27) + '[2J.JPEG')")]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
+    assert "[2J.JPEG" in done.stderr and "\x1b" not in done.stderr
+
+
 def test_a_reader_that_has_gone_is_no_error():
     command = f'{sys.executable} -c "$CODE" | true; exit ${{PIPESTATUS[0]}}'
     env = environment(CODE="import time; time.sleep(1)" + RANK.format(end="pass"))

@@ -101,6 +101,7 @@ def test_cells_are_plain_text_on_one_line():
     assert format_cell("a\nb\0c") == "a bc"
     assert format_cell(0.1 + 0.2) == "0.3" and format_cell(123456789.25) == "123456789" and format_cell(1e-7) == "1e-07"
     assert format_cell(os.fsdecode(b"/data/\xff")) == r"/data/\udcff"
+    assert format_cell("/data/a\x1b]0;owned\x07\x9b.JPEG is damaged") == "/data/a?]0;owned??.JPEG is damaged"
 
 
 def test_a_torn_last_line_is_skipped_with_a_warning_and_does_not_spoil_the_next_row(tmp_path, capsys):

@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.publish import mlperf_log
+from scripts.publish.readme import PUBLISHED
 
 mlp_compliance = pytest.importorskip("mlperf_logging.compliance_checker.mlp_compliance")
 REQUIRED = (
@@ -143,3 +145,15 @@ def test_batch_norm_spans_what_the_run_says_that_it_did(norm, span):
     asked = vars(Config(global_batch=24, norm=norm)) | {"strategy": "any"}
     found = mlperf_log.hyper_parameters(asked, {"num_shards": 2, "num_microbatches": 4, "precision": "bf16"})
     assert found["model_bn_span"] == span and found["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("change", [{"num_shards": "x"}, {"num_shards": 0}, {"num_microbatches": None}])
+def test_settings_that_no_run_writes_are_refused_in_a_line(tmp_path, change):
+    """Protects who logs a run of somebody else's set: it ended with a traceback. Mutant: none of the errors caught."""
+    source = PUBLISHED / "cpu2-epyc_torch2.15_202611b/scaling"
+    folder = shutil.copytree(source, tmp_path / "a set")
+    rows = read_table(folder, "settings").to_dict("records")
+    changed = [row | {"met": json.dumps(json.loads(row["met"]) | change)} for row in rows if row["met"]]
+    append_rows(folder, "settings", changed, replace=True)
+    with pytest.raises(UserError, match="are not as a run writes them"):
+        mlperf_log.main(mlperf_log.MlperfOptions(folder))

@@ -472,3 +472,25 @@ def test_batches_a_device_are_compared_and_other_batches_are_not(tmp_path):
     add(tmp_path / "strong", asked("single", global_batch=16))
     add(tmp_path / "strong", asked("ddp", global_batch=32))
     assert bases(tmp_path / "strong") == {}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"platform": True, "python": ["3"], "collect_env": {}},
+        {"num_cores": True, "memory_gb": "much"},
+        {"num_cores": 10**30, "memory_gb": float("nan")},
+        {"packages": {"torch": [1]}},
+        {"measured_peak": {"device_name": "CPU", "tflops": {"fp32": "fast"}}},
+        {"measured_peak": {"device_name": "CPU", "tflops": {"fp32": 0}}},
+        {"measured_peak": {"device_name": "CPU", "tflops": [1], "threads": 1}},
+        {"measured_peak": {"device_name": "CPU", "tflops": {"fp32": 1}, "threads": "all"}},
+        {"measured_peak": {"device_name": "CPU", "tflops": {"fp32": 1}, "passes": {"fp32": 1}}},
+        {"measured_peak": {"device_name": "CPU", "tflops": {"fp32": 1}, "passes": [{"fp32": -1}]}},
+    ],
+)
+def test_facts_of_the_machine_that_no_suite_writes_are_left_out(tmp_path, facts):
+    """Protects reports of somebody else's set: texts are joined, and MFU divides by the peak. Mutants: each condition
+    of FACTS and of _is_peak left out."""
+    (tmp_path / "environment.json").write_text(json.dumps({"schema": 2} | facts))
+    assert load_set(tmp_path).environment == {"schema": 2}

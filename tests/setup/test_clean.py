@@ -25,6 +25,7 @@ def checkout(tmp_path):
     for name in (
         "benchmarks/common/system/errors.py",
         "benchmarks/common/system/files.py",
+        "benchmarks/common/system/output.py",
         "benchmarks/common/system/repository.py",
         "scripts/setup/clean.py",
         "Makefile",
@@ -60,6 +61,13 @@ def test_clean_removes_nothing_unasked(checkout):
     done = clean(checkout)
     assert done.returncode == 2 and left(checkout) == ALL
     assert "results/one (1 runs)" in done.stdout and "make clean YES=yes" in done.stderr
+
+
+def test_a_folders_name_hides_nothing_of_what_is_to_be_removed(checkout):
+    """Protects from a set that was unpacked into results/, whose name clears the screen. Mutant: print as it is."""
+    (checkout / "results/x\x1b[2J").mkdir()
+    said = clean(checkout).stdout
+    assert "x?[2J" in said and "\x1b" not in said
 
 
 @pytest.mark.parametrize(("answer", "goes"), [("y\n", True), ("n\n", False), ("\n", False)])

@@ -108,6 +108,25 @@ def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, t
     assert failed.returncode == 2 and "has peers of another session" in failed.stderr
 
 
+@pytest.mark.parametrize(
+    ("peers", "launches"),
+    [
+        ("peer,kind\nx,y\n", ""),
+        ("peer,what,suite,why_not,about\nx\n", "round,place\nabc,1\n"),
+        ("peer,what,suite,why_not,about\nx,x,x,,\n", "round,place,name,images_per_s,seconds\n1,1,x,-5,1\n"),
+        ("peer,what,suite,why_not,about\nx,x,x,,\n", "round,place,name,images_per_s,seconds\n1,1,x,nan,1\n"),
+        ("peer,what,suite,why_not,about\nx,x,x,,\n", "round,place,name,images_per_s,seconds\n1\n"),
+    ],
+)
+def test_tables_of_peers_that_somebody_else_wrote_are_refused_in_a_line(tmp_path, peers, launches):
+    """Protects the report of a set that somebody else has made: it ended with a traceback. Mutants: KeyError,
+    ValueError and TypeError not caught; any number of images/s."""
+    (tmp_path / "peers.csv").write_text(peers)
+    (tmp_path / "peer_launches.csv").write_text(launches)
+    with pytest.raises(UserError, match=f"{tmp_path}: peers.csv or peer_launches.csv is not as .* move both away"):
+        read_peers(tmp_path)
+
+
 @pytest.mark.parametrize("num_images, num_repetitions", [(40, 1), (41, 2), (400, 10)])
 def test_a_peer_has_images_for_all_its_steps(tiny_data, num_images, num_repetitions):
     """Protects from loops that begin anew at every step, and from those that never come to one: 40 images are no batch

@@ -140,7 +140,8 @@ def json_cell(value: object) -> str:
 
 
 def format_cell(value: object) -> str:
-    """One CSV cell: '' for None, text on one line, and never something a spreadsheet would run."""
+    """One CSV cell: '' for None, text on one line, and never something a spreadsheet would run or that would control a
+    terminal."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -148,7 +149,7 @@ def format_cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.9g}"
     text = str(value).encode(errors="backslashreplace").decode()  # a file name need not be UTF-8
-    text = " ".join(text.replace("\0", "").split())
+    text = without_controls(" ".join(text.replace("\0", "").split()))  # for who prints the file: a path may hold them
     return "'" + text if isinstance(value, str) and _is_formula(text) else text
 
 

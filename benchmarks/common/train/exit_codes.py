@@ -18,6 +18,7 @@ from typing import NoReturn
 from benchmarks.common.dist.ranks import find_rank_info
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import Diverged, Stopped, Unavailable, UserError
+from benchmarks.common.system.output import guard_output
 
 STACKS_S = 2.0  # for the launcher to read the stacks of the rank that the others waited for
 EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"
@@ -41,6 +42,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     all went well, at times for a thread of gloo that waits for the interpreter (pytorch issue 190489; torch 2.10).
     rank: of this process, where the environment does not say.
     """
+    guard_output()  # people print the run's log, and a message may hold the name of somebody else's image
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the launcher asks a run that hangs for its stacks
     try:
         main()

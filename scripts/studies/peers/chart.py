@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.common.system.errors import UserError
 from scripts.charts.bars import Bar, draw_bars
 from scripts.charts.figures import footnote, make_figure
 from scripts.stats.formatting import format_interval
@@ -22,15 +23,26 @@ def read_peers(folder: Path) -> tuple[list[dict[str, Any]], str]:
         return [], ""
     rows = read_rows(folder / "peers.csv")
     launches = []
-    if (folder / "peer_launches.csv").exists():
-        launches = [launch_of(row) for row in read_rows(folder / "peer_launches.csv")]
-    peers = [(row["peer"], row["what"], row["suite"]) for row in rows]
-    return ratio_rows(peers, launches, {row["peer"]: row["why_not"] for row in rows}), rows[0]["about"] if rows else ""
+    try:
+        if (folder / "peer_launches.csv").exists():
+            launches = [launch_of(row) for row in read_rows(folder / "peer_launches.csv")]
+        peers = [(str(row["peer"]), str(row["what"]), str(row["suite"])) for row in rows]
+        why_not = {row["peer"]: row["why_not"] or "" for row in rows}
+        about = rows[0]["about"] or "" if rows else ""
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{folder}: peers.csv or peer_launches.csv is not as ./bench study peers writes it ({error}); move both "
+            "away"
+        ) from None
+    return ratio_rows(peers, launches, why_not), about
 
 
 def launch_of(row: Mapping[str, str]) -> Launch:
-    """The launch of a row of peer_launches.csv."""
-    return Launch(int(row["round"]), int(row["place"]), row["name"], float(row["images_per_s"]), float(row["seconds"]))
+    """The launch of a row of peer_launches.csv. Raises KeyError, ValueError or TypeError for a wrong one."""
+    found = Launch(int(row["round"]), int(row["place"]), row["name"], float(row["images_per_s"]), float(row["seconds"]))
+    if not 0 < found.images_per_s < 1e15:
+        raise ValueError(f"{row['images_per_s']} images/s")
+    return found
 
 
 def report_cells(row: Mapping[str, Any]) -> list[str]:
