@@ -20,6 +20,7 @@ from scripts.charts.figures import (
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_text import describe_failures
 from scripts.stats.formatting import printable
+from scripts.stats.intervals import NO_REPEAT
 
 NOT_PARALLEL = "////"
 IDEAL = "#D55E00"
@@ -117,9 +118,17 @@ def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
 
 
 def finish(
-    figure: Figure, legend: Axes, sets: list[ResultSet], bars: list[Bar], notes: list[str] | None = None
+    figure: Figure,
+    legend: Axes,
+    sets: list[ResultSet],
+    bars: list[Bar],
+    notes: list[str] | None = None,
+    no_interval: str = NO_REPEAT,
 ) -> None:
-    """Legend of the sets, and footnotes: what hatching means, what is missing and why."""
+    """Legend of the sets, and footnotes: what hatching means, what is missing and why.
+
+    no_interval: why a bar without an interval has none.
+    """
     if len(sets) > 1:
         handles = [
             Patch(
@@ -135,7 +144,7 @@ def finish(
     if not all(bar.parallel for bar in bars):
         lines.append("not parallel (white, hatched): it ran, but had nothing to divide the work over.")
     if any(bar.low is None for bar in bars):
-        lines.append("no interval: one round says nothing about the spread between runs.")
+        lines.append(f"no interval: {no_interval}.")
     where: dict[str, list[str]] = {}
     for results in sets:
         for text in describe_failures(results):

@@ -13,7 +13,7 @@ from scripts.charts.figures import in_paper_column
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.formatting import format_interval, format_number, format_setting
-from scripts.stats.intervals import strategy_throughput
+from scripts.stats.intervals import NO_REPEAT, strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
@@ -80,7 +80,8 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     others = [group for results in having for group in results.timed_groups if group.strategy != BASELINE]
     if unlike := [group.label for group in others if not any(each.baseline_of(group) for each in having)]:
         note.append(f"without ok runs of {BASELINE} in the same settings, so not shown: {'; '.join(unlike)}")
-    finish(figure, legend, sets, _all(works), note)
+    whys = dict.fromkeys(each.why for results in having for each in results.speedups.values() if each.low is None)
+    finish(figure, legend, sets, _all(works), note, no_interval="; ".join(filter(None, whys)) or NO_REPEAT)
     return figure
 
 

@@ -16,9 +16,10 @@ FAST = "--precision bf16 --memory-format channels_last"
 FOLDER = "--loader folder"
 MIXED = next(name for name in all_strategies() if strategy_facts(name).mixed_precision)
 COMPILED = "ddp_compile"  # the strategy that always compiles
+DDP_FAST = ("ddp", "bf16", "channels_last")
 PUBLISHED_FIRST = (
     (BASELINE, "bf16", "channels_last"),
-    ("ddp", "bf16", "channels_last"),
+    DDP_FAST,
     (MIXED, "fp16", "channels_last"),
 )
 """Strategies, precisions and layouts that a user would publish."""

@@ -76,7 +76,7 @@ class AllreduceOptions:
     rounds: int = 10
     """Of all sizes of a path; 2 or more."""
     largest: int = 2**28
-    """Bytes of the largest all-reduce; 1 KB or more."""
+    """Bytes of the largest all-reduce; a multiple of 1 KB (1024)."""
     only: tuple[str, ...] = ()
     """Paths, such as gloo or horovod; default: all that are available."""
     output: Path | None = None

@@ -24,6 +24,11 @@ LOST_RANK_TEXT = re.compile(
     r"|\b(dist(backend|network|store)|horovodinternal)error\b|\b(tcp|file)store\b",
     re.IGNORECASE | re.DOTALL,
 )
+# NCCL's words for a failed call of the system. Ranks of one machine exchange in /dev/shm, of which docker gives 64 MB.
+NCCL_SYSTEM_ERROR = re.compile(r"nccl\b.*unhandled system error", re.IGNORECASE | re.DOTALL)
+SMALL_SHARED_MEMORY = (
+    "; /dev/shm may be too small: in docker use --shm-size=1g; else NCCL_DEBUG=INFO has NCCL log the call that failed"
+)
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
 GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
 QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
@@ -215,6 +220,7 @@ def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
 
 
 def describe_note(note: dict) -> str:
-    """'rank 1: reason', or the reason alone where it is that of all ranks."""
+    """'rank 1: reason', or the reason alone where it is that of all ranks; with a remedy for NCCL's system errors."""
     where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
-    return where + SOURCE_LINE.sub("", note["reason"])
+    remedy = SMALL_SHARED_MEMORY if NCCL_SYSTEM_ERROR.search(note["reason"]) else ""
+    return where + SOURCE_LINE.sub("", note["reason"]) + remedy

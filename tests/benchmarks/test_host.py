@@ -23,6 +23,7 @@ def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_no
     assert kernel_variables(env) == "none"
     own = {"LD_PRELOAD": "/a/libjemalloc.so", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
     own |= {"NCCL_SOCKET_IFNAME": "eth0", "KMP_AFFINITY": "compact", "OMP_PROC_BIND": "true"}
+    own |= {"TORCH_DIST_USE_NCCL2": "0"}  # by which NCCL's process groups are compared
     assert kernel_variables(env | own) == " ".join(f"{name}={own[name]}" for name in sorted(own))
 
 

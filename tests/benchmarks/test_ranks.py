@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.dist import devices
 from benchmarks.common.dist.devices import all_reduce_sum, start_rank
 from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.system.errors import UserError
@@ -105,3 +106,16 @@ def test_a_number_of_threads_that_is_none_is_named(monkeypatch, threads):
         start_rank(Config(), RankInfo())
     monkeypatch.setenv("THREADS_PER_RANK", "")
     start_rank(Config(), RankInfo())
+
+
+@pytest.mark.parametrize(
+    ("launcher", "num_gpus", "words"),
+    [("srun", 1, "srun --gpu-bind=none"), ("srun", 2, "lower NPROC"), ("torchrun", 1, "lower NPROC")],
+)
+def test_a_task_that_sees_one_gpu_is_told_of_slurms_binding(monkeypatch, launcher, num_gpus, words):
+    """Protects sites that bind one GPU to each task: to lower the number of tasks does not help there. Mutants: the
+    same words for each launcher; for any number of GPUs."""
+    monkeypatch.setattr(devices, "usable_gpus", lambda: num_gpus)
+    info = RankInfo(rank=2, local_rank=2, world_size=4, launcher=launcher)
+    with pytest.raises(UserError, match=f"rank 2 wants GPU 2, but {num_gpus} can be seen; .*{words}"):
+        start_rank(Config(), info)

@@ -21,6 +21,7 @@ from benchmarks.common.config.config import PREFETCHED_PER_WORKER, load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
+from benchmarks.common.system.host import kernel_variables
 from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
 from scripts.gpu_check.check_page import write_page
@@ -138,6 +139,18 @@ def test_the_loader_is_timed_within_its_limit_on_any_number_of_cores(tmp_path, m
     num_windows = measure_loader_limit.LAUNCHES * (1 + measure_loader_limit.ROUNDS)
     with_training_s = num_windows * read_ahead * config.batch_per_device / timed_checks.IMAGES_PER_S
     assert with_training_s < check.limit_s / 2  # the loader alone, starts and windows take the rest
+
+
+def test_both_of_torchs_process_groups_for_nccl_are_timed_on_several_gpus(tmp_path):
+    """Protects the answer to whether ddp's buckets overlap in torch 2.15's default group: the same run with the older
+    group, which is another setting. Mutant: the variable left out."""
+    listed = {check.name: check for check in checks(GPU, tmp_path)}
+    default = listed["time ddp bf16 channels_last"]
+    older = listed["time ddp bf16 channels_last older nccl group"]
+    assert older.variables == default.variables | {"TORCH_DIST_USE_NCCL2": "0"} and older.timed
+    assert (older.argv, older.find_verdict) == (default.argv, default.find_verdict)
+    assert {*older.needs} == {*default.needs, "two_gpus"} and older.results == default.results
+    assert kernel_variables(older.variables) != kernel_variables(default.variables)
 
 
 def test_a_command_is_what_a_person_types(tmp_path):

@@ -84,3 +84,21 @@ def test_a_rank_that_somebody_sent_sigterm_is_named():
         assert first_cause(notes, log, 1, [], num_ranks=2) == ("failed", "rank 1: signal 15")
     other = first_cause([], TORCHRUN.format(code=1, name="no signal"), 1, [], num_ranks=2)
     assert "signal" not in other[1].partition("exit code 1")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "helps"),
+    [
+        ("NCCL error in: x.cpp:77, unhandled system error (run with NCCL_DEBUG=INFO for details)", True),
+        ("Failed to initialize NCCL communicator: unhandled system error", True),
+        ("NCCL error in: x.cpp:77, remote process exited or there was a network error", False),
+        ("Gloo: unhandled system error", False),
+    ],
+)
+def test_a_system_error_of_nccl_names_the_small_shared_memory(text, helps):
+    """Protects the first run in a container: docker gives 64 MB of /dev/shm, in which NCCL's ranks exchange, and its
+    words name neither. Mutants: no remedy; the remedy for every error of NCCL."""
+    notes = [{"rank": rank, "status": "failed", "reason": f"DistBackendError: {text}"} for rank in (1, 0)]
+    status, reason = first_cause(notes, "", 1, [], num_ranks=2)
+    assert (status, reason.startswith(f"rank 1: DistBackendError: {text}")) == ("failed", True)
+    assert ("--shm-size" in reason) == helps

@@ -13,6 +13,8 @@ import torch
 from support import ROOT, environment
 
 from benchmarks.common.system.errors import UserError
+from scripts.options.study_options import AllreduceOptions
+from scripts.studies.allreduce import measure
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST, AllReducePath, num_wrong_values
 from scripts.studies.allreduce.analysis import bandwidth_rows, fit_links, message_sizes, ratio_to_bare_loop, table
 from scripts.studies.allreduce.chart import allreduce_chart
@@ -113,6 +115,12 @@ def test_a_rank_that_ends_is_named():
     ):
         workers.receive("row")
     assert "rank 0 ended with exit code 1" in str(output.value) and "carrier pigeon" in str(output.value)
+
+
+def test_a_size_that_cannot_be_checked_is_refused_before_a_rank_starts():
+    """Protects `--largest 1000000` from an error of a tensor's shape on rank 0."""
+    with pytest.raises(UserError, match="--largest 1000000 is no multiple of 1024 bytes"):
+        measure.main(AllreduceOptions(largest=1_000_000))
 
 
 @pytest.mark.slow

@@ -45,6 +45,13 @@ def test_the_chart_has_every_rate_with_n_and_starts_at_zero():
     assert "bare loop: 89%; queue: -5.0" in words  # but it is said
 
 
+def test_an_interval_of_two_windows_does_not_squeeze_the_bars():
+    """Protects the bars: two windows have an interval to 3,600,000 images/s. Mutant: the axis takes all of it."""
+    wide = RATES.copy()
+    wide.loc[5, ["low", "high"]] = 22.0, 3.6e6
+    assert loaders_chart(wide, COSTS).axes[1].get_xlim()[1] < 3 * 9000.0
+
+
 def test_it_is_drawn_again_from_its_files(tmp_path):
     with pytest.raises(UserError, match=r"run \./bench study loaders first"):
         main(LoadersChartOptions(tmp_path))

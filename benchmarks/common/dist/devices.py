@@ -50,10 +50,10 @@ def start_rank(
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
     if use_cuda and info.local_rank >= num_gpus:
-        raise UserError(
-            f"rank {info.rank} wants GPU {info.local_rank}, but {num_gpus} can be seen; "
-            f"lower {option_as_typed('NPROC')} (or tasks per node), or free CUDA_VISIBLE_DEVICES"
-        )
+        remedy = f"lower {option_as_typed('NPROC')} (or tasks per node), or free CUDA_VISIBLE_DEVICES"
+        if info.launcher == "srun" and num_gpus == 1:
+            remedy = "Slurm may bind one GPU to each task: use srun --gpu-bind=none, or set SLURM_GPU_BIND=none"
+        raise UserError(f"rank {info.rank} wants GPU {info.local_rank}, but {num_gpus} can be seen; {remedy}")
     device = torch.device("cuda", info.local_rank) if use_cuda else torch.device("cpu")
     capability = None
     if use_cuda:

@@ -57,6 +57,8 @@ def main(options: AllreduceOptions) -> int:
     num_ranks = machine.num_ranks()
     if options.rounds < 2 or options.largest < SMALLEST_BYTES:
         raise UserError("an interval needs --rounds 2 or more, and a size --largest 1024 or more")
+    if options.largest % SMALLEST_BYTES:
+        raise UserError(f"--largest {options.largest} is no multiple of {SMALLEST_BYTES} bytes")
     if num_ranks < 2:
         raise UserError(f"an all-reduce needs two ranks; set {option_as_typed('NPROC', 2)} or more")
     paths = choose_paths(options.only)

@@ -52,7 +52,8 @@ def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
     _draw_costs(panels[-1], costs)
     notes = [
         "Blue: this suite. White: bare loops, with crops drawn beforehand and no batches. Hatched: "
-        "other projects. Bars: images over seconds of all windows; lines: 95 % intervals over windows; n: windows.",
+        "other projects. Bars: images over seconds of all windows; lines: 95 % intervals over windows, cut where they "
+        "leave the chart; n: windows.",
         f"CPU time: medians of {costs.n.min()} rounds; 95 % intervals of each cause are in costs.csv.",
     ]
     footnote(figure, notes)
@@ -60,13 +61,15 @@ def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
 
 
 def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
+    # an interval that is wide for want of windows must not squeeze the bars
+    end_of_axis = min(rates[["images_per_s", "high"]].max().max(), 1.6 * rates.images_per_s.max())
     for place, row in enumerate(rates.to_dict("records")):
         color, hatch = BAR_STYLES.get(row["loader"].split()[0].strip(","), BAR_STYLES[""])
         axes.barh(place, row["images_per_s"], height=0.72, color=color, hatch=hatch, edgecolor="black", linewidth=0.8)
         end = row["images_per_s"]
         if pandas.notna(row["low"]):
             axes.plot([row["low"], row["high"]], [place, place], color="black", linewidth=1.5, marker="|", markersize=6)
-            end = max(end, row["high"])
+            end = max(end, min(row["high"], end_of_axis))
         times = f", {row['times_plain']:.2f}x" if pandas.notna(row["times_plain"]) else ""
         of_bare = f", {row['times_bare']:.2f} of its bare loop" if pandas.notna(row["times_bare"]) else ""
         text = f"{format_number(row['images_per_s'])}{times}{of_bare}  (n = {row['n']})"
@@ -81,7 +84,7 @@ def _draw_rates(axes: Axes, rates: pandas.DataFrame) -> None:
         )
     axes.set_yticks(range(len(rates)), rates.loader, fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.3 * rates[["images_per_s", "high"]].max().max())
+    axes.set_xlim(0, 1.3 * end_of_axis)
     axes.set_xlabel("images/s   (x: times torchvision's plain pipeline with Pillow)", fontsize=7)
 
 
@@ -112,7 +115,7 @@ def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
         axes.annotate(text, (ends[name], place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7)
     axes.set_yticks(range(len(names)), [f"ours, {name}" for name in names], fontsize=7)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * max(ends.values()))
+    axes.set_xlim(0, 1.5 * max(ends.values()))
     axes.set_xlabel("CPU microseconds an image, by cause", fontsize=7)
     axes.legend(ncols=len(causes), fontsize=6.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
 
