@@ -74,8 +74,8 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
 
 
 def test_a_report_sends_nobody_to_a_commit_of_a_fork(hostile, tmp_path, monkeypatch):
-    """Protects whoever has fetched somebody's fork and pastes the lines of a report: they checked the fork's code out and
-    ran it. A commit that is not here is left to git, which refuses it. Mutant: every hash."""
+    """Protects whoever has fetched somebody's fork and pastes the lines of a report: they checked the fork's code out
+    and ran it. A commit that is not here is left to git, which refuses it. Mutant: every hash."""
     repository = tmp_path / "repository"
 
     def git(*words):
