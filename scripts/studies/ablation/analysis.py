@@ -104,7 +104,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     timed = {name: group.sample for name, group in groups.items() if group.run_windows}
     ratios = ratios_to_baseline(BASELINE_OPTION, timed)
     names = [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]
-    unread = {option.name for option in OPTIONS if any(strategy not in READERS.get(key, [strategy]) for key in option.on)}
+    unread = {each.name for each in OPTIONS if any(strategy not in READERS.get(key, [strategy]) for key in each.on)}
     not_run = "not run: here it comes to what the baseline has"
     whys = {name: f"{strategy} has no such option" if name in unread else not_run for name in names}
     return [_result(name, groups.get(name), ratios.get(name), whys[name]) for name in names]
