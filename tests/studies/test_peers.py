@@ -48,7 +48,7 @@ def test_a_peer_is_done_when_its_ratio_is_known_or_its_time_is_over():
     """Protects 30 minutes of machine time, and the claim of 3 %: not known after a few pairs that happen to agree."""
     peer, options = Peer("other", "another"), PeersOptions()
     assert not is_precise("other", SUITE, launches(1, 6, 0.0001), 0.03)
-    assert is_done(peer, launches(1, 9, 0.005), options)
+    assert is_done(peer, launches(1, 12, 0.005), options)  # intervals are looked at from ten rounds on
     assert not is_done(peer, launches(1, 9, 0.2), options)
     assert is_done(peer, launches(1, 31, 0.2), options)  # 31 pairs of a minute
     assert not is_done(peer, [], options)
