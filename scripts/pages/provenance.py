@@ -13,6 +13,7 @@ from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.options_as_typed import VARIABLES
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
+from scripts.runner import source_version
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
 from scripts.sets.pasteable_variables import pasteable_variables
@@ -48,10 +49,13 @@ def reproduction_commands(results: ResultSet) -> list[str]:
 
 
 def _checkout(commit: str) -> str:
-    """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch."""
-    return (
-        f"git checkout {shell_word(commit)}" if COMMIT.fullmatch(commit) else "# its commit is left out: it is no hash"
-    )
+    """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. A hash of
+    a fork that was fetched is said, for whoever pastes the lines would run the fork's code."""
+    if not COMMIT.fullmatch(commit):
+        return "# its commit is left out: it is no hash"
+    if source_version.is_elsewhere(commit):
+        return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
+    return f"git checkout {shell_word(commit)}"
 
 
 def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:

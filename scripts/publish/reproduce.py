@@ -34,7 +34,7 @@ from benchmarks.common.system.programs import run_program
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
-from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule
+from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
 from scripts.sets.result_set import ResultSet, load_set
@@ -112,7 +112,9 @@ def commit_of_set(manifest: dict, published: Path) -> str:
             f"commit {printable(manifest['commit'])} of {published} is not in this repository, or this is no git "
             "checkout; a clone that is not shallow has it: git fetch --unshallow"
         )
-    if not worktrees.is_in_history(commit):  # such as one of a fork that was only fetched: nobody has chosen to run it
+    if not source_version.is_in_history(
+        commit
+    ):  # such as one of a fork that was only fetched: nobody has chosen to run it
         raise UserError(
             f"commit {commit[:12]} of {published} is not in the history of this checkout, and a set may not choose "
             "other code; check out a branch that has it, if you trust that one, or: git fetch --unshallow"

@@ -210,11 +210,12 @@ def lock_result_set(results: Path) -> Iterator[None]:
 def describe_holder(results: Path) -> str:
     """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
-        pid, host = read_regular_file(results / ".holder", HOLDER_BYTES).decode().split()
+        number, host = read_regular_file(results / ".holder", HOLDER_BYTES).decode().split()
+        pid = int(number)
     except (OSError, ValueError):
         return "by another process"
     elsewhere = host != socket.gethostname()
-    if not elsewhere and not Path(f"/proc/{int(pid)}").exists():
+    if not elsewhere and not Path(f"/proc/{pid}").exists():
         return f"by the last run of process {pid}, which was killed (try again in a minute)"
     return f"by process {pid}{f' on {host}' if elsewhere else ''}"
 

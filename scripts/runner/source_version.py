@@ -37,6 +37,17 @@ def local_changes() -> str:
     return digest.hexdigest()[:NUM_HASH_DIGITS]
 
 
+def is_in_history(commit: str) -> bool:
+    """Whether the commit that is checked out has it, a hash, among its ancestors, or is it."""
+    return git("merge-base", "--is-ancestor", commit, "HEAD") is not None
+
+
+def is_elsewhere(commit: str) -> bool:
+    """Whether this clone has it, a hash, and not in the history of what is checked out: on another branch, or in a fork
+    that was fetched."""
+    return git("cat-file", "-e", f"{commit}^{{commit}}") is not None and not is_in_history(commit)
+
+
 def git(*arguments: str) -> bytes | None:
     """What git prints about this checkout; None where git fails or is missing, and where this is no checkout.
 

@@ -20,7 +20,14 @@ from support import ROOT
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store import results as tables
 from benchmarks.common.store.columns import COLUMNS, TABLES, TEXT_COLUMNS
-from benchmarks.common.store.results import add_settings, append_rows, format_cell, read_table, unguard_cell
+from benchmarks.common.store.results import (
+    add_settings,
+    append_rows,
+    format_cell,
+    read_table,
+    unguard_cell,
+    without_controls,
+)
 from benchmarks.common.system import files
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked
@@ -88,12 +95,13 @@ def test_text_that_a_spreadsheet_would_run_is_neutralised(tmp_path, text):
 
 @given(st.text())
 def test_the_spreadsheet_guard_has_an_inverse(text):
-    """Protects flags and reasons that readers use: whatever a cell holds on one line comes back, marks of its own too.
+    """Protects flags and reasons that readers use: whatever a cell holds on one line comes back, marks of its own too,
+    but for control characters, which no reader of a table has ever got.
 
     Seen to fail where only a first = + - @ is looked at: '=1 came back without its mark.
     """
     one_line = " ".join(text.replace("\0", "").encode(errors="backslashreplace").decode().split())
-    assert unguard_cell(format_cell(text)) == one_line
+    assert unguard_cell(format_cell(text)) == without_controls(one_line)
 
 
 def test_cells_are_plain_text_on_one_line():

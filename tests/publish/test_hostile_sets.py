@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -18,6 +19,7 @@ from scripts.pages.provenance import launch_lines, reproduction_commands
 from scripts.publish import gallery
 from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
+from scripts.runner import source_version
 from scripts.sets import compare
 from scripts.sets.result_set import load_set
 
@@ -69,6 +71,30 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     (hostile / "logs/x/run.log").unlink()
     (hostile / "logs/x/run.log").symlink_to("/etc/passwd")
     assert launch_lines(results) == [], "a log is not read through a link"
+
+
+def test_a_report_sends_nobody_to_a_commit_of_a_fork(hostile, tmp_path, monkeypatch):
+    """Protects whoever has fetched somebody's fork and pastes the lines of a report: they checked the fork's code out
+    and ran it. A commit that is not here is left to git, which refuses it. Mutant: every hash."""
+    repository = tmp_path / "repository"
+
+    def git(*words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        command = ["git", *identity, "-C", repository, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    repository.mkdir()
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "ours")
+    ours = git("rev-parse", "HEAD")
+    fetched = git("commit-tree", "-m", "of a fork", "-p", "HEAD", "HEAD^{tree}")
+    monkeypatch.setattr(source_version, "ROOT", repository)
+    shown = {}
+    for commit in (ours, fetched, "0123456789ab"):
+        edit(hostile / "runs.csv", commit=commit)
+        shown[commit] = reproduction_commands(load_set(hostile))[0]
+    assert shown[ours] == f"git checkout {ours}" and shown["0123456789ab"] == "git checkout 0123456789ab"
+    assert shown[fetched].startswith(f"# its commit {fetched} is not in the history of this checkout")
 
 
 @pytest.mark.parametrize(

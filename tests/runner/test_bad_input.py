@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from support import environment, run_strategy
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code
-from scripts.runner import bench
+from scripts.runner import bench, schedule
 
 
 def without_val(data):
@@ -205,3 +206,11 @@ def test_a_message_does_not_steer_the_terminal(capsys):
 
     assert exit_code(main) == 2
     assert capsys.readouterr().err == "error: no strategy ddp?]52;c;cm0=??[2J\nchoose one of single\n"
+
+
+@pytest.mark.parametrize("content", ["x {host}", "", "1", "\x1b[2J {host}"])
+def test_a_holder_that_no_suite_wrote_is_another_process(tmp_path, content):
+    """Protects the message that a set is in use: text in the place of a number was all that it said. Mutant: the number
+    read outside of the try."""
+    (tmp_path / ".holder").write_text(content.format(host=socket.gethostname()))
+    assert schedule.describe_holder(tmp_path) == "by another process"

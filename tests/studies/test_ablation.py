@@ -154,6 +154,7 @@ def test_the_study_of_one_process_has_its_table(planned, tmp_path):
     write_set(planned, tmp_path / "one", seed=1, NPROC="1", STRATEGY="single")
     options = {option.name: option for option in option_results(load_set(tmp_path / "one"), "single")}
     assert options["bf16"].ratio.verdict == "faster" and options["channels_last"].ratio is not None
+    assert options["static_graph"].why_not == "single has no such option"
     assert studied_strategies(load_set(tmp_path / "one")) == ["single"]
 
 

@@ -37,11 +37,6 @@ def find_commit(rev: str) -> str:
     return git("rev-parse", "--verify", "--quiet", "--end-of-options", rev + "^{commit}").strip()
 
 
-def is_in_history(commit: str) -> bool:
-    """Whether the commit that is checked out has it among its ancestors, or is it."""
-    return bool(git("merge-base", "--is-ancestor", commit, "HEAD", quiet=True))
-
-
 def why_not_startable(commit: str, strategy: str) -> str:
     """Why this checkout cannot start the commit's launcher of a strategy; '' where it can."""
     files = (

@@ -11,6 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.common.config.settings import READERS
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
@@ -103,7 +104,10 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     timed = {name: group.sample for name, group in groups.items() if group.run_windows}
     ratios = ratios_to_baseline(BASELINE_OPTION, timed)
     names = [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]
-    return [_result(name, groups.get(name), ratios.get(name)) for name in names]
+    unread = {each.name for each in OPTIONS if any(strategy not in READERS.get(key, [strategy]) for key in each.on)}
+    not_run = "not run: here it comes to what the baseline has"
+    whys = {name: f"{strategy} has no such option" if name in unread else not_run for name in names}
+    return [_result(name, groups.get(name), ratios.get(name), whys[name]) for name in names]
 
 
 def studied_strategies(results: ResultSet) -> list[str]:
@@ -112,11 +116,12 @@ def studied_strategies(results: ResultSet) -> list[str]:
     return [*dict.fromkeys(group.strategy for group in timed)]
 
 
-def _result(name: str, group: RunGroup | None, ratio: RatioEstimate | None) -> OptionResult:
+def _result(name: str, group: RunGroup | None, ratio: RatioEstimate | None, not_run: str) -> OptionResult:
+    """not_run: why there is no row of it, not even a skipped one."""
     if group is not None and group.run_windows:
         return OptionResult(name, group, ratio)
     reasons = [] if group is None else [text for text in dict.fromkeys(group.rows.reason) if text]
-    why_not = "; ".join(reasons) or "not run: here it comes to what the baseline has"
+    why_not = "; ".join(reasons) or not_run
     return OptionResult(name, None, None, why_not.removeprefix("skipped: "))
 
 
