@@ -104,8 +104,8 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
     if why_not := run.variables.get("SKIP"):  # of run_plan.skip_what_does_not_fit
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
     if (need := scratch_bytes(run)) > (free := shutil.disk_usage(scratch.parent).free):
-        why = f"its checkpoints need {need / 1e9:.1f} GB on the disk of {folder}, and {free / 1e9:.1f} are free; free some"
-        return row | {"verdict": "not proved", "reason": why}
+        why = f"its checkpoints need {need / 1e9:.1f} GB on the disk of {folder}, and {free / 1e9:.1f} are free"
+        return row | {"verdict": "not proved", "reason": f"{why}; free some"}
     import torch  # which nobody needs where nothing is left to prove
 
     from scripts.proof import trained_states
@@ -147,8 +147,8 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
 
 
 def scratch_bytes(run: run_plan.Run) -> float:
-    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each. local_sgd's hold what each rank has
-    by itself, too: on 8 ranks 1.8 GB each."""
+    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each. local_sgd's hold what each rank
+    has by itself, too: on 8 ranks 1.8 GB each."""
     import torch
     import torchvision
 
