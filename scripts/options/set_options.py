@@ -26,7 +26,7 @@ class ReportOptions:
     results: Path = Path("results/latest")
     """The result set."""
     measure: bool = False
-    """Measure first what the set lacks; some minutes."""
+    """Measure first what the set lacks; minutes, with ImageNet hours."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +111,6 @@ class ReportCommand:
     strategy: str = "ddp"
     """The strategy whose scaling is measured, where the set lacks it."""
     measure: bool = True
-    """Measure first what the set lacks; some minutes. --no-measure: draw what is there."""
+    """Measure first what the set lacks; minutes, with ImageNet hours. --no-measure: draw what is there."""
     data: Path | None = None
     """Folder with the images of the set; default: the folder that the set names."""

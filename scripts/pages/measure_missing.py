@@ -46,7 +46,8 @@ def measure(results: Path) -> int:
         print(describe_unmeasured(results, parts, why), flush=True)
         return 0
     if parts:
-        print(f"measuring what the report still lacks; some minutes, or {option_as_typed('MEASURE', 'no')}", flush=True)
+        how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
+        print(f"measuring what the report still lacks; {how_long}", flush=True)
     failed = 0
     with forward_signals() as children:
         for part in parts:

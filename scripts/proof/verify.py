@@ -37,11 +37,13 @@ from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.stats.formatting import printable
+from scripts.strategies.memory_check import layout_function
 
 if TYPE_CHECKING:
     from scripts.proof.reference import Training
 
 EVALUATED = ("images", "loss", "acc1", "acc5")
+NUM_CHECKPOINTS = 4  # of a run and of the one that resumes it, the last and the one before
 
 
 COLUMN_NOTE = (
@@ -70,7 +72,7 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     with schedule.lock_result_set(folder):
         for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
-            with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:  # 90 MB a strategy
+            with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
@@ -101,6 +103,9 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
     row["asked"] = json_cell(run.requested)
     if why_not := run.variables.get("SKIP"):  # of run_plan.skip_what_does_not_fit
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
+    if (need := scratch_bytes(run)) > (free := shutil.disk_usage(scratch.parent).free):
+        why = f"its checkpoints need {need / 1e9:.1f} GB on the disk of {folder}, and {free / 1e9:.1f} are free"
+        return row | {"verdict": "not proved", "reason": f"{why}; free some"}
     import torch  # which nobody needs where nothing is left to prove
 
     from scripts.proof import trained_states
@@ -129,7 +134,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
             training,
             trained_states.saved_states(scratch, training),
             evaluation_of(finished_run),
-            resolved["world_size"],
+            num_evaluated_parts(run.strategy, training, resolved),
         )
         if found["verdict"] == "ok":
             found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, run_number)
@@ -139,6 +144,26 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
     finally:
         torch.cuda.empty_cache()  # else the next run finds that much less
     return row | found
+
+
+def scratch_bytes(run: run_plan.Run) -> float:
+    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each. local_sgd's hold what each rank
+    has by itself, too: on 8 ranks 1.8 GB each."""
+    import torch
+    import torchvision
+
+    with torch.device("meta"):  # sizes alone
+        net = torchvision.models.get_model(run.config.arch)
+    num_values = sum(tensor.numel() for tensor in (*net.parameters(), *net.parameters(), *net.buffers()))
+    copies = 1 + (run.requested["ranks"] if run.strategy == "local_sgd" else 0)
+    num_kept = run.config.epochs * run.config.steps if run.config.checkpoint_keep else 0
+    return 4.0 * num_values * copies * (NUM_CHECKPOINTS + num_kept)
+
+
+def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str, Any]) -> int:
+    """Parts in which a run evaluated a batch: one on each of its ranks, which may have several devices."""
+    layout = layout_function(strategy)(training.config, resolved["world_size"])
+    return resolved["world_size"] if layout.whole_model_on_each else training.layout.num_shards
 
 
 def prove_resumed(
@@ -162,9 +187,8 @@ def prove_resumed(
         whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
         if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
             return {}  # it is the run that was compared
-        problem = compare_with_reference(
-            training, [before, last], evaluation_of(finished_run), finished_run.settings()["met"]["world_size"]
-        )
+        num_parts = num_evaluated_parts(run.strategy, training, finished_run.settings()["met"])
+        problem = compare_with_reference(training, [before, last], evaluation_of(finished_run), num_parts)
     if problem["verdict"] == "ok":
         return {}
     return problem | {"reason": f"resumed after step {before.step}: {problem['reason']}"}

@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.data.loaders import GlobalBatchSampler, Shard
+from benchmarks.common.config.config import Config
+from benchmarks.common.data.loaders import GlobalBatchSampler, Shard, Sharding, build_loaders
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
@@ -252,3 +254,17 @@ def test_a_batch_keeps_its_pixels_while_it_is_in_use(tiny_data):
                 assert torch.equal(before, pictures[-2]), workers
             before = images
         assert len(pictures) == 20
+
+
+@pytest.mark.parametrize("loader", ["synthetic", "folder"])
+def test_targets_to_receive_into_are_on_the_device(tiny_data, loader):
+    """Protects the timed windows of a pipeline: its ranks without images copied such targets from pageable memory in
+    every step, for which the host may wait. Mutant: targets on the host."""
+    config = Config(data=str(tiny_data), loader=loader, global_batch=8, image_size=32, workers=0, steps=2)
+    context = RankContext(torch.device("meta"), rank=1, world_size=2)  # a device that is not the host
+    sharding = Sharding(Shard(num_devices=2), Shard(1, 2), reads_train_images=False)
+    batches = list(build_loaders(config, context, sharding).train.host_batches)
+    assert len(batches) == 2
+    for batch in batches:
+        assert {batch.images.device.type, batch.target.device.type} == {"meta"}
+        assert batch.target.shape == (8,) and batch.target.dtype == torch.int64

@@ -45,7 +45,7 @@ from scripts.proof.reference import (
 )
 from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
-from scripts.proof.verify import ProofOptions, main, prove
+from scripts.proof.verify import NUM_CHECKPOINTS, ProofOptions, main, num_evaluated_parts, prove, scratch_bytes
 from scripts.runner import run_plan
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
@@ -364,6 +364,41 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
     (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: needs 0.")
     assert "NOT PROVED: would not fit: needs" in capsys.readouterr().out
+
+
+def test_a_disk_without_space_is_said_before_the_run_starts(tiny_data, tiny_config, tmp_path, monkeypatch):
+    """Protects a proof of local_sgd on 8 ranks: each of its checkpoints holds every rank's weights and momentum, for
+    ResNet-50 1.8 GB. Mutants: no look at the disk; what ranks hold by themselves left out."""
+    set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=8)
+    monkeypatch.setattr("scripts.proof.verify.start", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr("scripts.proof.verify.shutil.disk_usage", lambda folder: SimpleNamespace(free=1e6))
+    needed = {}
+    for name in ("ddp", "local_sgd"):
+        (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies=name), 4)
+        run = dataclasses.replace(run, config=dataclasses.replace(run.config, arch="resnet50", checkpoint_keep=False))
+        row = prove(run, tmp_path / "a set", tmp_path, "1/1")
+        assert row["verdict"] == "not proved" and "GB on the disk" in row["reason"] and "are free" in row["reason"]
+        needed[name] = scratch_bytes(run) / NUM_CHECKPOINTS
+    assert 0.2e9 < needed["ddp"] < 0.21e9 and 1.7e9 < needed["local_sgd"] < 1.9e9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world_size", "num_shards", "num_parts"),
+    [
+        ("ddp", 3, 3, 3),
+        ("hybrid_parallel", 8, 4, 4),
+        ("hybrid_parallel", 2, 1, 1),
+        ("pipeline_parallel", 4, 1, 4),
+        ("model_parallel", 2, 1, 1),
+    ],
+)
+def test_a_batch_is_evaluated_in_as_many_parts_as_ranks_did(strategy, world_size, num_shards, num_parts):
+    """Protects the evaluation's tolerance: of two GPUs of one rank, each was taken to have evaluated a part of its own.
+    Mutants: world_size, which counts devices; the shards of training, of which a pipeline has one."""
+    config = Config(arch="resnet18", global_batch=24)
+    layout = Layout(num_shards, world_size // num_shards)
+    training = SimpleNamespace(config=config, layout=layout)
+    assert num_evaluated_parts(strategy, training, {"world_size": world_size}) == num_parts
 
 
 def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):

@@ -280,7 +280,7 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
     if sharding.reads_train_images:
         train_host = HostLoader(for_train, context, train_set, train_batches)
     else:
-        train_host = _unread_batches(train_batches)
+        train_host = _unread_batches(train_batches, context.device)
     train = Loader(train_host, train_batches, config, context.device, train_set.classes)
     val_host = HostLoader(for_val, context, val_set, val_batches)
     val = Loader(val_host, val_batches, config, context.device, train_set.classes)
@@ -300,10 +300,10 @@ def _samplers(
     return train, val
 
 
-def _unread_batches(batches: GlobalBatchSampler) -> list[Batch]:
-    """Batches without images, with targets to receive into."""
-    target = torch.zeros(batches.global_batch // batches.num_shards, dtype=torch.int64)
-    return [Batch(torch.empty(0), target)] * batches.num_steps
+def _unread_batches(batches: GlobalBatchSampler, device: torch.device) -> list[Batch]:
+    """Batches without images, with targets on the device to receive into: the same ones for each step."""
+    target = torch.zeros(batches.global_batch // batches.num_shards, dtype=torch.int64, device=device)
+    return [Batch(torch.empty(0, device=device), target)] * batches.num_steps
 
 
 def _synthetic_loaders(config: Config, context: RankContext, sharding: Sharding) -> Loaders:
@@ -314,7 +314,7 @@ def _synthetic_loaders(config: Config, context: RankContext, sharding: Sharding)
     if sharding.reads_train_images:
         train_host = SyntheticBatches(config, train_batches, context.device)
     else:
-        train_host = _unread_batches(train_batches)
+        train_host = _unread_batches(train_batches, context.device)
     train = Loader(train_host, train_batches, config, context.device, classes)
     return Loaders(train, Loader([], val_batches, config, context.device, classes))
 
