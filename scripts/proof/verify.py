@@ -147,15 +147,16 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
 
 
 def scratch_bytes(run: run_plan.Run) -> float:
-    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each. local_sgd's hold what each rank
-    has by itself, too: on 8 ranks 1.8 GB each."""
+    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each. Where ranks average their weights
+    only now and then, checkpoints hold what each rank has by itself, too: on 8 ranks 1.8 GB each."""
     import torch
     import torchvision
 
     with torch.device("meta"):  # sizes alone
         net = torchvision.models.get_model(run.config.arch)
     num_values = sum(tensor.numel() for tensor in (*net.parameters(), *net.parameters(), *net.buffers()))
-    copies = 1 + (run.requested["ranks"] if run.strategy == "local_sgd" else 0)
+    num_ranks = run.requested["ranks"]
+    copies = 1 + (num_ranks if layout_function(run.strategy)(run.config, num_ranks).period else 0)
     num_kept = run.config.epochs * run.config.steps if run.config.checkpoint_keep else 0
     return 4.0 * num_values * copies * (NUM_CHECKPOINTS + num_kept)
 
