@@ -112,9 +112,8 @@ def commit_of_set(manifest: dict, published: Path) -> str:
             f"commit {printable(manifest['commit'])} of {published} is not in this repository, or this is no git "
             "checkout; a clone that is not shallow has it: git fetch --unshallow"
         )
-    if not source_version.is_in_history(
-        commit
-    ):  # such as one of a fork that was only fetched: nobody has chosen to run it
+    # Such as one of a fork that was only fetched: nobody has chosen to run it.
+    if not source_version.is_in_history(commit):
         raise UserError(
             f"commit {commit[:12]} of {published} is not in the history of this checkout, and a set may not choose "
             "other code; check out a branch that has it, if you trust that one, or: git fetch --unshallow"
