@@ -250,7 +250,7 @@ def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) ->
 
 def option_words(options: ProfileOptions) -> list[str]:
     """The words of a command line that `run_command_line` reads as these options; its folder may be another."""
-    words = []
+    words: list[str] = []
     for field in dataclasses.fields(ProfileOptions):
         value = getattr(options, field.name)
         if value is not None:
