@@ -85,7 +85,8 @@ set_container_command() {
   done
   for folder in "${folders[@]}"; do # a set's configuration can name the data; a:/usr would be mounted over the image's /usr
     if [[ $folder == *[:,]* ]]; then
-      echo "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename $folder" >&2
+      # %q: a configuration's author may have put escape codes of the terminal into the path of the data
+      printf "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename %q\n" "$folder" >&2
       exit 2
     fi
   done

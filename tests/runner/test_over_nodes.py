@@ -174,3 +174,12 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
         assert done.returncode == 0, done.stderr
     else:
         assert done.returncode == 2 and "may have a colon or a comma" in done.stderr
+
+
+def test_a_refused_folder_does_not_steer_the_terminal(bin_path):
+    """Protects the terminal from the path of the data in somebody else's configuration. Mutant: echo."""
+    put(bin_path, apptainer="", srun="")
+    user_variables = {"CONTAINER": "x.sif", "PATH": f"{bin_path}:{os.environ['PATH']}", "DATA": "/x\x1b]0;a\x07:y"}
+    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True)
+    assert done.returncode == 2 and "\\E]0;a" in done.stderr and "\x1b" not in done.stderr and "\x07" not in done.stderr
