@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular_file, replace_atomically
 
@@ -29,7 +30,8 @@ SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
 MAX_TABLE_BYTES = 2**32  # of a table that is read
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# The last four are full-width, which some spreadsheets take for the first four.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 LARGEST_NUMBER = 1e18
 LONGEST_WORD = 10_000  # characters of a setting
 SETTINGS_COLUMNS = ("asked", "met")
@@ -158,6 +160,36 @@ def unguard_cell(text: str) -> str:
     return text[1:] if text.startswith("'") and _is_formula(text) else text
 
 
+def without_formulas(text: str) -> str:
+    """A table with format_cell's mark before each cell that a spreadsheet would run, for a table that somebody else
+    wrote. Numbers stay as they are. So do lines without such a cell. A line that ends within a quoted cell is left out:
+    read_table skips it, and a spreadsheet would go on with the next line."""
+    return "\n".join(guarded for line in text.split("\n") if (guarded := _guarded_line(line)) is not None)
+
+
+def _guarded_line(line: str) -> str | None:
+    cells = _cells(line)
+    if not cells:
+        return None if line else line
+    guarded = [
+        cell if cell.startswith("'") or _is_number_text(cell) or not _is_formula(cell) else f"'{cell}" for cell in cells
+    ]
+    if guarded == cells:
+        return line
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(guarded)
+    return out.getvalue()
+
+
+def _is_number_text(text: str) -> bool:
+    """Whether the text of a cell is a number, such as -1.5."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def without_controls(text: str) -> str:
     """The text with a ? for each control character, by which another person's set could control the terminal."""
     return CONTROLS.sub("?", text)
@@ -190,8 +222,8 @@ def lock_tables(folder: Path) -> Iterator[None]:
             yield
     except TimeoutError as error:
         raise UserError(
-            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process (fuser {lock} names it), "
-            "and run this again; earlier rows are kept"
+            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process (fuser {shell_word(lock)} "
+            "names it), and run this again; earlier rows are kept"
         ) from None
     except OSError as error:
         raise UserError(f"cannot write results in {folder}: {error.strerror}; earlier rows are kept") from None
