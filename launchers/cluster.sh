@@ -54,6 +54,9 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
 set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP; its name is how what outlives a run is found
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
     --job-name "$RUN_ID" "${CONTAINED[@]}")
+  # Slurm starts a task in /tmp where the node cannot enter this folder, and `python -m` would run what anybody has put there.
+  # shellcheck disable=SC2016 # the task's own words
+  [ "${#CONTAINED[@]}" -gt 0 ] || STEP+=(bash -c 'cd -- "$0" && exec "$@"' "$PWD")
 }
 
 hosts_of_job() { # fills HOST_NAMES, the first node first
