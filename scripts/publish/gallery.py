@@ -22,7 +22,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.results import MAX_TABLE_BYTES, without_formulas, write_text_atomically
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
@@ -42,6 +42,7 @@ from scripts.sets.set_text import describe_failures, describe_images, describe_s
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
+LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
@@ -138,7 +139,8 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
 
 
 def changed_files(path: Path) -> list[str]:
-    """A line for each file of a published set that is missing, not what was published, or a page that runs something.
+    """A line for each file of a published set that is missing, not what was published, a page that runs something, or a
+    table that a spreadsheet would run.
 
     Raises UserError for a manifest that cannot be read, and for a link, which would lead out of the set.
     """
@@ -147,6 +149,10 @@ def changed_files(path: Path) -> list[str]:
     lines = [f"{name} is missing; git checkout -- {shell_word(path)}" for name in needed if not (path / name).is_file()]
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
+    for name in LINKED_TABLES if not lines else ():
+        text = read_regular_file(path / name, MAX_TABLE_BYTES).decode(errors="replace")
+        if without_formulas(text) != text:
+            lines.append(f"{name} has a cell that a spreadsheet would run, which ./bench publish would have marked")
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))

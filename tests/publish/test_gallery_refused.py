@@ -319,12 +319,21 @@ def test_a_price_that_make_would_ignore_is_refused(as_variable):
 def test_no_name_of_a_strategy_brings_options_into_a_command_of_the_gallery(own):
     """Protects whoever pastes a line of the gallery: a set's strategy may have an option for a name, such as the folder
     that the new runs are written to. Mutant: the name as it stands."""
-    theirs = lambda frame: frame.assign(strategy=frame.strategy.replace("ddp", "--results=/home/victim"))  # noqa: E731
+    theirs = lambda frame: frame.assign(strategy=frame.strategy.replace("ddp", "'--results=/home/victim"))  # noqa: E731
     change(own / NAMES[0], "runs", theirs)
     publish_again(own / NAMES[0])
     commands = re.findall(r"<code[^>]*>(.*?)</code>", make(own))
     assert len(commands) == 4 and not [line for line in commands if "victim" in line]
     assert [line for line in commands if line.startswith("# the command of a strategy is left out")]
+
+
+@pytest.mark.parametrize("table", gallery.LINKED_TABLES)
+def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys, table):
+    """Protects whoever opens a table that the page links to. Mutant: no look."""
+    change(own / NAMES[0], table.removesuffix(".csv"), lambda frame: frame.assign(reason="=HYPERLINK(0)"))
+    publish_again(own / NAMES[0])
+    assert len(cells(make(own, expected=1))) == 2
+    assert f"{table} has a cell that a spreadsheet would run" in capsys.readouterr().err
 
 
 def test_no_control_character_is_in_the_page(own):
