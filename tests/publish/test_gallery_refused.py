@@ -338,10 +338,11 @@ def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys
 
 def test_no_control_character_is_in_the_page(own):
     """Protects whoever prints the page on a terminal, and browsers that take escape codes for an encoding: a folder's
-    name and published.json have them. Mutant: the page as it stands."""
+    name and published.json have them. And the other sets from text that has no bytes. Mutant: the page as it stands."""
     lose("runs.csv")(own / NAMES[0])
     (own / NAMES[0]).rename(own / "a\x1b(Bset")
-    (own / NAMES[2] / gallery.MARK).write_text(json.dumps({"rule": RULE, "at": "2026\x1b[2J\x9b2J"}))
+    (own / NAMES[2] / gallery.MARK).write_text(json.dumps({"rule": RULE, "at": "2026\x1b[2J\x9b2J\ud800"}))
     publish_again(own / NAMES[2])
     html = make(own, expected=1)
-    assert "a?(Bset" in html and "2026?[2J" in html and not re.search(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]", html)
+    assert "a?(Bset" in html and "2026?[2J?2J?" in html
+    assert not re.search(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]", html)

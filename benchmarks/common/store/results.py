@@ -42,6 +42,8 @@ COUNTED = (
 )
 LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# JSON may hold them. surrogateescape has no bytes for them.
+UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
 
 def append_rows(
@@ -201,8 +203,10 @@ def _is_formula(text: str) -> bool:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Make `path` hold `text`. A reader finds the old or the new content, even after a power cut. Raises OSError."""
-    replace_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
+    """Make `path` hold `text`, with ? for what has no bytes. A reader finds the old or the new content, even after a
+    power cut. Raises OSError."""
+    content = UNPAIRED_SURROGATES.sub("?", text).encode("utf-8", "surrogateescape")
+    replace_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: object) -> None:
