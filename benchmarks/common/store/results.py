@@ -286,16 +286,16 @@ def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -
                 raise UserError(f"{path}, line {number}, column {name}: {value:g} is no number that a run has")
     for name in [name for name in SETTINGS_COLUMNS if name in frame]:
         for number, text in zip(numbers, frame[name], strict=True):
-            if what := _strange_setting(text):
+            try:
+                half = json.loads(text or "{}")
+            except (ValueError, RecursionError):  # such a row is left out, and a remark says so
+                continue
+            if what := strange_setting(half):
                 raise UserError(f"{path}, line {number}, column {name}: {without_controls(what)[:200]}")
 
 
-def _strange_setting(text: str) -> str:
+def strange_setting(half: object) -> str:
     """What no run writes into a half of its settings, such as "device is {}"; '' where all is of the right kind."""
-    try:
-        half = json.loads(text or "{}")
-    except (ValueError, RecursionError):  # such a row is left out, and a remark says so
-        return ""
     for name, value in half.items() if isinstance(half, dict) else ():
         if name in LISTS:
             good = isinstance(value, list) and all(_is_number(each) for each in value)
