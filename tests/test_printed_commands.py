@@ -22,7 +22,8 @@ from scripts.studies.ablation.plan import missing
 from scripts.studies.predict.gradient_times import baseline_config
 
 TARGETS = re.search(r"(?m)^CALLS := (.*)$", (ROOT / "Makefile").read_text())[1].split()
-COMMAND = rf"(?:\./bench [a-z]+|\b(?:make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -|fuser |python3 ))"
+STARTS = rf"make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -|fuser |python3 "
+COMMAND = rf"(?:\./bench [a-z]+|\b(?:{STARTS}))"
 CLAUSE = r"[^;,:()]*"
 MAKE = re.compile(r"\bmake (?:-\w+ )*(setup|data|bench|slurm|plot|report|compare|verify|gallery|gpu-check|help)\b")
 """A target that ./bench has, too. It has none of test, lint, fuzz and clean."""
