@@ -159,7 +159,7 @@ def test_a_quoted_path_with_spaces_is_left_out():
 def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     """Protects who opens a published table: some rows may be somebody else's, whose suite marked nothing. Mutants: the
     text as it stands; numbers marked; cells that are marked already marked again."""
-    evil = {"device_name": '=HYPERLINK("//x",1)', "reason": "\uff0b1", "torch": "@x", "governor": "'=1"}
+    evil = {"device_name": '=HYPERLINK("x",1)', "reason": "\uff0b1", "torch": "@x", "governor": "'=1"}
     evil |= {"acc1": "-1.5"}
     change(own, "runs", lambda frame: frame.assign(**evil))
     with open(own / "runs.csv", "a") as file:
@@ -167,7 +167,7 @@ def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     publish_module.copy_set(own, tmp_path / "new", {}, set())
     rows = pandas.read_csv(tmp_path / "new/runs.csv", dtype=str, keep_default_na=False)
     assert {name: set(rows[name]) for name in evil} == {
-        "device_name": {"'=HYPERLINK(\"//x\",1)"}, "reason": {"'\uff0b1"}, "torch": {"'@x"}, "governor": {"'=1"},
+        "device_name": {"'=HYPERLINK(\"x\",1)"}, "reason": {"'\uff0b1"}, "torch": {"'@x"}, "governor": {"'=1"},
         "acc1": {"-1.5"},
     }  # fmt: skip
     assert [*read_table(tmp_path / "new", "runs").device_name] == [*read_table(own, "runs").device_name]
