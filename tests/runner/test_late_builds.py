@@ -120,7 +120,7 @@ def test_those_that_wait_for_a_build_come_last_in_the_first_round_only(make_vari
      ("slurm all", False), ("verify", False), ("setup", False)],
 )  # fmt: skip
 def test_what_runs_no_strategy_waits_for_no_build(monkeypatch, words, may_defer):
-    """Protects whoever compares two sets, or imports images, on a login node: Horovod was compiled first. Mutant: suites
+    """Protects who compares two sets, or imports images, on a login node: Horovod was compiled first. Mutant: suites
     alone are let go on."""
     asked = []
     monkeypatch.setattr(start, "prepare", lambda **options: asked.append(options["may_defer"]))
