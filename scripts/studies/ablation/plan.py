@@ -86,7 +86,7 @@ def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Conf
     case = memory_check.MemoryCase(strategy, baseline, num_ranks, num_nodes)
     images, refused = memory_check.largest_fitting_batch(case, variables.ranks_here)
     if refused:
-        note_once(f"note: {images} images on each GPU instead of {config.batch_per_device}, which do not fit: {refused}")
+        note_once(f"note: {images} images on a GPU instead of {config.batch_per_device}, which do not fit: {refused}")
     return dataclasses.replace(config, batch_per_device=images)
 
 
