@@ -95,8 +95,8 @@ def describe_machine(machine: Machine) -> list[str]:
         newest, oldest = BUILDS[0], BUILDS[-1]
         sm = ".".join(map(str, newest.capability))
         lines.append(
-            f"jobs use the GPUs of their nodes. torch {newest.torch} needs driver {newest.driver} and compute capability "
-            f"{sm} there; for older ones: TORCH={oldest.torch} ./bench setup"
+            f"jobs use the GPUs of their nodes. torch {newest.torch} needs driver {newest.driver} and compute "
+            f"capability {sm} there; for older ones: TORCH={oldest.torch} ./bench setup"
         )
     return lines
 
