@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 from benchmarks.common.system.errors import UserError
 
 PATTERNS = ("nvidia[0-9]*", "dxg", "kfd", "dri/renderD*", "accel/accel*")
-"""Below /dev: NVIDIA's GPUs; those of Windows in WSL; AMD's compute driver; the GPUs of all makers; other accelerators."""
+"""Below /dev: NVIDIA's GPUs; those of Windows in WSL; AMD's compute driver; GPUs of all makers; other accelerators."""
 
 
 def list_devices(folder: Path) -> list[str]:
