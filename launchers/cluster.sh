@@ -24,6 +24,15 @@ is_local() { # both nodes are this host, and share its cores
   [[ $(scontrol show config 2>/dev/null || true) =~ ClusterName\ +=\ slurm-local ]]
 }
 
+require_gpu_count() { # ends with 2 where the job would train on the CPUs of nodes that have GPUs
+  [ -z "${GPUS_PER_NODE:-}" ] && [ "${NUM_GPUS:-0}" = 0 ] || return 0
+  local where=(${PARTITION:+--partition "$PARTITION"}) found
+  found=$(sinfo -h -o %G "${where[@]}" | grep -m 1 '^gpu\|,gpu' || true)
+  [ -n "$found$([ -z "${GPU_TYPE:-}" ] || echo type)" ] || return 0
+  echo "error: the job would have no GPU${found:+, and nodes have $found}; say how many: --gpus-per-node 4, or 0 for the CPU" >&2
+  exit 2
+}
+
 set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
   local where=(${PARTITION:+--partition "$PARTITION"}) cores
   NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(sinfo -h -o %D "${where[@]}" | awk '{ n += $1 } END { print n == 1 ? 1 : 2 }')}}

@@ -49,7 +49,7 @@ def main(venv: Path) -> None:
     words, why = choose_requirements(torch, locked and not index)
     why += f"; builds of {index} where it has them" if index else ""
     print(f"setup: {' '.join(words)}: {why}", flush=True)
-    if not (venv / "bin/python").exists():
+    if not all((venv / "bin" / name).exists() for name in ("python", "pip")):  # a try without python3-venv leaves one
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     started_s = time.monotonic()
     record = venv / RECORD_NAME
