@@ -166,6 +166,12 @@ def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
     return mlperf_log.main(options)
 
 
+def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
+    from scripts.export import export
+
+    return export.main(options)
+
+
 def publish(options: set_options.PublishOptions, flags: Sequence[str]) -> int:
     from scripts.publish import publish
 

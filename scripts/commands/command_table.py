@@ -270,6 +270,13 @@ COMMANDS = [
         "mlperf",
     ),
     Command(
+        "export",
+        "a result set as JSON, OpenMetrics, github-action-benchmark's JSON or JUnit XML",
+        "export results/x --format openmetrics --out set.prom",
+        "set_options.ExportOptions",
+        "export",
+    ),
+    Command(
         "flags",
         "every configuration field and its flag",
         "flags",

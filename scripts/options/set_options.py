@@ -86,6 +86,22 @@ class GalleryOptions:
     """Of one machine: a number, or NAME=NUMBER for each of some sets."""
 
 
+ExportFormat = Literal["json", "openmetrics", "github-action-benchmark", "junit"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Write a result set for a dashboard or for CI."""
+
+    results: tyro.conf.Positional[Path] = Path("results/latest")
+    """The result set."""
+    format: ExportFormat = "json"
+    """json: all values with intervals; openmetrics: for Prometheus; github-action-benchmark: its customBiggerIsBetter;
+    junit: runs and proofs as tests."""
+    out: Path | None = None
+    """The file to write; default: stdout."""
+
+
 @dataclasses.dataclass(frozen=True)
 class MlperfOptions:
     """Write an MLPerf training log of one run of a result set."""
