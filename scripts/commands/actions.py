@@ -160,6 +160,12 @@ def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[s
     return rounds_needed.main(options, found)
 
 
+def decide(options: set_options.DecideOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    from scripts.studies.decide import decide
+
+    return decide.main(options, found)
+
+
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
     from scripts.publish import mlperf_log
 
