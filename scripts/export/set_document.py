@@ -97,20 +97,24 @@ def _settings(group: RunGroup) -> Document | None:
     first = group.ok.iloc[0]
     return {
         "arch": plain(first.arch),
-        "image_size": _number(first.image_size),
-        "global_batch": _number(first.global_batch),
+        "image_size": _count(first.image_size),
+        "global_batch": _count(first.global_batch),
         "precision": plain(compute_precision(group.identity) or first.precision),
         "memory_format": plain(first.memory_format),
         "loader": plain(first.loader),
         "device_name": plain(first.device_name),
-        "num_devices": _number(first.world_size),
-        "num_nodes": _number(first.nodes),
+        "num_devices": _count(first.world_size),
+        "num_nodes": _count(first.nodes),
     }
 
 
 def _number(value: float | None) -> float | None:
     """None for what is no finite number, which JSON cannot hold."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")
+
+
+def _count(value: float) -> int | None:
+    return int(value) if math.isfinite(value) else None
 
 
 def _interval(value: float, low: float | None, high: float | None) -> Document:

@@ -88,7 +88,7 @@ class Choice:
     @functools.cached_property
     def joules_per_image(self) -> Interval | None:
         """Of the devices of a run; None where one told no power."""
-        values = self.group.ok.energy_j_per_image
+        values = self.group.ok["energy_j_per_image"]
         known = values[numpy.isfinite(values)].to_numpy(float)
         return Interval(*mean_interval(known)) if len(known) else None
 
@@ -210,7 +210,7 @@ def shared_choices(machines: dict[str, list[Choice]]) -> list[list[Choice]]:
     for choice in first:
         alike = [[other for other in each if not settings_that_differ(choice, other)] for each in machines.values()]
         if all(alike):
-            row = [max(each, key=lambda other: other.group.ok.iloc[0].world_size) for each in alike]
+            row = [max(each, key=lambda other: float(other.group.ok.iloc[0].world_size)) for each in alike]
             found.setdefault(row[0].label, row)
     return [*found.values()]
 

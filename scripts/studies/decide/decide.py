@@ -143,7 +143,8 @@ def find_answer(options: DecideOptions) -> Answer:
 def describe_answer(answer: Answer) -> str:
     """The two tables, a sentence on equal settings, and notes."""
     day, of_shared = answer.of_all.day, answer.of_shared
-    rows = [(choice, cheapest(row, of_shared).choice) for row in answer.shared for choice in row]
+    lowest = [cheapest(row, of_shared).choice for row in answer.shared]
+    rows = [(choice, low) for row, low in zip(answer.shared, lowest, strict=True) for choice in row]
     best = [(choice, answer.cheap.choice) for choice in best_of_each(answer.machines)]
     lines = [
         f"day-to-day sd: {f'unknown; {TO_DECIDE}' if day is None else f'{100 * day.sd:.1f} %'}",

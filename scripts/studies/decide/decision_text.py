@@ -140,7 +140,8 @@ def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence
         "Cost: the price of a machine's hour, times machines, times hours; in the currency of --price. Hours are of "
         f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up.",
         "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
-        "x lowest cost: simultaneous 95 % intervals, which include the day-to-day spread (scripts/stats/README.md).",
+        "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day "
+        "spread (scripts/stats/README.md).",
         "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
     ]
     if not all(choice.is_measured for choice in choices):
