@@ -34,7 +34,7 @@ def format_interval_of(interval: Interval | RatioEstimate | None) -> str:
 
 def choice_table(rows: Sequence[tuple[Choice, Choice]], family: Family) -> str:
     """A line for each choice; `x lowest cost` is over the second of each pair, on another machine or the same one."""
-    lines = [CHOICE_COLUMNS]
+    lines: list[tuple[str, ...]] = [CHOICE_COLUMNS]
     for choice, lowest in rows:
         first = choice.group.ok.iloc[0]
         over = "1" if choice is lowest else ""
@@ -134,15 +134,19 @@ def equal_settings_sentence(shared: list[list[Choice]], family: Family) -> str:
     return printable(f"At equal settings {'; '.join(parts)}.")
 
 
+TABLE_NOTES = (
+    "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
+    "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day spread "
+    "(scripts/stats/README.md).",
+    "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
+)
+
+
 def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence[str]) -> list[str]:
-    """What the figures are, what their intervals cover, and what is not compared."""
+    """What the figures are, and what is not compared."""
     found = [
         "Cost: the price of a machine's hour, times machines, times hours; in the currency of --price. Hours are of "
-        f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up.",
-        "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
-        "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day "
-        "spread (scripts/stats/README.md).",
-        "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
+        f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up."
     ]
     if not all(choice.is_measured for choice in choices):
         found.append("Hours are computed from images/s where no run trained for a whole epoch of ImageNet.")
