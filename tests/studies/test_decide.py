@@ -337,7 +337,8 @@ def test_one_set_is_no_choice(run, sets):
 
 def test_published_sets(run, tmp_path):
     """Protects who asks with sets that are published: one has no record of its images. The other is compared with a
-    copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much."""
+    copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much.
+    """
     old, new = (PUBLISHED / name for name in ("cpu2-epyc_torch2.15_202611", "cpu2-epyc_torch2.15_202611b"))
     refused = run(old, new, "--price", "1")
     assert refused.code == 2 and "does not say on which images it was measured" in refused.err
