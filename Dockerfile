@@ -15,7 +15,7 @@ RUN apt-get update \
 ARG UID=1000
 RUN useradd --create-home --uid "$UID" bench \
     && install --directory --owner bench --group bench /opt/setup /opt/venv
-USER bench
+USER ${UID}
 WORKDIR /opt/setup
 
 # What set-up needs, so that another change of the checkout installs nothing again.

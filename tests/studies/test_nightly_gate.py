@@ -40,7 +40,14 @@ def gate(tmp_path):
 
 @pytest.mark.parametrize(
     ("code", "ends", "says"),
-    [(0, 0, ""), (1, 1, "::error::"), (2, 2, "::error::"), (3, 0, "::warning::"), (143, 143, "::error::")],
+    [
+        (0, 0, ""),
+        (1, 1, "::error::"),
+        (2, 2, "::error::"),
+        (3, 0, "::warning::"),
+        (4, 4, "::error::"),
+        (143, 143, "::error::"),
+    ],
 )
 def test_the_job_keeps_the_exit_codes_of_ab_apart(gate, code, ends, says):
     """Protects the maintainer who reads a green or a red night: undecided is neither slower nor fine, and what was not
@@ -54,11 +61,11 @@ def test_the_job_keeps_the_exit_codes_of_ab_apart(gate, code, ends, says):
 def test_each_exit_code_has_words_of_its_own(gate, tmp_path):
     """Protects the summary: the words of one code do not stand for another."""
     texts = set()
-    for code in (0, 1, 2, 3, 143):
+    for code in (0, 1, 2, 3, 4, 143):
         texts.add(gate(code)[3].split(", ", 1)[1])
         (tmp_path / "summary").unlink()
         (tmp_path / "outputs").unlink()
-    assert len(texts) == 5
+    assert len(texts) == 6
 
 
 def test_the_job_types_a_command_that_there_is(gate, tmp_path):

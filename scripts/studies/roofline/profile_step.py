@@ -100,7 +100,7 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     name_rank(profile, strategy.context)
     with profile:
         for number in range(options.steps):
-            with torch.profiler.record_function(f"{STEP_NAME}{number}"):
+            with torch.profiler.record_function(f"{STEP_NAME}#{number}"):
                 step(*batch)
         synchronize(device)
     strategy.shut_down()

@@ -20,8 +20,8 @@ from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 
-STEP_NAME = "ProfilerStep#"
-"""What torch.profiler calls a step, before its number."""
+STEP_NAME = "ProfilerStep"
+"""What torch.profiler calls a step, before # and its number."""
 
 
 def trace_path(folder: Path, rank: int) -> Path:
