@@ -43,12 +43,16 @@ def bench(*words, **variables):
 
 
 def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_data):
-    """Protects from code that a variable in the environment would choose. Mutant: run_command keeps the variable."""
+    """Protects from code that a variable in the environment would choose, also with make, whose variables count. Mutant:
+    run_command keeps the variable."""
     words = ("run", "single", "mine", "--plan", "--config", tiny_config, "--data", tiny_data)
     planned = bench(*words, "--strategy-dir", others)
     assert planned.returncode == 0 and "round 3  mine" in planned.stdout, planned.stdout + planned.stderr
     refused = bench(*words, STRATEGY_DIR=others)
     assert refused.returncode == 2 and "no strategy 'mine'" in refused.stderr
+    plan = {"STRATEGIES": "single mine", "PLAN": "yes", "CONFIG": tiny_config, "DATA": tiny_data}
+    by_make = bench("make", "bench-all", STRATEGY_DIR=others, **plan)
+    assert by_make.returncode == 2 and "no strategy 'mine'" in by_make.stderr
     missing = bench(*words, "--strategy-dir", others / "gone")
     assert missing.returncode == 2 and "there is no such folder" in missing.stderr
 
