@@ -43,8 +43,8 @@ def bench(*words, **variables):
 
 
 def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_data):
-    """Protects from code that a variable in the environment would choose, also with make, whose variables count. Mutant:
-    run_command keeps the variable."""
+    """Protects from code that a variable in the environment would choose, also with make, whose variables count.
+    Mutant: run_command keeps the variable."""
     words = ("run", "single", "mine", "--plan", "--config", tiny_config, "--data", tiny_data)
     planned = bench(*words, "--strategy-dir", others)
     assert planned.returncode == 0 and "round 3  mine" in planned.stdout, planned.stdout + planned.stderr
