@@ -123,6 +123,16 @@ class ExportOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class TrendOptions:
+    """Many sets on one page, by the day on which each was measured."""
+
+    sets: tyro.conf.Positional[tuple[Path, ...]]
+    """Result sets, such as one of each night."""
+    output: Path = ROOT / "results/trend.html"
+    """The page to write."""
+
+
+@dataclasses.dataclass(frozen=True)
 class MlperfOptions:
     """Write an MLPerf training log of one run of a result set."""
 
