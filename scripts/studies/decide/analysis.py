@@ -1,6 +1,6 @@
 """Which machine is the cheapest for 90 ImageNet epochs: what each strategy takes and costs on each, and what is sure.
 
-    from scripts.studies.decide.analysis import Choice, Family, choices_by_machine, decide, shared_choices
+    from scripts.studies.decide.analysis import Choice, Family, cheapest, choices_by_machine, shared_choices
 
 A result set is one day on one machine. An interval of hours or of a cost covers the runs of that set: not another day,
 and not another machine of the kind. So two machines are compared as two days are (scripts/stats/two_days.py): there is

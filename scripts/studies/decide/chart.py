@@ -65,7 +65,7 @@ def decide_chart(
             axes.set_yticks([])
     panels[0].set_ylabel("cost, in the currency of the prices")
     draw_legend(legend, handles, entries, num_columns)
-    footnote(figure, remarks)
+    footnote(figure, [*remarks])
     return figure
 
 
