@@ -61,7 +61,7 @@ def trend_chart(about: str, pairs: Sequence[tuple[DatedSet, RunGroup]]) -> Figur
     axes.set_ylabel("images/s")
     _mark_days(axes, dated)
     draw_legend(legend, [Line2D([], [], linestyle="none", **style) for style in styles.values()], labels, num_columns)
-    footnote(figure, NOTES)
+    footnote(figure, [*NOTES])
     return figure
 
 
