@@ -22,11 +22,11 @@ from benchmarks.common.system.programs import exit_code
 from scripts.commands.command_table import BY_WORDS
 from scripts.commands.run_command import parse
 from scripts.publish.readme import PUBLISHED
-from scripts.sets.result_set import load_set
 from scripts.stats.families import ThroughputSample
 from scripts.stats.two_days import DaySpread
 from scripts.studies.decide import analysis, chart, decide
 from scripts.studies.decide.analysis import Choice, Family, Interval, cheapest, pareto_frontier
+from scripts.studies.decide.decision_text import best_sentence
 
 IMAGES = 90 * 1_281_167
 PATTERN = (-1.0, 0.5, 1.0, -0.5, 0.0)
@@ -82,6 +82,12 @@ def run(capsys, tmp_path):
         return SimpleNamespace(code=code, out=streams.out, err=streams.err, last=last, rows=rows, found=found)
 
     return run_words
+
+
+def sentence_of(*words):
+    """The decision, without a table or a chart: (whether it is one, its sentence)."""
+    answer = decide.find_answer(parse(BY_WORDS["decide"], [*map(str, words)]))
+    return answer.cheap.is_sure, best_sentence(answer.cheap, answer.fast)
 
 
 def row_of(done, machine, strategy):
@@ -162,8 +168,8 @@ def test_without_the_days_spread_nothing_is_decided(run, sets):
     assert "there is no decision" in done.out and "day-to-day sd: unknown; to decide, give" in done.out
     named = float(re.search(r"standard deviation is below ([\d.]+) %", done.last)[1])
     assert 1 < named < 50
-    below, above = (run(*sets, *PRICES, "--day-sd", f"{sd:.2f}%") for sd in (named - 0.05, named + 0.15))
-    assert (below.code, above.code) == (0, 3) and "does not lie above 1" in above.last
+    below, above = (sentence_of(*sets, *PRICES, "--day-sd", f"{sd:.2f}%") for sd in (named - 0.05, named + 0.15))
+    assert (below[0], above[0]) == (True, False) and "does not lie above 1" in above[1]
 
 
 def test_what_the_runs_do_not_separate_is_said_whatever_the_day(run, tmp_path):
@@ -200,10 +206,12 @@ def test_one_strategy_chosen_before_has_narrower_intervals(run, sets):
     """Protects the meaning of --strategy: one comparison for each two machines."""
     widths = []
     for words in ((), ("--strategy", "ddp_amp")):
-        done = run(*sets, *PRICES, "--day-sd", "1%", *words)
-        line = next(text for text in done.out.splitlines()[::-1] if text.startswith("v100 "))
-        low, high = map(float, re.findall(r"\[([\d.]+), ([\d.]+)\]", line)[-1])
-        widths.append(high / low)
+        options = parse(BY_WORDS["decide"], [*map(str, sets), *PRICES, "--day-sd", "1%", *words])
+        answer = decide.find_answer(options)
+        v100, _, h100 = analysis.best_of_each(answer.machines)
+        ratio = answer.of_all.cost_ratio(v100, h100)
+        widths.append(ratio.high / ratio.low)
+        assert ratio.value == pytest.approx(4 / 900 / (16 / 5000))
     assert widths[1] < widths[0]
     assert run(*sets, *PRICES, "--strategy", "fsdp").code == 2
 
@@ -328,8 +336,9 @@ def test_one_set_is_no_choice(run, sets):
 
 
 def test_published_sets(run, tmp_path):
-    """Protects who asks with sets that are published: one has no record of its images. The other, beside a copy that is
-    half as fast at half the price, costs the same: the strategies that run at equal settings are all of its own."""
+    """Protects who asks with sets that are published: one has no record of its images. The other is compared with a
+    copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much.
+    """
     old, new = (PUBLISHED / name for name in ("cpu2-epyc_torch2.15_202611", "cpu2-epyc_torch2.15_202611b"))
     refused = run(old, new, "--price", "1")
     assert refused.code == 2 and "does not say on which images it was measured" in refused.err
@@ -344,15 +353,14 @@ def test_published_sets(run, tmp_path):
 
     change(slow, "windows", halved)
     change(slow, "runs", lambda frame: frame.assign(images_per_s="", images_per_s_ci_low="", images_per_s_ci_high=""))
-    assert load_set(slow).contradictions == []
-    done = run(new, slow, "--price", f"{new.name}=1", "--price", "slow=0.6", "--day-sd", "0.1%")
-    labels = [row["strategy"] for row in done.rows if row["machine"] == "slow"]
-    assert len(labels) == len(load_set(new).timed_groups) > 10
-    assert {row["equal_settings"] for row in done.rows} == {"yes"}
-    for label in labels:
-        fast, other = (row_of(done, name, label) for name in (new.name, "slow"))
-        assert other["hours"] == pytest.approx(2 * fast["hours"], rel=1e-6)
-        assert other["money"] == pytest.approx(1.2 * fast["money"], rel=1e-6)
+    prices = ("--price", f"{new.name}=1", "--price", "slow=0.6", "--day-sd", "0.1%")
+    answer = decide.find_answer(parse(BY_WORDS["decide"], [str(new), str(slow), *prices]))
+    assert answer.cheap.choice.machine == new.name
+    assert len(answer.shared) == len(answer.choices) / 2 > 10
+    for fast, other in answer.shared:
+        assert fast.label == other.label
+        assert other.hours.value == pytest.approx(2 * fast.hours.value, rel=1e-6)
+        assert other.money.value == pytest.approx(1.2 * fast.money.value, rel=1e-6)
 
 
 def svg_text(path):

@@ -135,7 +135,7 @@ REMEDIES = {
 
 def refuse_unequal_work(machines: dict[str, list[Choice]]) -> None:
     """Raises UserError, in one line, where models, image sizes or data differ, or data are unknown."""
-    differences = {}
+    differences: dict[str, str] = {}
     for kind in REMEDIES:
         works = {name: sorted({_work(each.group, kind) for each in choices}) for name, choices in machines.items()}
         unknown = [name for name, found in works.items() if any(UNKNOWN in work for work in found)]

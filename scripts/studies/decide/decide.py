@@ -48,7 +48,13 @@ from scripts.studies.decide.analysis import (
     software_that_differs,
 )
 from scripts.studies.decide.chart import decide_chart
-from scripts.studies.decide.decision_text import best_sentence, choice_table, equal_settings_sentence, notes
+from scripts.studies.decide.decision_text import (
+    TABLE_NOTES,
+    best_sentence,
+    choice_table,
+    equal_settings_sentence,
+    notes,
+)
 
 UNDECIDED = 3
 INTERVALS = ("images_per_s", "hours", "money", "joules_per_image")
@@ -64,8 +70,9 @@ TO_DECIDE = (
     "with the same settings, each of another day (--day-sets)"
 )
 CHART_NOTE = (
-    "Bars: 95 % intervals over the runs of a set; both bars of a point are one interval, since cost is price times "
-    "hours. Lines: all costs at a machine's price. No other point is both faster and cheaper than one with a ring."
+    "Bars, where they reach out of a marker: 95 % intervals over the runs of a set. They cover neither another day nor "
+    "another machine of this kind. Both bars of a point are one interval, since cost is price times hours. Lines: all "
+    "costs at a machine's price. No other point is both faster and cheaper than one with a ring."
 )
 
 
@@ -154,6 +161,7 @@ def describe_answer(answer: Answer) -> str:
         "\nEach machine at its best",
         choice_table(best, answer.of_all),
         "",
+        *TABLE_NOTES,
         *answer.remarks,
     ]
     return "\n".join(lines)

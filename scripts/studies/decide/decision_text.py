@@ -25,21 +25,28 @@ NO_EQUAL_SETTINGS = "no strategy ran with equal settings on all machines"
 DAYS_UNKNOWN = "it is not known how much a machine's speed changes from day to day"
 
 
-def format_interval_of(interval: Interval | RatioEstimate | None) -> str:
+MOST_NAMES = 3  # in a sentence; more are counted
+
+
+def format_interval_of(interval: Interval | None) -> str:
     """A value with its interval; '' for None."""
     if interval is None:
         return ""
     return format_with_interval(interval.value, interval.low, interval.high, format_number)
 
 
+def format_ratio(ratio: RatioEstimate) -> str:
+    return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.2f}".format)
+
+
 def choice_table(rows: Sequence[tuple[Choice, Choice]], family: Family) -> str:
     """A line for each choice; `x lowest cost` is over the second of each pair, on another machine or the same one."""
-    lines = [CHOICE_COLUMNS]
+    lines: list[tuple[str, ...]] = [CHOICE_COLUMNS]
     for choice, lowest in rows:
         first = choice.group.ok.iloc[0]
         over = "1" if choice is lowest else ""
         if choice.machine != lowest.machine:
-            over = format_interval_of(family.cost_ratio(choice, lowest))
+            over = format_ratio(family.cost_ratio(choice, lowest))
         cells = (
             choice.machine,
             choice.label + ("" if choice.group.is_parallel else " (not parallel)"),
@@ -95,7 +102,7 @@ def _why_unsure(winner: Winner) -> str:
     (choice, ratio), *others = winner.unsure
     more = f", nor do those of {len(others)} more" if others else ""
     over = f"{printable(choice.name)} over {printable(winner.choice.name)}"
-    return f"the interval of {over}, {format_interval_of(ratio)}, does not lie above 1{more}"
+    return f"the interval of {over}, {format_ratio(ratio)}, does not lie above 1{more}"
 
 
 def _what_would_decide(winner: Winner) -> str:
@@ -126,23 +133,34 @@ def equal_settings_sentence(shared: list[list[Choice]], family: Family) -> str:
         if not winner.is_sure:
             unknown = any(ratio.why == UNKNOWN_DAY_EFFECT for _, ratio in winner.unsure)
             whys[DAYS_UNKNOWN if unknown else "their intervals do not lie apart"] = None
-    parts = [f"{machine} is the cheapest with {join(labels)}" for machine, labels in sure.items()]
+    parts = [f"{machine} is the cheapest with {_named(labels)}" for machine, labels in sure.items()]
     if lowest:
-        named = join([f"that of {machine} with {join(labels)}" for machine, labels in lowest.items()])
+        named = join([f"that of {machine} with {_named(labels)}" for machine, labels in lowest.items()])
         rest = "for the others " if sure else ""
         parts.append(f"{rest}there is no decision, since {join([*whys])}; the lowest mean cost is {named}")
     return printable(f"At equal settings {'; '.join(parts)}.")
 
 
+def _named(labels: Sequence[str]) -> str:
+    """The strategies, or how many there are where they are many. A label with a comma stands in quotes."""
+    if len(labels) > MOST_NAMES:
+        return f"{len(labels)} strategies"
+    return join([f"'{label}'" if "," in label else label for label in labels])
+
+
+TABLE_NOTES = (
+    "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
+    "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day "
+    "spread (scripts/stats/README.md).",
+    "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
+)
+
+
 def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence[str]) -> list[str]:
-    """What the figures are, what their intervals cover, and what is not compared."""
+    """What the figures are, and what is not compared."""
     found = [
         "Cost: the price of a machine's hour, times machines, times hours; in the currency of --price. Hours are of "
-        f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up.",
-        "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
-        "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day "
-        "spread (scripts/stats/README.md).",
-        "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
+        f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up."
     ]
     if not all(choice.is_measured for choice in choices):
         found.append("Hours are computed from images/s where no run trained for a whole epoch of ImageNet.")
