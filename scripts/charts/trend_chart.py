@@ -17,11 +17,12 @@ from scripts.charts.figures import LINE_COLORS, MARKERS, draw_legend, footnote, 
 from scripts.charts.memory_chart import axis_limits
 from scripts.sets.dated_sets import DatedSet
 from scripts.sets.result_set import RunGroup
+from scripts.stats.formatting import plural_of_several
 
 NOTES = (
     "Points: geometric means of a set's runs; bars: 95 % intervals over these runs. They do not cover what a day does. "
     "So no two days are compared here.",
-    "Bands: sets of one day. Dashed: a version is another one than in the set before.",
+    "A new band is a new day. Dashed: a version is not that of the set before. The axis need not start at zero.",
 )
 
 
@@ -61,7 +62,8 @@ def trend_chart(about: str, pairs: Sequence[tuple[DatedSet, RunGroup]]) -> Figur
     axes.set_ylabel("images/s")
     _mark_days(axes, dated)
     draw_legend(legend, [Line2D([], [], linestyle="none", **style) for style in styles.values()], labels, num_columns)
-    footnote(figure, [*NOTES])
+    runs = plural_of_several([group.timed_throughput.num_runs for _, group in pairs], "run")
+    footnote(figure, [*NOTES, f"n = {runs} of each point."])
     return figure
 
 

@@ -54,7 +54,7 @@ def render_trend(dated: list[DatedSet]) -> str:
     )
     return page.get_template("trend.html.j2").render(
         parts=parts,
-        columns=TREND_COLUMNS,
+        columns=[name for name in TREND_COLUMNS if any(row[name] for part in parts for row in part["rows"])],
         text_columns=TEXT_COLUMNS,
         counts=f"{plural(len(dated), 'set')} of {plural(len({each.day for each in dated}), 'day')}",
         contradictions=[printable(text) for each in dated for text in each.results.contradictions],
