@@ -116,8 +116,8 @@ class ExportOptions:
     results: tyro.conf.Positional[Path] = Path("results/latest")
     """The result set."""
     format: ExportFormat = "json"
-    """json: all values with intervals; openmetrics: for Prometheus; github-action-benchmark: its customBiggerIsBetter;
-    junit: runs and proofs as tests."""
+    """Of json, all values with intervals; openmetrics, for Prometheus; github-action-benchmark, whose tool is
+    customBiggerIsBetter; and junit, with runs and proofs as tests."""
     out: Path | None = None
     """The file to write; default: stdout."""
 
