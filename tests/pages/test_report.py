@@ -143,18 +143,18 @@ def test_the_headline_says_what_the_intervals_say(written):
     )
     assert sentence in markdown and sentence in " ".join(Page(html).texts)
     assert re.search(
-        rf"No difference seen between {best} and {second}; this data finds \d+ % with 80 % power", markdown
+        rf"No difference seen between {best} and {second}; this data finds \d+ % with 80 % power \(nominal\)", markdown
     )
     assert "the fastest" not in " ".join(headline(load_set(folder)))
     assert (
         "(paired by round, Student's t, AR(1) standard errors, Sidak over 3 pairs)" in markdown
         and "Sidak over 6 pairs" in markdown
     )
-    reported = "The rest is exploratory: 2 families of comparisons with the highest mean or in studies"
-    assert "where all is equal, at most 5 % of pages" in markdown
+    reported = "The rest is exploratory: 2 families of comparisons with the highest mean, of top-1 or in studies"
+    assert "where all is equal and rounds are repeats, at most 5 % of pages" in markdown
     assert "Over all families, at most 15 % of such pages err" in markdown
     assert reported in markdown and reported in " ".join(Page(html).texts)
-    assert "simulated sets of 5 rounds with this set's own covariance" in markdown
+    assert "simulated sets of 5 independent normal rounds with this set's own covariance" in markdown
     assert re.search(rf"alert\(1\).*is 0\.3\dx \[0\.\d+, 0\.\d+\] {best}", markdown)
 
 
