@@ -22,7 +22,7 @@ from scipy.special import nctdtrinc
 from simulate import ab_verdicts, seen_between_days
 
 from scripts.sets.rounds_needed import fewest_rounds
-from scripts.stats.intervals import POWER, sidak_critical_value
+from scripts.stats.intervals import POWER, mean_interval, sidak_critical_value
 from scripts.studies.ab.sequential import MAX_ROUNDS
 from scripts.studies.loaders.loader_limit import MAX_THROUGHPUT_LOSS, WINDOW_KINDS, describe_limit
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES as NUM_LAUNCHES
@@ -32,26 +32,28 @@ from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 NUM_SETS = 1000
 NUM_UNTIL_SETS = 300
 NUM_AB = 1500
-NUM_DAYS = 400
-NUM_LOADERS = 500
+NUM_DAYS = 300
+NUM_LOADERS = 300
 ROUNDS = (5, 10, 20)  # below five there is no verdict
-UNTIL_STRATEGIES = (2, 4, 11)
+MANY_ROUNDS_STRATEGIES = (2, 11)
+UNTIL_STRATEGIES = 4
 WITHIN_DAYS = ("linear drift of 30 %", "step in the middle", "1/f machine", "AR(2) strategies", "1/f strategies")
 DAY_STRATEGIES = (1, 9)
+WANDERS_ALIKE = "AR(0.5) rounds, growing"
+OF_MEAN_0 = ("runs are t(3)", "skewed baseline", "AR(2) machine", "1/f machine", "AR(2) strategies")
 Rows = Iterator[dict[str, Any]]
 
 
 def of_families(num: int) -> Rows:
     for case in CASES:
         for strategies in STRATEGIES:
-            for rounds in ROUNDS:
+            for rounds in ROUNDS if strategies in MANY_ROUNDS_STRATEGIES else ROUNDS[:2]:
                 yield from family_rows(case, strategies, rounds, num, draw)
 
 
 def of_until(num: int) -> Rows:
     for case in CASES:
-        for strategies in UNTIL_STRATEGIES:
-            yield from until_rows(case, strategies, num, draw)
+        yield from until_rows(case, UNTIL_STRATEGIES, num, draw)
 
 
 def of_ab(num: int) -> Rows:
@@ -106,6 +108,17 @@ def _loader_table(speeds: numpy.ndarray, places: numpy.ndarray) -> pandas.DataFr
     return pandas.DataFrame(rows, columns=["run_id", "what", "images_per_s", "workers"])
 
 
+def of_throughput(num: int) -> Rows:
+    """How often the interval of a strategy's images/s, the baseline's of eleven, holds its true mean."""
+    for case in (WANDERS_ALIKE, *OF_MEAN_0):
+        for rounds in ROUNDS:
+            draw_case = draw_known if case == WANDERS_ALIKE else draw
+            logs = draw_case(case, numpy.random.default_rng(rounds), num, 11, rounds)[:, 0]
+            ends = numpy.array([mean_interval(each)[1:] for each in logs])
+            covered = (ends[:, 0] <= 0) & (ends[:, 1] >= 0)
+            yield row("throughput", case, 11, rounds, "covered_percent", covered)
+
+
 def of_shown(num: int) -> Rows:
     """The difference that a report calls found with 80 % power, planted into further sets of the same noise."""
     for strategies in (2, 11):
@@ -136,6 +149,7 @@ PARTS = {
     "ab": (of_ab, NUM_AB),
     "shown": (of_shown, NUM_SETS),
     "planned": (of_planned, NUM_SETS),
+    "throughput": (of_throughput, NUM_SETS),
     "until": (of_until, NUM_UNTIL_SETS),
     "days": (of_days, NUM_DAYS),
     "loader": (of_loaders, NUM_LOADERS),

@@ -87,6 +87,7 @@ def hostile_figures(measured: Path) -> dict[str, str]:
             ("sd given, %", "from three sets, %"),
         ),
         "hostile.loader": _named(rows[rows.what == "loader"]),
+        "hostile.throughput": _named(rows[(rows.what == "throughput") & (rows.num_rounds == "5")]),
         "hostile.shown": _range(rows[rows.what == "shown"]),
         "hostile.shown_few": _range(rows[(rows.what == "shown") & (rows.num_rounds == "5")]),
         "hostile.planned": _range(rows[rows.what == "planned"]),
