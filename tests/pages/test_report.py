@@ -187,6 +187,16 @@ class Outline(HTMLParser):
         return [text for within, text in self.found if all(each in within for each in elements)]
 
 
+def test_the_comparison_of_top_1_is_a_family_of_the_page(tmp_path):
+    """Protects the page's error rate: whether two accuracies differ is a verdict, too. Mutant: it is not counted."""
+    for name, percent in (("equal", 50.0), ("other", 75.0)):
+        add_runs(tmp_path / name, "single", 100, acc1=50.0, val_samples=132)
+        add_runs(tmp_path / name, "ddp", 150, acc1=percent, val_samples=132)
+    equal, other = (report.describe_error_rate(load_set(tmp_path / name)) for name in ("equal", "other"))
+    assert "1 family" in equal and "at most 10 %" in equal
+    assert "2 families" in other and "at most 15 %" in other
+
+
 def test_the_first_table_has_six_columns_and_the_rest_is_folded(written):
     """Protects the first screen: a table that fits it. Mutants: REPORT_COLUMNS in the first table; the table of all
     columns outside of <details>; rows in the order of their names."""
