@@ -30,10 +30,10 @@ from scripts.studies.loaders.measure_loader_limit import ROUNDS as NUM_WINDOWS
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 NUM_SETS = 1000
-NUM_UNTIL_SETS = 300
+NUM_UNTIL_SETS = 1000
 NUM_AB = 1500
 NUM_DAYS = 300
-NUM_LOADERS = 300
+NUM_LOADERS = 1500
 ROUNDS = (5, 10, 20)  # below five there is no verdict
 MANY_ROUNDS_STRATEGIES = (2, 11)
 UNTIL_STRATEGIES = 4

@@ -22,7 +22,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.results import MAX_TABLE_BYTES, without_formulas, write_text_atomically
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
@@ -33,15 +33,16 @@ from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_tables import scale_with_interval, table_rows
 from scripts.publish import manifest
-from scripts.publish.passive_page import find_active
+from scripts.publish.passive_page import CONTROL, find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.safe_names import refuse_links
+from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable
 
+LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
@@ -138,15 +139,20 @@ def read_prices(text: str, names: list[str]) -> dict[str, float]:
 
 
 def changed_files(path: Path) -> list[str]:
-    """A line for each file of a published set that is missing, not what was published, or a page that runs something.
+    """A line for each file of a published set that is missing, not what was published, a page that runs something, or a
+    table that a spreadsheet would run.
 
     Raises UserError for a manifest that cannot be read, and for a link, which would lead out of the set.
     """
     refuse_links(path)
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
-    lines = [f"{name} is missing; git checkout {shell_word(path)}" for name in needed if not (path / name).is_file()]
+    lines = [f"{name} is missing; git checkout -- {shell_word(path)}" for name in needed if not (path / name).is_file()]
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
+    for name in LINKED_TABLES if not lines else ():
+        text = read_regular_file(path / name, MAX_TABLE_BYTES).decode(errors="replace")
+        if without_formulas(text) != text:
+            lines.append(f"{name} has a cell that a spreadsheet would run, which ./bench publish would have marked")
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))
@@ -188,10 +194,17 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
         "runs": f"{at}/runs.csv",
         "commands": reproduction_commands(results),
         "again": again,
-        "again_each": [f"{again} --strategies {shell_word(name)}" for name in strategies],
+        "again_each": [_again_with(again, name) for name in strategies],
         "troubles": describe_failures(results),
         "rows": rows,
     }
+
+
+def _again_with(command: str, strategy: str) -> str:
+    """The command for one strategy, to be pasted. It would take a name such as --results=x for an option."""
+    if not SAFE_NAME.fullmatch(strategy):
+        return "# the command of a strategy is left out: the strategy's name is no name"
+    return f"{command} --strategies {shell_word(strategy)}"
 
 
 def _link(path: Path, base: Path) -> str:
@@ -228,14 +241,14 @@ def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -
 
 
 def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: str) -> str:
-    """The page as HTML."""
+    """The page as HTML, without control characters: names of folders and published.json may have some."""
     rows = [row for each in entries for row in each["rows"]]
     columns = [name for name in GALLERY_COLUMNS if any(row["cells"].get(name) for row in rows)]
     kinds = {name: sorted({row["filters"][name] for row in rows}) for name in FILTERS}
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    return page.get_template("gallery.html.j2").render(
+    html = page.get_template("gallery.html.j2").render(
         sets=entries,
         rows=rows,
         columns=columns,
@@ -249,6 +262,7 @@ def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: s
         without_energy="J/image" not in columns,
         any_measured=any(row["measured"] for row in rows),
     )
+    return CONTROL.sub("?", html)
 
 
 def describe_aa_of_all(verdicts: list[str]) -> str:

@@ -78,7 +78,7 @@ def footnotes(comparisons: list[Comparison], method: str = METHOD) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none. method: of the intervals."""
     notes = [
         "smallest difference: found with 80 % power (nominal: as if the spread were known and rounds surely repeats; "
-        "of new sets with the same noise 60 to 70 of 100 find it).",
+        "of new sets with the same noise 60 to 75 of 100 find it).",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
         f"({method}): 1 of 20 families of equal things shows a difference. "
         "Without B and --strategy there are two: over single, and over the highest mean; together 1 of 10 at "

@@ -132,7 +132,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     return [
         *lines,
         "found: over its baseline, with the intervals of these strategies together at 95 %, by 70 to 80 of 100 such "
-        "sets (of two strategies with five to nine rounds by 50 to 80); 7 of 100 have no verdict",
+        "sets (of two strategies with five to nine rounds by 55 to 85); 7 of 100 have no verdict",
     ]
 
 

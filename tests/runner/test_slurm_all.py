@@ -81,6 +81,7 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
     """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder."""
     done, words, _ = submitted(PLAN="yes", NODES=2, TASKS_PER_NODE=4, STRATEGIES="single ddp", REPEATS=1)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sbatch --nodes 2 --ntasks-per-node 4 --cpus-per-task 2\n")
     assert "ddp                 ranks 8" in done.stdout and "single              ranks 4" in done.stdout
     assert words == [] and not (tmp_path / "a set").exists()
 
@@ -93,6 +94,8 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
         ({"CONTAINER": "x.sif"}, "CONTAINER=x.sif needs apptainer"),
         ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
         ({"GPUS_PER_NODE": "2", "TASKS_PER_NODE": "1"}, "TASKS_PER_NODE=1 does not match 2 GPUs a node"),
+        ({"GRES": "gpu:a100:4(S:0-1)"}, "no GPU, and nodes have gpu:a100:4(S:0-1); say how many: --gpus-per-node 4"),
+        ({"GPU_TYPE": "a100"}, "the job would have no GPU; say how many: --gpus-per-node 4, or 0 for the CPU"),
         ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
         ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
     ],
