@@ -160,10 +160,22 @@ def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[s
     return rounds_needed.main(options, found)
 
 
+def decide(options: set_options.DecideOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    from scripts.studies.decide import decide
+
+    return decide.main(options, found)
+
+
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
     from scripts.publish import mlperf_log
 
     return mlperf_log.main(options)
+
+
+def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
+    from scripts.export import export
+
+    return export.main(options)
 
 
 def publish(options: set_options.PublishOptions, flags: Sequence[str]) -> int:

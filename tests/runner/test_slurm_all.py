@@ -78,10 +78,12 @@ def test_what_is_not_demanded_is_not_said(submitted):
 
 
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
-    """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder."""
-    done, words, _ = submitted(PLAN="yes", NODES=2, TASKS_PER_NODE=4, STRATEGIES="single ddp", REPEATS=1)
+    """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder. The words can be
+    pasted. Mutant: words without quotes."""
+    shape = {"NODES": 2, "TASKS_PER_NODE": 4, "ACCOUNT": "lab 7;id"}
+    done, words, _ = submitted(PLAN="yes", STRATEGIES="single ddp", REPEATS=1, **shape)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("sbatch --nodes 2 --ntasks-per-node 4 --cpus-per-task 2\n")
+    assert done.stdout.startswith("sbatch --nodes 2 --ntasks-per-node 4 --cpus-per-task 2 --account=lab\\ 7\\;id\n")
     assert "ddp                 ranks 8" in done.stdout and "single              ranks 4" in done.stdout
     assert words == [] and not (tmp_path / "a set").exists()
 

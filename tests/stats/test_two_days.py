@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 
 from scripts.stats.families import ThroughputSample
 from scripts.stats.intervals import sidak_critical_value
-from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
+from scripts.stats.two_days import DaySpread, day_spread, largest_day_sd, ratio_between_days, ratios_between_days
 
 
 def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, ThroughputSample]:
@@ -91,3 +91,26 @@ def test_rounds_are_paired_by_their_numbers_also_where_a_set_lacks_one():
     assert found.value == pytest.approx(math.exp(0.1)) and found.verdict == "faster"
     apart = {"ddp": ThroughputSample(drift, [number + 5 for number in rounds])}  # rounds 6 to 12: two are in both
     assert "fewer than 5 rounds" in ratios_between_days(a, apart, DaySpread(0.001))["ddp"].why
+
+
+@pytest.mark.parametrize("num_day_pairs", [1, 3])
+def test_the_largest_spread_that_leaves_a_ratio_out(num_day_pairs):
+    """Protects the sentence on what would decide: at that spread the interval ends at the ratio. Mutants: one pair of
+    days for three sets; the absolute distance, by which a faster one is slower as well."""
+    a = a_set(0.0)["ddp"]
+    b = ThroughputSample(a.log_throughputs[[1, 0, 2, 3, 4]] + 0.1, a.rounds)
+    sd = largest_day_sd(a, b, 1.3, 4, num_day_pairs)
+    assert ratio_between_days(a, b, DaySpread(sd), 4, num_day_pairs).high == pytest.approx(1.3)
+    assert largest_day_sd(a, b, 1.1, 4, num_day_pairs) is None, "0.1 is log 1.105"
+    assert largest_day_sd(a, b, 1.11, 4, num_day_pairs) is None, "the runs' own part"
+    few = ThroughputSample(numpy.zeros(3), [1.0, 2.0, 3.0])
+    assert largest_day_sd(few, few, 9.0, 1) is None
+
+
+def test_three_sets_are_three_pairs_of_days():
+    """Protects from the level of one pair where the lowest of three is picked."""
+    a, b = a_set(0.0)["ddp"], a_set(0.1)["ddp"]
+    one, three = (ratio_between_days(a, b, DaySpread(0.02), 1, pairs) for pairs in (1, 3))
+    wider = math.log(three.high / one.high)
+    levels = [stdtrit(1e9, (1 + 0.975 ** (1 / pairs)) / 2) for pairs in (1, 3)]
+    assert wider == pytest.approx((levels[1] - levels[0]) * math.sqrt(2) * 0.02)
