@@ -275,10 +275,11 @@ def roofline(options: study_options.RooflineOptions, flags: Sequence[str]) -> in
     return step_costs.main(options) or 0
 
 
-def profile(options: study_options.ProfileOptions, flags: Sequence[str]) -> int:
+def profile(options: study_options.ProfileCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
     from scripts.studies.roofline import profile_step
 
-    return profile_step.profile_flags(options, flags)
+    return profile_step.profile_on_ranks(options, flags)
 
 
 # --- data, and the rest -------------------------------------------------------------------------------------------

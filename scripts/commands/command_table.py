@@ -177,9 +177,9 @@ COMMANDS = [
     ),
     Command(
         "study profile",
-        "the top kernels of a step, and each kind of layer beside its roof",
-        "study profile --strategy ddp --steps 5 -- --global-batch 64",
-        "study_options.ProfileOptions",
+        "the top kernels of a step, each kind of layer beside its roof, and traces",
+        "study profile --strategy ddp --trace results/trace -- --global-batch 64",
+        "study_options.ProfileCommand",
         "profile",
         FIELDS,
     ),
