@@ -8,9 +8,7 @@ A set that is not what its manifest says, lacks a file, or was made with local c
 why. Exit code: 1 where one is left out, 2 for a mistake. Needs no torch.
 """
 
-import difflib
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -40,14 +38,13 @@ from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
+from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
 from scripts.stats.formatting import format_number, format_setting, printable
 
 LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
-NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
-LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
 TEMPLATES = Path(__file__).parent / "templates"
 GALLERY_COLUMNS = (
@@ -72,7 +69,8 @@ FILTERS = ("hardware", "precision", "strategy", "model", "set")
 
 def main(options: GalleryOptions) -> int:
     folders = find_sets(options.published)
-    prices = read_prices(options.price_per_hour, [path.name for path in folders])
+    names = [path.name for path in folders]
+    prices = read_prices(options.price_per_hour.split(), names, "--price-per-hour", "published set")
     entries, left_out = [], {}
     for path in tqdm(folders, desc="sets", disable=None, leave=False):
         try:
@@ -114,28 +112,6 @@ def _read_mark(path: Path) -> dict:
         return mark if isinstance(mark, dict) else {}
     except (OSError, ValueError, RecursionError):
         return {}
-
-
-def read_prices(text: str, names: list[str]) -> dict[str, float]:
-    """The price of an hour by the name of a set, for those that have one. Raises UserError for what is no price."""
-    example = 'give a number such as 2.50, or of single sets: --price-per-hour "NAME=2.50 ..."'
-    prices: dict[str, float] = {}
-    for word in text.split():
-        name, equals_sign, number = word.rpartition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            price = math.nan
-        if not LEAST_PRICE <= price <= MOST_PRICE:
-            raise UserError(f"--price-per-hour is {text!r}, and {number!r} is no price; {example}")
-        if equals_sign and name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise UserError(f"--price-per-hour names {name!r}, and no published set has that name; {hint}")
-        if not equals_sign and len(text.split()) > 1:
-            raise UserError(f"--price-per-hour is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
-        prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
-    return prices
 
 
 def changed_files(path: Path) -> list[str]:
@@ -227,7 +203,7 @@ def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -
         f"{NUM_EPOCHS} epochs, s": format_number(NUM_EPOCHS * epoch.value),
     }
     if price:
-        second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
+        second = price * num_machines(group) / 3600
         rate = group.timed_throughput
         cells |= {
             COST_COLUMNS[0]: scale_with_interval(rate.value / second / 1000, rate, format_number),
@@ -273,7 +249,8 @@ def describe_aa_of_all(verdicts: list[str]) -> str:
         return ""
     return (
         f"A/A: {len(decided)} comparison{'s' if len(decided) > 1 else ''} of the same runs under two names; a "
-        f"difference was seen in {found}. About 1 of 20 or fewer is promised."
+        f"difference was seen in {found}. Each is one pair of its set's family, which errs in 1 of 20 at most: of "
+        "one pair among ten, 1 of 200 is expected."
     )
 
 

@@ -20,6 +20,7 @@ from scripts.publish.publishable import RULE
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 from scripts.sets.set_text import UNKNOWN, describe_images
+from scripts.sets.training_cost import read_prices
 
 SHOWN = "cpu2-epyc_torch2.15_202611b"
 
@@ -308,7 +309,7 @@ def test_no_published_set_is_a_mistake(tmp_path):
 def test_a_price_that_is_none_is_refused(text, words):
     """Protects costs. Mutant: any number over 0, of which 1e-323 an hour is 0 a second."""
     with pytest.raises(UserError, match=re.escape(words)):
-        gallery.read_prices(text, ["cpu2_a", "cpu2_c"])
+        read_prices(text.split(), ["cpu2_a", "cpu2_c"], "--price-per-hour", "published set")
 
 
 @pytest.mark.parametrize("as_variable", [True, False])
