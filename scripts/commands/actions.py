@@ -178,6 +178,12 @@ def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
     return export.main(options)
 
 
+def trend(options: set_options.TrendOptions, flags: Sequence[str]) -> int:
+    from scripts.pages import trend
+
+    return trend.main(options)
+
+
 def publish(options: set_options.PublishOptions, flags: Sequence[str]) -> int:
     from scripts.publish import publish
 

@@ -284,6 +284,13 @@ COMMANDS = [
         "export",
     ),
     Command(
+        "trend",
+        "many sets on one page by their days, without a comparison of two days",
+        "trend results/night-1 results/night-2 --output results/trend.html",
+        "set_options.TrendOptions",
+        "trend",
+    ),
+    Command(
         "flags",
         "every configuration field and its flag",
         "flags",

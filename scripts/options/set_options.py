@@ -69,7 +69,8 @@ class DecideOptions:
     sets: tyro.conf.Positional[tuple[Path, ...]]
     """A result set of each machine."""
     price: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """NAME=2.50, once for each set: the price of one machine for one hour, in any currency. A number is of all."""
+    """NAME=2.50, once for each set: the price of one machine for one hour, in any currency. Without NAME it is that of
+    each machine."""
     strategy: str = ""
     """Only this strategy. Fewer comparisons have narrower intervals; choose it before you look."""
     day_sd: str = ""
@@ -116,10 +117,20 @@ class ExportOptions:
     results: tyro.conf.Positional[Path] = Path("results/latest")
     """The result set."""
     format: ExportFormat = "json"
-    """json: all values with intervals; openmetrics: for Prometheus; github-action-benchmark: its customBiggerIsBetter;
-    junit: runs and proofs as tests."""
+    """Of json, all values with intervals; openmetrics, for Prometheus; github-action-benchmark, whose tool is
+    customBiggerIsBetter; and junit, with runs and proofs as tests."""
     out: Path | None = None
     """The file to write; default: stdout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrendOptions:
+    """Many sets on one page, by the day on which each was measured."""
+
+    sets: tyro.conf.Positional[tuple[Path, ...]]
+    """Result sets, such as one of each night."""
+    output: Path = ROOT / "results/trend.html"
+    """The page to write."""
 
 
 @dataclasses.dataclass(frozen=True)

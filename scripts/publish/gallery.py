@@ -249,7 +249,8 @@ def describe_aa_of_all(verdicts: list[str]) -> str:
         return ""
     return (
         f"A/A: {len(decided)} comparison{'s' if len(decided) > 1 else ''} of the same runs under two names; a "
-        f"difference was seen in {found}. About 1 of 20 or fewer is promised."
+        f"difference was seen in {found}. Each is one pair of its set's family, which errs in 1 of 20 at most: of "
+        "one pair among ten, 1 of 200 is expected."
     )
 
 

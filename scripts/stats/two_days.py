@@ -3,8 +3,9 @@
     from scripts.stats.two_days import DaySpread, day_spread, ratio_between_days, ratios_between_days
 
 More rounds do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
-settings, or given; without it there is a ratio and no verdict. `./bench ab`, both in one session, has no such trouble.
-Needs numpy and scipy only.
+settings, or given; without it there is a ratio and no verdict. Days are taken for independent draws: where a machine
+becomes slower from day to day, A and B of days far apart differ. `./bench ab`, both in one session, has no such
+trouble. Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.families import ThroughputSample
+from scripts.stats.families import ThroughputSample, log_table
 from scripts.stats.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
@@ -26,6 +27,7 @@ from scripts.stats.intervals import (
 )
 
 MIN_SETS = 3
+METHOD = "paired by the rounds' numbers, Student's t, Sidak, and the days' part"
 LEVEL_OF_EACH = (1 + CONFIDENCE) / 2
 """Of the days' family and of the runs': each has half of the 5 %."""
 UNKNOWN_DAY_EFFECT = "the day's effect is unknown"
@@ -40,20 +42,30 @@ class DaySpread:
 
 
 def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
-    """Of three or more sets of the same settings, over the strategies that all of them repeat.
+    """Of three or more sets of the same settings, over the strategies and rounds that all of them have.
 
-    Random effects, by moments: the variance of the sets' means less what the runs' spread explains. All strategies
-    share a day, so they do not add degrees of freedom. Raises ValueError for fewer sets or no such strategy.
+    Random effects, by moments: the variance of the sets' means less what the runs' spread explains. That is what is
+    left of the runs without the mean of their set and without what their round has in common in all sets: a machine
+    that slows down alike in all sets explains no difference of means. All strategies share a day, so they do not add
+    degrees of freedom. Raises ValueError for fewer sets, or no strategy with two rounds in all.
     """
-    names = [name for name in sets[0] if all(name in each and len(each[name].log_throughputs) > 1 for each in sets)]
-    if len(sets) < MIN_SETS or not names:
+    names = [name for name in sets[0] if all(name in each for each in sets)]
+    tables = [_rounds_of_all([each[name] for each in sets]) for name in names]
+    if len(sets) < MIN_SETS or not any(table.shape[1] > 1 for table in tables):
         raise ValueError(f"a day-to-day spread needs {MIN_SETS} sets with several rounds of the same settings")
     excess = []
-    for name in names:
-        runs = [each[name].log_throughputs for each in sets]
-        explained = numpy.mean([logs.var(ddof=1) / len(logs) for logs in runs])
-        excess.append(numpy.var([logs.mean() for logs in runs], ddof=1) - explained)
+    for table in tables:
+        if (num_rounds := table.shape[1]) > 1:
+            rest = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+            explained = (rest**2).sum() / ((len(sets) - 1) * (num_rounds - 1)) / num_rounds
+            excess.append(table.mean(axis=1).var(ddof=1) - explained)
     return DaySpread(math.sqrt(max(0.0, float(numpy.mean(excess)))), len(sets) - 1)
+
+
+def _rounds_of_all(samples: Sequence[ThroughputSample]) -> numpy.ndarray:
+    """Logs [num_sets, num_rounds] of one strategy, of the rounds that every set has."""
+    table = log_table({str(number): dataclasses.replace(each, sessions=()) for number, each in enumerate(samples)})
+    return table[:, ~numpy.isnan(table).any(axis=0)]
 
 
 def ratios_between_days(

@@ -5,12 +5,12 @@
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
-block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a drift nor what
-a run leaves behind is in the ratio. After each round sequential.py beside this says whether another is needed. It says
-no after a block at the earliest, from six rounds on, or after the most rounds. The error rate holds however often it
-looks, and where rounds follow one another. REPEATS is the most rounds (20);
-BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared and found to
-RESULTS/ab.json. PLAN=yes starts nothing.
+block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a steady drift
+nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each
+block is. After each round sequential.py beside this says whether another is needed. It says no after a block at the
+earliest, from six rounds on, or after the most rounds. The error rate holds however often it looks, and where rounds
+are AR(0.5) or less. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A
+and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
 where that is not decided; 4 where a variant's run fails; 129, 130, 131 or 143 after a signal. The last line says which.
@@ -173,7 +173,7 @@ def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: 
         f"{name} ({format_setting(a.fields.get(name))} against {format_setting(b.fields.get(name))})" for name in names
     )
     if pair[0].content == pair[1].content:
-        lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20")
+        lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20 at most")
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
     if all(variant.commit for variant in pair) and source_version.local_changes():
@@ -298,7 +298,7 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
         print(f"correlation of each round's ratio with the one before: {result.correlation:.2f}")
     if found.smallest_difference is not None:
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
-        print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
+        print(f"one look after {look}, had that been set beforehand, finds {least} with 80 % power (nominal)")
     if result.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict

@@ -57,13 +57,13 @@ def decide_chart(
     panels[1].set_title("each with its machine's own settings")
     for axes, choices in zip(panels, ([choice for row in shared for choice in row], everything), strict=True):
         axes.set_xlabel(f"hours of {NUM_EPOCHS} epochs")
+        axes.set_ylabel("cost, in the currency of the prices")
         if choices:
             _draw_choices(axes, choices, machine_styles, markers)
         else:
             axes.text(0.5, 0.5, NO_EQUAL_SETTINGS, ha="center", va="center", transform=axes.transAxes, wrap=True)
             axes.set_xticks([])
             axes.set_yticks([])
-    panels[0].set_ylabel("cost, in the currency of the prices")
     draw_legend(legend, handles, entries, num_columns)
     footnote(figure, [*remarks])
     return figure
