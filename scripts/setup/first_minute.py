@@ -90,13 +90,14 @@ def describe_machine(machine: Machine) -> list[str]:
     if missing:
         lines.append("Horovod cannot be built, and its strategy will be skipped; Debian: apt install g++ python3-dev")
     if machine.has_slurm and not any(name.startswith("nvidia") for name in machine.devices):
+        from benchmarks.common.system.commands import shell_word
         from benchmarks.common.system.gpus import BUILDS
 
         newest, oldest = BUILDS[0], BUILDS[-1]
         sm = ".".join(map(str, newest.capability))
         lines.append(
             f"jobs use the GPUs of their nodes. torch {newest.torch} needs driver {newest.driver} and compute "
-            f"capability {sm} there; for older ones: TORCH={oldest.torch} ./bench setup"
+            f"capability {sm} there; for older ones: TORCH={shell_word(oldest.torch)} ./bench setup"
         )
     return lines
 
