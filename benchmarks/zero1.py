@@ -1,4 +1,4 @@
-"""DistributedDataParallel and ZeRO's first stage: each rank keeps the momentum of its share of the weights only.
+"""DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on every address
 """
@@ -17,7 +17,7 @@ from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
-from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.model.model import build_model, optimizer_of, state_of_zeros
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
@@ -31,11 +31,11 @@ def build(config: Config) -> Strategy:
     net = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
-    plain = build_optimizer(config, net)
+    optimizer_class, options = optimizer_of(config)
     # zero1: updates its share, and sends it as one tensor where weights may lie in one
     in_buckets = config.memory_format == "contiguous"
     optimizer = ZeroRedundancyOptimizer(
-        net.parameters(), torch.optim.SGD, parameters_as_bucket_view=in_buckets, **plain.defaults
+        net.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
     )
     criterion = nn.CrossEntropyLoss()
 
@@ -50,13 +50,15 @@ def build(config: Config) -> Strategy:
     def save() -> dict[str, Any]:
         # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
         kept = {}  # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
-        for number, parameter in enumerate(net.parameters() if config.momentum else ()):
-            message = torch.zeros(parameter.shape, device=context.device)
-            kept_here = optimizer.optim.state.get(parameter, {})
-            if kept_here.get("momentum_buffer") is not None:
-                message.copy_(kept_here["momentum_buffer"])
-            dist.reduce(message, 0)  # of one rank's and zeros
-            kept[number] = {"momentum_buffer": torch.empty_like(parameter).copy_(message)}
+        for number, parameter in enumerate(net.parameters()):
+            kept_here, kept_there = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
+            for name, zeros in kept_there.items():
+                message = torch.zeros(zeros.shape, device=context.device)
+                if kept_here.get(name) is not None:
+                    message.copy_(kept_here[name])
+                dist.reduce(message, 0)  # of one rank's and zeros
+                zeros.copy_(message)
+            kept |= {number: kept_there} if kept_there else {}
         whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
         return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
 

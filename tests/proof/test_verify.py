@@ -121,12 +121,12 @@ FAULTS = {
     "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % layout.period == 0", "True"),
 }
 # What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
-OPTIMIZER = "    return torch.optim.SGD(\n        model.parameters(),\n"
+OPTIMIZER = "    return optimizer_class(model.parameters(), **options)\n"
 HOOKED = "    for parameter in model.parameters():\n        parameter.register_hook(lambda g: {})\n" + OPTIMIZER
 OF_RANK_0 = "g * 3.0 * (__import__('os').environ.get('HOROVOD_RANK', __import__('os').environ.get('RANK')) == '0')"
 ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / num_steps))"
 MISTAKES = {
-    "no weight decay": (MODEL, "weight_decay=config.weight_decay,", "weight_decay=0.0,"),
+    "no weight decay": (MODEL, '"weight_decay": config.weight_decay', '"weight_decay": 0.0'),
     "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, num_steps - 1) or {ADVANCE}"),
     "one layer out of the optimizer": (
         MODEL,
