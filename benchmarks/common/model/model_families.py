@@ -93,8 +93,8 @@ def convnext_parts(net: ConvNeXt) -> list[list[nn.Module]]:
 def build_vit(config: Config, num_classes: int) -> nn.Module:
     """For images of config.image_size alone: it has a position embedding for each patch.
 
-    Attention has one kernel less in evaluation than torch would choose: `fast path`, which neither the FLOP counter nor
-    tensors without data know.
+    Evaluation computes attention as training does, and not by torch's fast path: neither the FLOP counter nor tensors
+    without data know that operation.
     """
     torch.backends.mha.set_fastpath_enabled(False)
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, image_size=config.image_size)
