@@ -275,7 +275,7 @@ def test_a_strategy_trains_is_proved_and_drawn(follow):
 
 
 def test_a_model(follow):
-    """Protects the recipe: the flag takes the new model with its defaults, it is torchvision's, and it has its blocks."""
+    """Protects the recipe: the flag takes the new model with its defaults, and it is torchvision's."""
     folder = follow("To add a model")
     code = "from benchmarks.common.config.config import load_config; "
     code += "config = load_config(['--arch', 'convnext_small']); print(config.lr, config.lr_batch)"

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import typing
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +43,8 @@ from benchmarks.common.model.stages import (
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.options.study_options import RooflineOptions
+from scripts.publish import mlperf_log
+from scripts.sets.identity import Identity
 from scripts.studies.peers.analysis import refuse_other_optimizers
 from scripts.studies.roofline.step_costs import main as roofline
 
@@ -164,8 +167,13 @@ def test_what_a_model_does_not_have_is_refused(flags, sentence):
         load_config(flags.split())
 
 
-def test_studies_of_sgd_refuse_other_optimizers():
-    """Protects ratios to loops that train with SGD, and a roofline that has SGD's update."""
+def test_what_is_about_sgd_refuses_other_optimizers():
+    """Protects ratios to loops that train with SGD, a roofline that has SGD's update, and MLPerf's log, whose keys are
+    of SGD."""
+    identity = Identity({"seed": 0, "lr": 1.0, "arch": "vit_b_16"}, {"num_shards": 1})
+    group = SimpleNamespace(ok=SimpleNamespace(run_id=["ddp-1"]), identity=identity)
+    with pytest.raises(UserError, match="ddp-1 trained vit_b_16 with AdamW, and MLPerf's resnet benchmark is of SGD"):
+        mlperf_log.identity_of_run(SimpleNamespace(path="a set", groups=[group]), "ddp-1")
     with pytest.raises(UserError, match="vit_b_16 is trained with AdamW here, and by the other loops with SGD"):
         refuse_other_optimizers("vit_b_16")
     refuse_other_optimizers("resnet50")
