@@ -40,7 +40,7 @@ def build(config: Config) -> Strategy:
     plain = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
     model = build_model(plain, len(loaders.train.classes), context.device)
     if not casts_weights(config):
-        model = in_precision(config, model)
+        model = in_precision(config, model)  # fsdp: as without it, by autocast
     if config.shard_ranks:  # fsdp: HSDP's two dimensions
         shape, names = (context.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)

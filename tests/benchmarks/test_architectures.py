@@ -22,6 +22,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 from benchmarks.common.config.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
 from benchmarks.common.config.config import FIELDS, Arch, Config, load_config
 from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import (
     build_model,
     build_optimizer,
@@ -43,6 +44,8 @@ from benchmarks.common.model.stages import (
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.options.study_options import RooflineOptions
+from scripts.proof.reference import Training, optimizer_state
+from scripts.proof.trained_states import rank_states
 from scripts.publish import mlperf_log
 from scripts.sets.identity import Identity
 from scripts.studies.peers.analysis import refuse_other_optimizers
@@ -230,6 +233,24 @@ def test_adamw_takes_the_configurations_values():
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.02, (0.8, 0.999), 0.4)
     sgd = build_optimizer(Config(), model).param_groups[0]
     assert (sgd["lr"], sgd["momentum"], sgd["weight_decay"], sgd["fused"]) == (0.1, 0.9, 1e-4, None)
+
+
+def test_what_a_rank_of_local_sgd_saves_is_read_in_its_order():
+    """Protects the proof of local_sgd with AdamW, whose ranks save a vector: of each weight the steps and both moments.
+    Mutant: OF_OPTIMIZER in another order."""
+    training = Training(Config(arch="convnext_tiny"), Layout(2, period=2), "fp32", "cpu")
+    with torch.device("meta"):
+        weights = [name for name, _ in draw_model(training.config, 1).named_parameters()]
+    model = nn.Linear(2, 1)
+    optimizer = build_optimizer(training.config, model)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    kept, state = optimizer.state[model.weight], {name: torch.zeros(1, 2) for name in weights}
+    for name in weights:
+        state |= optimizer_state(name, kept)
+    vector = torch.cat([torch.zeros(2 * len(weights)), *(each.flatten() for _ in weights for each in kept.values())])
+    (read,) = rank_states(training, state, [vector])
+    assert read.keys() == state.keys() and all(torch.equal(read[name], state[name]) for name in state)
 
 
 # --- the blocks ----------------------------------------------------------------------------------------------------
