@@ -49,7 +49,8 @@ def build(config: Config) -> Strategy:
 
     def save() -> dict[str, Any]:
         # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
-        kept = {}  # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
+        # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
+        kept: dict[int, dict[str, torch.Tensor]] = {}
         for number, parameter in enumerate(net.parameters()):
             kept_here, kept_there = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
             for name, zeros in kept_there.items():
@@ -58,7 +59,8 @@ def build(config: Config) -> Strategy:
                     message.copy_(kept_here[name])
                 dist.reduce(message, 0)  # of one rank's and zeros
                 zeros.copy_(message)
-            kept |= {number: kept_there} if kept_there else {}
+            if kept_there:
+                kept[number] = kept_there
         whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
         return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
 
