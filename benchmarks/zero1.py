@@ -20,7 +20,7 @@ from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.model import build_model, optimizer_of, state_of_zeros
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole_state
 
 
 def build(config: Config) -> Strategy:
@@ -64,6 +64,12 @@ def build(config: Config) -> Strategy:
         whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
         return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
 
+    def load(saved: dict[str, Any]) -> None:
+        load_whole_state(net, optimizer, saved)
+        for parameter, state in optimizer.optim.state.items() if config.fused else ():
+            # zero1: it brings the number of steps to the CPU, and a fused update takes it where the weights are
+            state |= {name: value.to(parameter.device) for name, value in state.items() if value.dim() == 0}
+
     return Strategy(
         config,
         context,
@@ -74,7 +80,7 @@ def build(config: Config) -> Strategy:
         step=step,
         layout=layout(config, context.world_size),
         communication=ddp_communication(model),
-        state=TrainingState(save=save),
+        state=TrainingState(save=save, load=load),
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
         shut_down=dist.destroy_process_group,
     )
