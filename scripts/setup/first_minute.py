@@ -91,7 +91,6 @@ def describe_machine(machine: Machine) -> list[str]:
     if missing:
         lines.append("Horovod cannot be built, and its strategy will be skipped; Debian: apt install g++ python3-dev")
     if machine.has_slurm and not any(name.startswith("nvidia") for name in machine.devices):
-        from benchmarks.common.system.commands import shell_word
         from benchmarks.common.system.gpus import BUILDS
 
         newest, oldest = BUILDS[0], BUILDS[-1]
