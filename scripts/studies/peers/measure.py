@@ -42,7 +42,16 @@ from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_result_set
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
-from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
+from scripts.studies.peers.analysis import (
+    SUITE,
+    SYNTHETIC,
+    Launch,
+    csv_text,
+    estimate_ratio,
+    is_precise,
+    ratio_rows,
+    refuse_other_optimizers,
+)
 from scripts.studies.peers.chart import peers_chart
 from scripts.studies.peers.repeated_images import repeated_images
 
@@ -93,6 +102,7 @@ def main(options: PeersOptions) -> int:
     variables = read_variables()
     flags = flags_of(variables)
     config = load_config(flags)
+    refuse_other_optimizers(config.arch)
     check_ranks([config], [variables.ranks_here])
     check_data(config.data)
     all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
