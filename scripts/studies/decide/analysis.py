@@ -216,14 +216,17 @@ def shared_choices(machines: dict[str, list[Choice]]) -> list[list[Choice]]:
 
 
 def describe_left_out(machines: dict[str, list[Choice]], shared: list[list[Choice]]) -> list[str]:
-    """Why each choice that is not among `shared` is left out at equal settings: by strategy, a phrase each."""
+    """Why each choice that is not among `shared` is left out at equal settings: a phrase for each reason."""
     kept = {id(choice) for row in shared for choice in row}
     reasons: dict[str, str] = {}
     for machine, choices in machines.items():
         for choice in choices:
             if id(choice) not in kept:
                 reasons.setdefault(choice.label, _why_left_out(choice, machine, machines))
-    return [f"{label} ({why})" for label, why in reasons.items()]
+    labels: dict[str, list[str]] = {}
+    for label, why in reasons.items():
+        labels.setdefault(why, []).append(label)
+    return [f"{'; '.join(names)} ({why})" for why, names in labels.items()]
 
 
 def _why_left_out(choice: Choice, machine: str, machines: dict[str, list[Choice]]) -> str:

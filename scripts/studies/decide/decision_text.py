@@ -166,8 +166,7 @@ def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence
         found.append("Hours are computed from images/s where no run trained for a whole epoch of ImageNet.")
     if {str(loader) for choice in choices for loader in choice.group.ok.loader} == {"synthetic"}:
         found.append("Images were synthetic: whether loading keeps up with these rates was not measured.")
-    if left_out:
-        found.append(f"Left out at equal settings: {'; '.join(left_out)}.")
+    found += [f"Left out at equal settings: {phrase}." for phrase in left_out]
     if software:
         found.append(f"Versions differ at equal settings: {', '.join(software)}.")
     return [printable(each) for each in found]
