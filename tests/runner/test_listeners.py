@@ -79,7 +79,7 @@ SHORT = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2"
 COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5 steps on 40 images
     "peers": ([*MODULE, "scripts.studies.peers.measure", "--rounds", "1"], {}),
     "overhead": (
-        [*MODULE, "scripts.studies.peers.overhead", "--pairs", "6", "--config", "CONFIG", "--data", "DATA"],
+        [*MODULE, *"scripts.studies.peers.overhead --pairs 6 --launches 1 --config CONFIG --data DATA".split()],
         {},
     ),
     "allreduce": (
