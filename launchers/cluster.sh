@@ -24,6 +24,15 @@ is_local() { # both nodes are this host, and share its cores
   [[ $(scontrol show config 2>/dev/null || true) =~ ClusterName\ +=\ slurm-local ]]
 }
 
+require_gpu_count() { # ends with 2 where the job would train on the CPUs of nodes that have GPUs
+  [ -z "${GPUS_PER_NODE:-}" ] && [ "${NUM_GPUS:-0}" = 0 ] || return 0
+  local where=(${PARTITION:+--partition "$PARTITION"}) found
+  found=$(sinfo -h -o %G "${where[@]}" | grep -m 1 '^gpu\|,gpu' || true)
+  [ -n "$found$([ -z "${GPU_TYPE:-}" ] || echo type)" ] || return 0
+  echo "error: the job would have no GPU${found:+, and nodes have $found}; say how many: --gpus-per-node 4, or 0 for the CPU" >&2
+  exit 2
+}
+
 set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
   local where=(${PARTITION:+--partition "$PARTITION"}) cores
   NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(sinfo -h -o %D "${where[@]}" | awk '{ n += $1 } END { print n == 1 ? 1 : 2 }')}}
@@ -54,6 +63,9 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
 set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP; its name is how what outlives a run is found
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
     --job-name "$RUN_ID" "${CONTAINED[@]}")
+  # Slurm starts a task in /tmp where the node cannot enter this folder, and `python -m` would run what anybody has put there.
+  # shellcheck disable=SC2016 # the task's own words
+  [ "${#CONTAINED[@]}" -gt 0 ] || STEP+=(bash -c 'cd -- "$0" && exec "$@"' "$PWD")
 }
 
 hosts_of_job() { # fills HOST_NAMES, the first node first
@@ -85,7 +97,8 @@ set_container_command() {
   done
   for folder in "${folders[@]}"; do # a set's configuration can name the data; a:/usr would be mounted over the image's /usr
     if [[ $folder == *[:,]* ]]; then
-      echo "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename $folder" >&2
+      # %q: a configuration's author may have put escape codes of the terminal into the path of the data
+      printf "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename %q\n" "$folder" >&2
       exit 2
     fi
   done

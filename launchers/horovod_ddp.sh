@@ -19,5 +19,11 @@ elif [ -n "${HOSTS:-}" ]; then
 else
   over_loopback
 fi
+# horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
+for name in $(compgen -e); do
+  case ${name^^} in
+    *TOKEN* | *SECRET* | *PASSW* | *CREDENTIAL* | *APIKEY* | *_KEY*) unset "$name" ;; # as launch_ranks.py
+  esac
+done
 HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 supervise "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -18,12 +18,14 @@ while IFS= read -r line; do
   export "${line?}"
 done <<<"$variables"
 NODES=${NODES:-1} # more cost more, so that they are asked for
+require_gpu_count
 set_job_shape
 export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE
 set_container_command # refuses now what no node could do
 unset NUM_CORES OMP_NUM_THREADS
+echo "planning; the first time this lists and hashes the images, which takes minutes for ImageNet" >&2
 planned=$(PLAN=yes ALLOCATION=planned NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2>&1) || { echo "$planned" >&2; exit 2; } # before it waits
-[ "${PLAN:-}" != yes ] || { echo "$planned"; exit 0; }
+[ "${PLAN:-}" != yes ] || { printf 'sbatch'; printf ' %q' "${SHAPE[@]}"; printf '\n%s\n' "$planned"; exit 0; }
 RESULTS=$("$PYTHON" -m scripts.runner.run_plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
 export RESULTS NUM_GPUS=$given_gpus # the node counts its own
 

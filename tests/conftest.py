@@ -128,6 +128,7 @@ def make_variables(monkeypatch, tmp_path):
 @pytest.fixture
 def bin_path(tmp_path) -> Path:
     """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh that is let in."""
-    sinfo, ssh = '[ "${SINFO:-up}" = up ] && echo 8', '[ "${SSH:-yes}" = yes ]'
+    sinfo = '[ "${SINFO:-up}" = up ] || exit 1; case $* in *%G*) echo "${GRES:-(null)}" ;; *) echo 8 ;; esac'
+    ssh = '[ "${SSH:-yes}" = yes ]'
     put(tmp_path / "bin", sinfo=sinfo, scontrol=SCONTROL, ssh=ssh, srun="echo usage")
     return tmp_path / "bin"

@@ -3,8 +3,8 @@
     PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py
 
 writes results/measured/false_alarms.csv; copied to results/published/measured/, it becomes the tables by
-`./bench readme`. It computes many sets at once, where tests/simulate.py calls the functions that users call; a test
-sees that both decide alike. Seeded.
+`./bench readme`. Of families it computes many sets at once, where tests/simulate.py calls the functions that users
+call; a test sees that both decide alike. `./bench ab` and two days go through those functions. Seeded.
 """
 
 import argparse
@@ -13,20 +13,32 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy
-from generators import CASES, draw, runs
+from generators import CASES, PAIRS, PUBLISHED_SET, draw, runs
+from round_budget import budget_rows
+from simulate import ab_verdicts, day_verdicts
 
+from scripts.sets.result_set import load_set
 from scripts.sets.rounds_needed import FIRST_LOOK_ROUNDS
 from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
-from scripts.stats.intervals import MIN_ROUNDS, sidak_critical_value
+from scripts.stats.intervals import MIN_ROUNDS, SMALLEST_SD, sidak_critical_value
+from scripts.studies.ab.sequential import MAX_ROUNDS
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 NUM_SETS = 1000
 NUM_UNTIL_SETS = 300
+NUM_AB = 1500
+NUM_AB_FOUND = 400  # of those with a difference
+NUM_DAYS = 400
 NUM_STRATEGIES = 10
 MOST_ROUNDS = 40
+DAY_SD = 0.02
+DAY_ROUNDS = 10
+BUDGET_S = 900
 WIDTH = 0.1
 FEWER = (2, 3, 4)  # strategies
 WANDERS = "AR(0.5) strategies, growing"
+Draw = Callable[[str, numpy.random.Generator, int, int, int], numpy.ndarray]
+"""draw(case, rng, num_sets, num_strategies, num_rounds) -> logs [num_sets, num_strategies, num_rounds]."""
 
 
 class Families(NamedTuple):
@@ -62,6 +74,7 @@ def families(logs: numpy.ndarray, pairs: numpy.ndarray) -> Families:
     tables = numpy.where(in_pairs[:, :, None], logs, numpy.nan)
     errors = numpy.sqrt(squares / numpy.maximum(rounds - 1, 1) / numpy.maximum(rounds, 1))
     errors *= _of_rounds_that_ran(standard_error_factor, tables)[:, None]
+    errors[errors < SMALLEST_SD] = numpy.nan  # no spread, no interval
     return Families(means, critical * errors, _of_rounds_that_ran(rounds_follow_one_another, tables))
 
 
@@ -99,7 +112,8 @@ def row(what: str, case: str, strategies: int, rounds: int, quantity: str, found
     }  # fmt: skip
 
 
-def family_rows(case: str, strategies: int, rounds: int, num: int) -> Iterator[dict[str, Any]]:
+def family_rows(case: str, strategies: int, rounds: int, num: int, draw: Draw = draw) -> Iterator[dict[str, Any]]:
+    """How often a family errs and has no verdict, and how wide its intervals are."""
     logs = draw(case, numpy.random.default_rng(len(case) + 100 * rounds), num, strategies, rounds)
     found = families(logs, over_first(strategies))
     half_widths = found.half_widths[~found.undecided]
@@ -122,7 +136,7 @@ def power_row(strategies: int, rounds: int, num: int) -> dict[str, Any]:
     return row("power", "independent runs", strategies, rounds, "found_10_percent", faster)
 
 
-def until_rows(case: str, strategies: int, num: int) -> Iterator[dict[str, Any]]:
+def until_rows(case: str, strategies: int, num: int, draw: Draw = draw) -> Iterator[dict[str, Any]]:
     """How often a family covers when `--until 10%` has stopped it, and after how many rounds."""
     logs = draw(case, numpy.random.default_rng(2), num, strategies, MOST_ROUNDS)
     covered, stopped = numpy.ones(num, dtype=bool), numpy.full(num, MOST_ROUNDS)
@@ -142,6 +156,40 @@ def until_rows(case: str, strategies: int, num: int) -> Iterator[dict[str, Any]]
     yield row("until", case, strategies, MOST_ROUNDS, "rounds", stopped)
 
 
+def ab_rows(num: int, num_found: int) -> Iterator[dict[str, Any]]:
+    """How often `./bench ab` errs and has no verdict, and how often it finds that B is slower by 5 and 10 %."""
+    for case, draw_pair in PAIRS.items():
+        found = ab_verdicts(draw_pair, 0.0, num)
+        yield row("ab", case, 2, MAX_ROUNDS, "false_alarms_percent", found[:, :2].any(axis=1))
+        yield row("ab", case, 2, MAX_ROUNDS, "no_verdict_percent", found[:, 3] > 0)
+    case, draw_pair = next(iter(PAIRS.items()))
+    for percent in (5, 10):
+        found = ab_verdicts(draw_pair, -percent / 100, num_found)
+        yield row("ab", case, 2, MAX_ROUNDS, f"found_{percent}_percent", found[:, 1] > 0)
+        yield row("ab", case, 2, MAX_ROUNDS, f"rounds_at_{percent}", found[:, 4])
+
+
+def day_rows(num: int) -> Iterator[dict[str, Any]]:
+    """How often two sets of two days are called different, and how often a slowdown of 30 % of one strategy is found;
+    the day's sd is given, or measured from three or five further sets."""
+    for sets in (None, 3, 5):
+        case = f"measured from {sets} sets" if sets else "given"
+        for strategies in (1, 9):
+            for quantity, slowdown in (("false_alarms_percent", 0.0), ("found_30_percent", 0.3)):
+                found = day_verdicts(strategies, DAY_ROUNDS, num, DAY_SD, sets, slowdown)
+                yield row("days", case, strategies, DAY_ROUNDS, quantity, found)
+
+
+def round_rows() -> Iterator[dict[str, Any]]:
+    """Many short runs or few long ones, of two strategies in 15 minutes: nothing is drawn here."""
+    for rounds, windows, half_width in budget_rows(load_set(PUBLISHED_SET), BUDGET_S)[1]:
+        for quantity, value in (("windows", f"{windows}"), ("half_width_percent", f"{100 * half_width:.1f}")):
+            yield {
+                "what": "budget", "case": PUBLISHED_SET.name, "num_strategies": 2, "num_rounds": rounds,
+                "quantity": quantity, "value": value, "standard_error": "", "num_sets": "",
+            }  # fmt: skip
+
+
 def all_rows(num: int, num_until: int) -> Iterator[dict[str, Any]]:
     for rounds in (5, 10):
         for case in CASES:
@@ -153,6 +201,9 @@ def all_rows(num: int, num_until: int) -> Iterator[dict[str, Any]]:
     for case in CASES:
         yield from until_rows(case, 4, num_until)
     yield from until_rows(WANDERS, 2, num_until)
+    yield from ab_rows(NUM_AB, NUM_AB_FOUND)
+    yield from day_rows(NUM_DAYS)
+    yield from round_rows()
 
 
 def main() -> None:

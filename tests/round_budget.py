@@ -17,10 +17,12 @@ PUBLISHED_SET = Path(__file__).parents[1] / "results" / "published" / "cpu2-epyc
 BUDGET_ROUNDS = (3, 4, 5, 6, 8, 10, 12, 15, 20)
 
 
-def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
-    """The half-width of a ratio, of the mean pair with a baseline, for numbers of rounds that take budget_s.
+def budget_rows(results: ResultSet, budget_s: float) -> tuple[float, list[tuple[int, int, float]]]:
+    """What a run takes without its windows, in seconds; and (rounds, windows a run, half-width as a fraction) of what
+    fits into budget_s.
 
-    The variance of a round's log ratio is the one between runs, and that of windows over their number in a run.
+    The half-width is of a ratio, of the mean pair with a baseline. The variance of a round's log ratio is the one
+    between runs, and that of windows over their number in a run.
     """
     groups = {group.label: group for group in results.compared_groups}
     spreads = rounds_needed.ratio_spreads(
@@ -33,14 +35,23 @@ def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
     between = max(0.0, numpy.mean(numpy.square([*spreads.values()])) - within / num_windows)
     timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.run_windows])
     fixed_s = numpy.mean([group.ok.wall_s.mean() for group in groups.values()]) - timed_s
-    lines = [f"{budget_s / 60:g} minutes of two strategies; a run takes {fixed_s:.0f} s, and a window more"]
+    rows = []
     for rounds in BUDGET_ROUNDS:
         windows = (budget_s / rounds / 2 - fixed_s) / (timed_s / num_windows)
         if windows >= 1:
             sd = math.sqrt(between + within / windows)
             half = math.expm1(sd * sidak_critical_value(1, rounds - 1) / math.sqrt(rounds))
-            lines.append(f"{rounds:2} rounds of {windows:3.0f} windows: half-width {100 * half:.1f} %")
-    return lines
+            rows.append((rounds, round(windows), half))
+    return float(fixed_s), rows
+
+
+def budget_lines(results: ResultSet, budget_s: float) -> list[str]:
+    """The same as text."""
+    fixed_s, rows = budget_rows(results, budget_s)
+    return [
+        f"{budget_s / 60:g} minutes of two strategies; a run takes {fixed_s:.0f} s, and a window more",
+        *(f"{rounds:2} rounds of {windows:3} windows: half-width {100 * half:.1f} %" for rounds, windows, half in rows),
+    ]
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ prints the rates; test_simulations.py holds them to account. tests/false_alarms.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy
-from generators import CASES, PAIRS, ROUNDS, RUN_SD, draw, runs
+from generators import CASES, PAIRS, ROUNDS, RUN_SD, Pair, draw, runs
 
 from scripts.sets import rounds_needed
 from scripts.stats import two_days
@@ -80,11 +80,14 @@ def until_stops(case: str, num_strategies: int, width: float, num: int, most: in
     return float(numpy.mean(covered)), float(numpy.mean(used))
 
 
-def one_by_one(case: str, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
-    """[fraction called faster, called slower, beyond the limit, without a verdict, rounds on average] of ./bench ab."""
+def ab_verdicts(
+    draw_pair: Callable[[numpy.random.Generator, numpy.ndarray], Pair], difference: float, num: int, limit: float = 0.0
+) -> numpy.ndarray:
+    """[num, 5] of comparisons by ./bench ab: whether B is called faster, slower, is slower beyond the limit, and has no
+    verdict; and the rounds. draw_pair: one of PAIRS."""
     rng, most = numpy.random.default_rng(3), sequential.MAX_ROUNDS
     b_first = (rng.random((num, 1)) < 0.5) ^ (numpy.arange(most) % 2 == 1)
-    a, b = PAIRS[case](rng, b_first)
+    a, b = draw_pair(rng, b_first)
     found = []
     for log_ratios in b - a + numpy.log1p(difference):
         for rounds in range(1, most + 1):
@@ -94,26 +97,57 @@ def one_by_one(case: str, difference: float, num: int, limit: float = 0.0) -> nu
         verdict, high = step.estimate.verdict, step.estimate.high
         beyond = high is not None and high < 1 - limit
         found.append([verdict == "faster", verdict == "slower", beyond, verdict == "no verdict", rounds])
-    return numpy.mean(found, axis=0)
+    return numpy.array(found, dtype=float)
+
+
+def one_by_one(case: str, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
+    """[fraction called faster, called slower, beyond the limit, without a verdict, rounds on average] of ./bench ab."""
+    return ab_verdicts(PAIRS[case], difference, num, limit).mean(axis=0)
+
+
+def seen_between_days(pairs_of_sets: numpy.ndarray, day_sd: float | None) -> numpy.ndarray:
+    """bool [num, num_strategies]: whether a difference is seen between two sets, of each strategy.
+
+    pairs_of_sets: logs, [num, 2 or more, num_strategies, num_rounds]: A, B, and those that the day's sd is measured
+    from, where it is not given.
+    """
+    seen = []
+    for logs in pairs_of_sets:
+        a, b, *others = map(samples_of, logs)
+        day = two_days.day_spread(others) if day_sd is None else two_days.DaySpread(day_sd)
+        seen.append([each.verdict in FALSE for each in two_days.ratios_between_days(a, b, day).values()])
+    return numpy.array(seen)
+
+
+def day_sets_drawn(
+    strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
+) -> numpy.ndarray:
+    """[num, 2 + num_sets, strategies, rounds]: sets of different days. The second has a slower first strategy."""
+    rng = numpy.random.default_rng(4)
+
+    def one_set() -> numpy.ndarray:
+        return RUN_SD * rng.normal(size=(strategies, rounds)) + day_sd * rng.normal()
+
+    logs = numpy.array([[one_set() for _ in range(2 + (num_sets or 0))] for _ in range(num)])
+    logs[:, 1, 0] += numpy.log1p(-slowdown)
+    return logs
+
+
+def day_verdicts(
+    strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
+) -> numpy.ndarray:
+    """bool [num]: whether two sets are called different; of one strategy that is slower, where one is. day_sd is
+    measured from other sets, or given (None)."""
+    logs = day_sets_drawn(strategies, rounds, num, day_sd, num_sets, slowdown)
+    seen = seen_between_days(logs, None if num_sets else day_sd)
+    return seen[:, 0] if slowdown else seen.any(axis=1)
 
 
 def day_sets(
     strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
 ) -> float:
-    """Fraction of pairs of sets with a verdict of a difference; of one strategy that is slower, where one is. day_sd is
-    measured from other sets, or given (None)."""
-    rng = numpy.random.default_rng(4)
-    seen = []
-    for _ in range(num):
-        logs = [
-            RUN_SD * rng.normal(size=(strategies, rounds)) + day_sd * rng.normal() for _ in range(2 + (num_sets or 0))
-        ]
-        logs[1][0] += numpy.log1p(-slowdown)
-        sets = [samples_of(each) for each in logs]
-        day = two_days.day_spread(sets[2:]) if num_sets else two_days.DaySpread(day_sd)
-        found = two_days.ratios_between_days(sets[0], sets[1], day)
-        seen.append(any(each.verdict in FALSE for each in ([found["0"]] if slowdown else found.values())))
-    return float(numpy.mean(seen))
+    """The fraction of them."""
+    return float(day_verdicts(strategies, rounds, num, day_sd, num_sets, slowdown).mean())
 
 
 def main(num: int) -> None:

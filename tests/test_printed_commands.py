@@ -22,7 +22,8 @@ from scripts.studies.ablation.plan import missing
 from scripts.studies.predict.gradient_times import baseline_config
 
 TARGETS = re.search(r"(?m)^CALLS := (.*)$", (ROOT / "Makefile").read_text())[1].split()
-COMMAND = rf"(?:\./bench [a-z]+|\b(?:make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -))"
+STARTS = rf"make (?:{'|'.join(TARGETS)}|bench-)|git (?!cannot)[a-z]+|python -m [\w.]+|rm -|fuser |python3 "
+COMMAND = rf"(?:\./bench [a-z]+|\b(?:{STARTS}))"
 CLAUSE = r"[^;,:()]*"
 MAKE = re.compile(r"\bmake (?:-\w+ )*(setup|data|bench|slurm|plot|report|compare|verify|gallery|gpu-check|help)\b")
 """A target that ./bench has, too. It has none of test, lint, fuzz and clean."""
@@ -110,6 +111,7 @@ def is_safe(part: ast.FormattedValue) -> bool:
         ("f'make bench-{BASELINE} RESULTS={shell_word(a)}; {b} is old'", []),
         ("f'{before}make setup TORCH={version}'", ["version"]),
         ("f'git checkout {path}'", ["path"]),
+        ("f'end it (fuser {lock} names it); OUTPUT=x python3 {file.name}'", ["lock", "file.name"]),
         ("f'./bench study sweep --strategy {s} --key {k}'", ["s", "k"]),
         ("f'FAIL_OVER={100 * limit:g}% of make compare'", []),
         ("f'RESULTS={results} is no folder; make bench-all makes one'", []),

@@ -104,7 +104,7 @@ LAYERS = [
     ["charts", "runner"],
     ["pages"],
     ["proof", "studies"],
-    ["publish", "gpu_check"],
+    ["publish", "gpu_check", "export"],
     ["commands"],
 ]
 CORE_FOLDERS = ("stats", "sets", "charts", "runner", "pages")  # which import no study

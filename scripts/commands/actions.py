@@ -160,10 +160,28 @@ def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[s
     return rounds_needed.main(options, found)
 
 
+def decide(options: set_options.DecideOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    from scripts.studies.decide import decide
+
+    return decide.main(options, found)
+
+
 def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
     from scripts.publish import mlperf_log
 
     return mlperf_log.main(options)
+
+
+def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
+    from scripts.export import export
+
+    return export.main(options)
+
+
+def trend(options: set_options.TrendOptions, flags: Sequence[str]) -> int:
+    from scripts.pages import trend
+
+    return trend.main(options)
 
 
 def publish(options: set_options.PublishOptions, flags: Sequence[str]) -> int:
@@ -257,10 +275,11 @@ def roofline(options: study_options.RooflineOptions, flags: Sequence[str]) -> in
     return step_costs.main(options) or 0
 
 
-def profile(options: study_options.ProfileOptions, flags: Sequence[str]) -> int:
+def profile(options: study_options.ProfileCommand, flags: Sequence[str]) -> int:
+    set_variables(options, flags)
     from scripts.studies.roofline import profile_step
 
-    return profile_step.profile_flags(options, flags)
+    return profile_step.profile_on_ranks(options, flags)
 
 
 # --- data, and the rest -------------------------------------------------------------------------------------------

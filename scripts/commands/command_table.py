@@ -87,6 +87,13 @@ COMMANDS = [
         "power",
     ),
     Command(
+        "decide",
+        "which machine is the cheapest for 90 ImageNet epochs, at a price an hour",
+        "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00 --day-sd 2%",
+        "set_options.DecideOptions",
+        "decide",
+    ),
+    Command(
         "study sweep",
         "one option with several values",
         "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
@@ -170,9 +177,9 @@ COMMANDS = [
     ),
     Command(
         "study profile",
-        "the top kernels of a step, and each kind of layer beside its roof",
-        "study profile --strategy ddp --steps 5 -- --global-batch 64",
-        "study_options.ProfileOptions",
+        "the top kernels of a step, each kind of layer beside its roof, and traces",
+        "study profile --strategy ddp --trace results/trace -- --global-batch 64",
+        "study_options.ProfileCommand",
         "profile",
         FIELDS,
     ),
@@ -270,6 +277,20 @@ COMMANDS = [
         "mlperf",
     ),
     Command(
+        "export",
+        "a result set as JSON, OpenMetrics, github-action-benchmark's JSON or JUnit XML",
+        "export results/x --format openmetrics --out set.prom",
+        "set_options.ExportOptions",
+        "export",
+    ),
+    Command(
+        "trend",
+        "many sets on one page by their days, without a comparison of two days",
+        "trend results/night-1 results/night-2 --output results/trend.html",
+        "set_options.TrendOptions",
+        "trend",
+    ),
+    Command(
         "flags",
         "every configuration field and its flag",
         "flags",
@@ -305,6 +326,7 @@ EXIT_CODES = """exit codes:
   1    the check failed: slower, not proved, a run failed, nothing to draw
   2    wrong use: an unknown option, a missing file, sets that cannot be compared; nothing was decided
   3    undecided: the data allow no answer, such as an interval that reaches over the limit of --fail-over
+  4    ./bench ab: a run failed, so that nothing was compared
   129, 130, 143   ended by SIGHUP, SIGINT (Ctrl-C) or SIGTERM: 128 + the signal"""
 ENVIRONMENT = """variables of the environment:
   PYTHON     the interpreter; default: .venv/bin/python

@@ -15,6 +15,7 @@ from benchmarks.common.system.files import MAX_IMAGE_BYTES
 
 PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Words in a shard's path, and the part that each means."""
+NUMBERS_DO = "; numbers do where only the speed matters: seq -w 0 999 > classes.txt"
 CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 MAX_NAME_BYTES = 255  # of a file's name, on Linux's file systems
 JPEG_ENDINGS = (".jpg", ".jpeg")
@@ -91,7 +92,7 @@ def class_name(name: str, shard: str) -> str:
     if not CLASS_NAME.fullmatch(name) or len(name) > MAX_NAME_BYTES:
         raise UserError(
             f"{shard}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the classes' "
-            "names (ImageNet: the wnids), one a line, in the order of the labels"
+            f"names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
         )
     return name
 
@@ -106,7 +107,7 @@ def class_of_label(label: object, classes: list[str], shard: str) -> str:
     if not classes:
         raise UserError(
             f"{shard}: its labels are numbers, and nothing names them; name by --classes a file that has the classes' "
-            "names (ImageNet: the wnids), one a line, in the order of the labels"
+            f"names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
         )
     if not isinstance(label, int) or not 0 <= label < len(classes):
         raise UserError(f"{shard}: the label {label!r} is none of the {len(classes)} classes")

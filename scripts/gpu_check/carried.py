@@ -38,8 +38,9 @@ def main(bundle: Path, arguments: list[str]) -> int:
     made = ""
     try:
         output = check_machine()
-        work = os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))
-        tree, packages = unpack(bundle, Path(work).absolute())
+        work = Path(os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))).absolute()
+        make_own(work)
+        tree, packages = unpack(bundle, work)
         moved = restore(output, tree)
         return run(tree, packages, output, [*arguments, *(["--moved"] if moved else [])])
     except CannotBegin as error:
@@ -60,6 +61,14 @@ def check_machine() -> Path:
         if importlib.util.find_spec(name) is None:
             raise CannotBegin(f"{sys.executable} has no {name}; use the interpreter that has it")
     return Path(os.environ["OUTPUT"]).absolute()
+
+
+def make_own(work: Path) -> None:
+    """Make the folder where it is missing. Raises CannotBegin where others can write to it: what lies in it is run."""
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = work.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise CannotBegin(f"others can write to {work}, and what lies in it is run; choose another WORK=")
 
 
 def unpack(bundle: Path, work: Path) -> tuple[Path, Path]:
@@ -90,7 +99,9 @@ def is_installed(name: str, packages: Path) -> bool:
 def install(wheels: list[str], packages: Path) -> None:
     """Raises CannotBegin where pip refuses, as it does a wheel of another Python."""
     words = ["--no-index", "--no-deps", "--disable-pip-version-check", "--quiet", "--target", str(packages)]
-    done = subprocess.run([sys.executable, "-m", "pip", "install", *words, *wheels], capture_output=True, text=True)
+    # -P: without it Python would run a pip that lies in the folder in which the user typed the command
+    pip = [sys.executable, "-P", "-m", "pip", "install", *words]
+    done = subprocess.run([*pip, *wheels], capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip said nothing"]
         raise CannotBegin(f"pip cannot install what is missing: {lines[-1]}; pack again with --python of this machine")

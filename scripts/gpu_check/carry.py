@@ -24,6 +24,7 @@ import tyro
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from benchmarks.common.system.gpus import BUILDS
@@ -56,7 +57,7 @@ def main(options: CarryOptions) -> int:
         replace_atomically(options.file, lambda file: write_bundle(file, work / "tree.tar", wheels))
     size_mb = options.file.stat().st_size / 1e6
     print(f"{options.file}: {size_mb:.0f} MB, with {len(wheels)} wheels for Python {options.python}")
-    print(f"there: OUTPUT=state.tar python3 {options.file.name}")
+    print(f"there: OUTPUT=state.tar python3 {shell_word(options.file.name)}")
     return 0
 
 

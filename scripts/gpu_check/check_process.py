@@ -6,6 +6,7 @@ Running(check, state, deadline, on_gpu)
 import contextlib
 import dataclasses
 import os
+import shlex
 import signal
 import subprocess
 import time
@@ -126,5 +127,5 @@ def planned(check: Check) -> run_plan.Run:
     flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
     args = check.variables["ARGS"]
     ranks = int(check.variables.get("NPROC") or variables.ranks_here)
-    template = run_plan.RunTemplate(launcher.stem, load_config([*flags, *args.split()]), args)
+    template = run_plan.RunTemplate(launcher.stem, load_config([*flags, *shlex.split(args)]), args)
     return run_plan.make_run(dataclasses.replace(variables, args=args, ranks_here=ranks), template)

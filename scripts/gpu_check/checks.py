@@ -7,6 +7,7 @@ the others several at once.
 """
 
 import dataclasses
+import shlex
 from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
@@ -166,7 +167,7 @@ def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
 def _ends(scale: Scale, results: Path) -> list[Check]:
     """Checkpoint and resume, and a fault of each kind."""
     folder, two_ranks = results / "ends", "ddp"
-    kept = f"{scale.short} --checkpoint-dir {results / 'checkpoint'}"
+    kept = f"{scale.short} --checkpoint-dir {shlex.quote(str(results / 'checkpoint'))}"
     kill = launched(
         "fault killed rank",
         "a rank that is killed is named, and nothing of the run is left",

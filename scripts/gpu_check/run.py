@@ -116,15 +116,8 @@ def main(options: CheckGpuOptions) -> int:
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
     """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark on that."""
-    images, refused = 256, ""
-    while images > 1:
-        flags = ["--config", scale.config, "--batch-per-device", str(images), "--precision", "fp32"]
-        (why,) = memory_check.why_runs_do_not_fit(
-            [memory_check.MemoryCase(BASELINE, load_config(flags), 1, 1)], num_ranks
-        )
-        if not why:
-            break
-        refused, images = refused or why, images // 2
+    config = load_config(["--config", scale.config, "--batch-per-device", "256", "--precision", "fp32"])
+    images, refused = memory_check.largest_fitting_batch(memory_check.MemoryCase(BASELINE, config, 1, 1), num_ranks)
     remarks = [f"{images} images of a step instead of 256, which do not fit: {refused}"] if refused else []
     return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
 

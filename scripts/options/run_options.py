@@ -140,7 +140,7 @@ class AbOptions(SharedOptions):
     budget: str = ""
     """No round is started that does not fit into this time, such as 20m."""
     fail_over: str = ""
-    """Such as 5%: exit 1 where B is slower by more than this, and 3 where that is undecided."""
+    """Such as 5%: exit 1 where B is slower by more than this, 3 where that is undecided, 4 where a run failed."""
     json: bool = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 

@@ -63,6 +63,26 @@ class PowerOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class DecideOptions:
+    """Which machine should train ImageNet? Hours, money and energy of 90 epochs, with intervals."""
+
+    sets: tyro.conf.Positional[tuple[Path, ...]]
+    """A result set of each machine."""
+    price: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """NAME=2.50, once for each set: the price of one machine for one hour, in any currency. A number is of all."""
+    strategy: str = ""
+    """Only this strategy. Fewer comparisons have narrower intervals; choose it before you look."""
+    day_sd: str = ""
+    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    day_sets: tuple[Path, ...] = ()
+    """Three or more sets of the same settings, of as many days, to measure it from."""
+    output: Path = Path("results/decide")
+    """Folder for decide.csv and the chart."""
+    json: bool = False
+    """Print the result as one JSON object on stdout; all else goes to stderr."""
+
+
+@dataclasses.dataclass(frozen=True)
 class PublishOptions:
     """Check a result set and put it into results/published/<name>/."""
 
@@ -84,6 +104,32 @@ class GalleryOptions:
     """The page to write."""
     price_per_hour: str = ""
     """Of one machine: a number, or NAME=NUMBER for each of some sets."""
+
+
+ExportFormat = Literal["json", "openmetrics", "github-action-benchmark", "junit"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Write a result set for a dashboard or for CI."""
+
+    results: tyro.conf.Positional[Path] = Path("results/latest")
+    """The result set."""
+    format: ExportFormat = "json"
+    """Of json, all values with intervals; openmetrics, for Prometheus; github-action-benchmark, whose tool is
+    customBiggerIsBetter; and junit, with runs and proofs as tests."""
+    out: Path | None = None
+    """The file to write; default: stdout."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TrendOptions:
+    """Many sets on one page, by the day on which each was measured."""
+
+    sets: tyro.conf.Positional[tuple[Path, ...]]
+    """Result sets, such as one of each night."""
+    output: Path = ROOT / "results/trend.html"
+    """The page to write."""
 
 
 @dataclasses.dataclass(frozen=True)

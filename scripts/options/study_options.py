@@ -158,6 +158,8 @@ class ProfileOptions:
     """Kernels, or on a CPU operations, that are listed."""
     output: Path | None = None
     """CSV file for the table by kind of layer."""
+    trace: Path | None = None
+    """New folder for one Chrome trace of each rank, for Perfetto or Holistic Trace Analysis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,6 +206,12 @@ class LoaderLimitCommand:
 
 @dataclasses.dataclass(frozen=True)
 class AllreduceCommand(AllreduceOptions):
+    nproc: int | None = None
+    """Ranks on this machine; default: one a GPU, else 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileCommand(ProfileOptions):
     nproc: int | None = None
     """Ranks on this machine; default: one a GPU, else 2."""
 

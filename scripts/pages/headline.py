@@ -240,8 +240,8 @@ def _times(over: RatioEstimate) -> str:
 
 def _describe_power(fraction: float) -> str:
     if fraction > 1:
-        return "with 80 % power this data does not find a factor of 2: take more rounds"
-    return f"this data finds {100 * fraction:.0f} % with 80 % power"
+        return "with 80 % power (nominal) this data does not find a factor of 2: take more rounds"
+    return f"this data finds {100 * fraction:.0f} % with 80 % power (nominal)"
 
 
 def join(names: list[str]) -> str:

@@ -43,7 +43,7 @@ from scripts.pages.report_tables import (
     wall_tables,
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
-from scripts.sets.accuracy import describe_top1
+from scripts.sets.accuracy import describe_top1, furthest_apart
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_aa, describe_failures, describe_sets
@@ -83,11 +83,12 @@ def describe_error_rate(results: ResultSet) -> str:
     """
     sections = load_sections()
     sets = load_study_sets(results, sections)
-    others = (len(results.rankable_groups) > 1) + sum(section.families(sets) for section in sections)
+    others = (len(results.rankable_groups) > 1) + (furthest_apart(results.groups) is not None)
+    others += sum(section.families(sets) for section in sections)
     whole = min(100, 5 * (bool(results.baseline_label_of) + others))
     exploratory = (
-        f"exploratory: {others} {'family' if others == 1 else 'families'} of comparisons with the highest mean "
-        "or in studies, each with 95 % of its own and not corrected for the others"
+        f"exploratory: {others} {'family' if others == 1 else 'families'} of comparisons with the highest "
+        "mean, of top-1 or in studies, each with 95 % of its own and not corrected for the others"
     )
     if not results.baseline_label_of:
         return (
@@ -96,8 +97,8 @@ def describe_error_rate(results: ResultSet) -> str:
             else ""
         )
     main = (
-        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most 5 % of "
-        "pages show a difference there."
+        f"The column x {BASELINE} is the one family on which this page decides: where all is equal and rounds "
+        "are repeats, at most 5 % of pages show a difference there."
     )
     return (
         f"{main} The rest is {exploratory}. Over all families, at most {whole} % of such pages err." if others else main

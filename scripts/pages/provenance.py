@@ -50,12 +50,13 @@ def reproduction_commands(results: ResultSet) -> list[str]:
 
 def _checkout(commit: str) -> str:
     """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. A hash of
-    a fork that was fetched is said, for whoever pastes the lines would run the fork's code."""
+    a fork that was fetched is said, for whoever pastes the lines would run the fork's code. --no-guess: a fork's branch
+    may have hexadecimal digits for a name, and git would make a local branch of it."""
     if not COMMIT.fullmatch(commit):
         return "# its commit is left out: it is no hash"
     if source_version.is_elsewhere(commit):
         return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
-    return f"git checkout {shell_word(commit)}"
+    return f"git checkout --no-guess {shell_word(commit)}"
 
 
 def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:

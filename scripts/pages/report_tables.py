@@ -43,7 +43,8 @@ SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory M
 COLUMN_MEANINGS = (
     (
         "images/s",
-        "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs",
+        "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs, "
+        "which are taken for independent",
     ),
     (
         "x single",

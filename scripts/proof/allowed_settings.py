@@ -41,7 +41,7 @@ def _problems_of_requested(requested: dict) -> Iterator[str]:
     for name, value in requested.items():
         if not SAFE_NAME.fullmatch(name):
             yield f"{short_repr(name)} is no name of a setting"
-        elif name == "config" or name in [each.lower() for each in CHOSEN_BY_USER]:
+        elif name == "config" or name in (*REPLACED, *map(str.lower, CHOSEN_BY_USER)):
             if not isinstance(value, str) or value != one_line(value):
                 yield f"{name} is {short_repr(value)}, which is no line of text"
         elif name == "seeds":
@@ -50,7 +50,7 @@ def _problems_of_requested(requested: dict) -> Iterator[str]:
         elif name in CLUSTER_COUNTS:
             if not re.fullmatch(r"[0-9]{1,6}", str(value), re.ASCII):
                 yield f"{name} is {short_repr(value)}, which is no number"
-        elif name not in REPLACED and not _is_value(name, value):
+        elif not _is_value(name, value):
             yield f"{name} is {short_repr(value)}, which is no value of this setting"
 
 

@@ -4,7 +4,6 @@ A proof runs at the settings of the run that it is about. Only what `proof_confi
 """
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # of a proof in which each step is compared by itself
-REQUIRED_SETTINGS = ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint")
+REQUIRED_SETTINGS = ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint", "seed", "loader")
 
 
 def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
@@ -151,7 +150,7 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
     """Raises UserError where this machine does not have the GPUs and ranks of a run, so that a proof would be about
     another run."""
     requested, num_gpus = settings["asked"], machine.num_gpus()
-    on_gpus = settings.get("met", {}).get("device") == "cuda"
+    on_gpus = (settings.get("met") or {}).get("device") == "cuda"
     ranks_here = requested["ranks"] // requested["nodes"]
     possible = [
         strategy_list.total_ranks_and_nodes(requested["strategy"], number)
@@ -210,9 +209,11 @@ def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
 
 def unproved(runs: list[Run], results: Path) -> list[Run]:
     """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
+    from scripts.sets.recorded_settings import read_identity  # pandas, as read_table
+
     rows = read_table(results, "equivalence")
-    requested = (json.loads(cell) for cell in rows[rows.verdict == "ok"].asked if cell)
-    proved = {settings_hash(settings) for settings in requested}
+    identities = (read_identity(cell, "") for cell in rows[rows.verdict == "ok"].asked)
+    proved = {settings_hash(identity.requested) for identity in identities if identity}
     return [run for run in runs if settings_hash(run.requested) not in proved]
 
 

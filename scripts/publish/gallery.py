@@ -8,9 +8,7 @@ A set that is not what its manifest says, lacks a file, or was made with local c
 why. Exit code: 1 where one is left out, 2 for a mistake. Needs no torch.
 """
 
-import difflib
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -22,7 +20,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.results import MAX_TABLE_BYTES, without_formulas, write_text_atomically
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
@@ -33,20 +31,20 @@ from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_tables import scale_with_interval, table_rows
 from scripts.publish import manifest
-from scripts.publish.passive_page import find_active
+from scripts.publish.passive_page import CONTROL, find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.safe_names import refuse_links
+from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
+from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
 from scripts.stats.formatting import format_number, format_setting, printable
 
+LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
-NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
-LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
 COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
 TEMPLATES = Path(__file__).parent / "templates"
 GALLERY_COLUMNS = (
@@ -71,7 +69,8 @@ FILTERS = ("hardware", "precision", "strategy", "model", "set")
 
 def main(options: GalleryOptions) -> int:
     folders = find_sets(options.published)
-    prices = read_prices(options.price_per_hour, [path.name for path in folders])
+    names = [path.name for path in folders]
+    prices = read_prices(options.price_per_hour.split(), names, "--price-per-hour", "published set")
     entries, left_out = [], {}
     for path in tqdm(folders, desc="sets", disable=None, leave=False):
         try:
@@ -115,38 +114,21 @@ def _read_mark(path: Path) -> dict:
         return {}
 
 
-def read_prices(text: str, names: list[str]) -> dict[str, float]:
-    """The price of an hour by the name of a set, for those that have one. Raises UserError for what is no price."""
-    example = 'give a number such as 2.50, or of single sets: --price-per-hour "NAME=2.50 ..."'
-    prices: dict[str, float] = {}
-    for word in text.split():
-        name, equals_sign, number = word.rpartition("=")
-        try:
-            price = float(number)
-        except ValueError:
-            price = math.nan
-        if not LEAST_PRICE <= price <= MOST_PRICE:
-            raise UserError(f"--price-per-hour is {text!r}, and {number!r} is no price; {example}")
-        if equals_sign and name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise UserError(f"--price-per-hour names {name!r}, and no published set has that name; {hint}")
-        if not equals_sign and len(text.split()) > 1:
-            raise UserError(f"--price-per-hour is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
-        prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
-    return prices
-
-
 def changed_files(path: Path) -> list[str]:
-    """A line for each file of a published set that is missing, not what was published, or a page that runs something.
+    """A line for each file of a published set that is missing, not what was published, a page that runs something, or a
+    table that a spreadsheet would run.
 
     Raises UserError for a manifest that cannot be read, and for a link, which would lead out of the set.
     """
     refuse_links(path)
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
-    lines = [f"{name} is missing; git checkout {shell_word(path)}" for name in needed if not (path / name).is_file()]
+    lines = [f"{name} is missing; git checkout -- {shell_word(path)}" for name in needed if not (path / name).is_file()]
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
+    for name in LINKED_TABLES if not lines else ():
+        text = read_regular_file(path / name, MAX_TABLE_BYTES).decode(errors="replace")
+        if without_formulas(text) != text:
+            lines.append(f"{name} has a cell that a spreadsheet would run, which ./bench publish would have marked")
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))
@@ -188,10 +170,17 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
         "runs": f"{at}/runs.csv",
         "commands": reproduction_commands(results),
         "again": again,
-        "again_each": [f"{again} --strategies {shell_word(name)}" for name in strategies],
+        "again_each": [_again_with(again, name) for name in strategies],
         "troubles": describe_failures(results),
         "rows": rows,
     }
+
+
+def _again_with(command: str, strategy: str) -> str:
+    """The command for one strategy, to be pasted. It would take a name such as --results=x for an option."""
+    if not SAFE_NAME.fullmatch(strategy):
+        return "# the command of a strategy is left out: the strategy's name is no name"
+    return f"{command} --strategies {shell_word(strategy)}"
 
 
 def _link(path: Path, base: Path) -> str:
@@ -214,7 +203,7 @@ def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -
         f"{NUM_EPOCHS} epochs, s": format_number(NUM_EPOCHS * epoch.value),
     }
     if price:
-        second = price * max(1.0, first.nodes if first.nodes > 0 else 1.0) / 3600
+        second = price * num_machines(group) / 3600
         rate = group.timed_throughput
         cells |= {
             COST_COLUMNS[0]: scale_with_interval(rate.value / second / 1000, rate, format_number),
@@ -228,14 +217,14 @@ def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -
 
 
 def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: str) -> str:
-    """The page as HTML."""
+    """The page as HTML, without control characters: names of folders and published.json may have some."""
     rows = [row for each in entries for row in each["rows"]]
     columns = [name for name in GALLERY_COLUMNS if any(row["cells"].get(name) for row in rows)]
     kinds = {name: sorted({row["filters"][name] for row in rows}) for name in FILTERS}
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    return page.get_template("gallery.html.j2").render(
+    html = page.get_template("gallery.html.j2").render(
         sets=entries,
         rows=rows,
         columns=columns,
@@ -249,6 +238,7 @@ def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: s
         without_energy="J/image" not in columns,
         any_measured=any(row["measured"] for row in rows),
     )
+    return CONTROL.sub("?", html)
 
 
 def describe_aa_of_all(verdicts: list[str]) -> str:
@@ -259,7 +249,8 @@ def describe_aa_of_all(verdicts: list[str]) -> str:
         return ""
     return (
         f"A/A: {len(decided)} comparison{'s' if len(decided) > 1 else ''} of the same runs under two names; a "
-        f"difference was seen in {found}. About 1 of 20 or fewer is promised."
+        f"difference was seen in {found}. Each is one pair of its set's family, which errs in 1 of 20 at most: of "
+        "one pair among ten, 1 of 200 is expected."
     )
 
 

@@ -89,7 +89,8 @@ def read_manifest(folder: Path) -> dict:
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
-            f"{path} cannot be read ({printable(str(error))}); take it from git again: git checkout {shell_word(path)}"
+            f"{path} cannot be read ({printable(str(error))}); take it from git again: "
+            f"git checkout -- {shell_word(path)}"
         ) from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
@@ -124,9 +125,10 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
 
 
 def _checkout(path: Path, before: str = ";") -> str:
-    """The command that brings a file back, to be pasted; '' for a name that no file of a set has."""
+    """The command that brings a file back, to be pasted; '' for a name that no file of a set has. After -- git takes no
+    branch of a fork that has the file's path for a name."""
     plain = re.fullmatch(r"[\w./+-]+", path.name, re.ASCII)
-    return f"{before} git checkout {shell_word(path)}" if plain else ""
+    return f"{before} git checkout -- {shell_word(path)}" if plain else ""
 
 
 def _leads_out(name: str) -> bool:

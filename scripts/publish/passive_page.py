@@ -26,7 +26,7 @@ TAGS = frozenset(
     ).split()
 )
 # A browser may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 TAG = re.compile(r"<[/!?]?([A-Za-z][\w:-]*|.|$)", re.DOTALL)
 ACTIVE = re.compile(
     r"\bon[a-z]{3,}\s*=|\b(?:href|srcset|background|ping|manifest|base)\s*=\s*(?![\"']?#)|src\s*=|http-equiv"

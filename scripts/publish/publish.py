@@ -22,7 +22,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import write_json, write_text_atomically
+from benchmarks.common.store.results import without_formulas, write_json, write_text_atomically
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
@@ -113,13 +113,13 @@ def _refuse(options: PublishOptions, lines: list[str]) -> int:
 
 
 def copy_set(source: Path, target: Path, private: dict[str, str], names: set[str]) -> None:
-    """What is kept of the set in `source`, and of the sets inside it, without private paths and variables."""
+    """What is kept of the set in `source`, and of the sets inside it, without private paths and variables, and without
+    what a spreadsheet would run: some rows may be somebody else's."""
     target.mkdir()
     for name in KEPT:
         if path := file_inside(source, name):
             text = without_paths(path.read_text(encoding="utf-8", errors="replace"), private)
-            if name == "environment.json":
-                text = _allowed(path, text, names)
+            text = _allowed(path, text, names) if name == "environment.json" else without_formulas(text)
             write_text_atomically(target / name, text)
     for name in NESTED_SETS:
         if (source / name / "runs.csv").is_file():

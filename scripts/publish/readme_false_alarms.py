@@ -1,8 +1,9 @@
-"""The tables of scripts/stats/README.md, from results/published/measured/false_alarms.csv.
+"""The tables of scripts/stats/README.md, from false_alarms.csv and hostile.csv of results/published/measured/.
 
-from scripts.publish.readme_false_alarms import false_alarm_figures
+from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_figures
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ KEYS = ["what", "case", "num_strategies", "num_rounds", "quantity"]
 COLUMNS = (*KEYS, "value", "standard_error", "num_sets", "commit", "date", "machine")
 FALSE = ("false_over_first_percent", "false_over_fastest_percent")
 HALF_WIDTH, NO_VERDICT = "median_half_width_percent", "no_verdict_percent"
+ERRS, COVERED = "false_alarms_percent", "covered_percent"
+HOSTILE_SIZES, UNTIL_SIZE, ROUNDS = ("2", "4", "11"), "4", ("5", "10")
 
 Rows = dict[tuple[str, ...], Any]
 """Rows of the CSV file, by the cells of KEYS."""
@@ -23,7 +26,7 @@ Rows = dict[tuple[str, ...], Any]
 def false_alarm_figures(measured: Path) -> dict[str, str]:
     """By name; '' for what was not simulated."""
     rows = read_cells(measured / "false_alarms.csv", COLUMNS)
-    found = {tuple(str(getattr(row, name)) for name in KEYS): row for row in iterate_rows(rows)}
+    found = _by_key(rows)
     families = rows[rows.what == "family"]
     most = max((int(each) for each in families.num_strategies), default=0)
     wandering = next(iter(families[families.num_strategies != str(most)].case), "")
@@ -47,9 +50,117 @@ def false_alarm_figures(measured: Path) -> dict[str, str]:
                 for row in iterate_rows(of_until)
             ],
         ),
+        "false_alarms.ab": _ab_table(rows, found),
+        "false_alarms.ab_sets": _count(rows[(rows.what == "ab") & (rows.quantity == ERRS)]),
+        "false_alarms.ab_found_sets": _count(rows[(rows.what == "ab") & (rows.quantity == "found_10_percent")]),
+        "false_alarms.days": _day_table(rows, found, (ERRS, "found_30_percent"), ("false alarms, %", "found, %")),
+        "false_alarms.day_sets": _count(rows[rows.what == "days"]),
+        "false_alarms.budget": _budget_table(rows, found),
         "false_alarms.sets": _count(families), "false_alarms.until_sets": _count(of_until),
         "false_alarms.origin": describe_origin(rows),
     }  # fmt: skip
+
+
+def hostile_figures(measured: Path) -> dict[str, str]:
+    """By name, of the noise that no method was chosen by; '' for what was not simulated."""
+    rows = read_cells(measured / "hostile.csv", COLUMNS)
+    found = _by_key(rows)
+    sizes = [f"{int(size) - 1} {'pair' if size == '2' else 'pairs'}" for size in HOSTILE_SIZES]
+    cases = dict.fromkeys(rows[rows.what == "family"].case)
+    of_until = {row.case: row for row in iterate_rows(rows[(rows.what == "until") & (rows.quantity == COVERED)])
+                if row.num_strategies == UNTIL_SIZE}  # fmt: skip
+    headers = [f"{size}, {rounds} rounds" for rounds in ROUNDS for size in sizes]
+    return {
+        "hostile.families": markdown_table(
+            ("case", *headers, *(f"no verdict, {rounds} rounds" for rounds in ROUNDS), "UNTIL covers"),
+            [(case, *_hostile_family(found, case), _rounded(of_until.get(case))) for case in cases],
+        ),
+        "hostile.ab": markdown_table(
+            ("case", "false alarms, %", "no verdict, %"),
+            [
+                (case, *(_rounded(found["ab", case, "2", "20", name]) for name in (ERRS, NO_VERDICT)))
+                for case in dict.fromkeys(rows[rows.what == "ab"].case)
+            ],
+        ),
+        "hostile.days": _day_table(
+            rows, found, ("false_with_sd_given_percent", "false_with_three_sets_percent"),
+            ("sd given, %", "from three sets, %"),
+        ),
+        "hostile.loader": _named(rows[rows.what == "loader"]),
+        "hostile.throughput": _named(rows[(rows.what == "throughput") & (rows.num_rounds == "5")]),
+        "hostile.shown": _range(rows[rows.what == "shown"]),
+        "hostile.shown_few": _range(rows[(rows.what == "shown") & (rows.num_rounds == "5")]),
+        "hostile.planned": _range(rows[rows.what == "planned"]),
+        "hostile.sets": _count(rows[rows.what == "family"]), "hostile.origin": describe_origin(rows),
+    }  # fmt: skip
+
+
+def _by_key(rows: pandas.DataFrame) -> Rows:
+    return {tuple(str(getattr(row, name)) for name in KEYS): row for row in iterate_rows(rows)}
+
+
+def _hostile_family(found: Rows, case: str) -> list[str]:
+    """The worse of both families' false alarms by rounds and sizes, then families of the most without a verdict."""
+    keys = [("family", case, size, rounds) for rounds in ROUNDS for size in HOSTILE_SIZES]
+    worst = [max((found[*key, name] for name in FALSE if (*key, name) in found), key=_value) for key in keys]
+    undecided = [found["family", case, HOSTILE_SIZES[-1], rounds, NO_VERDICT] for rounds in ROUNDS]
+    return [*map(_rounded, worst), *(f"{_value(row):.0f}" for row in undecided)]
+
+
+def _ab_table(rows: pandas.DataFrame, found: Rows) -> str:
+    of_ab = rows[rows.what == "ab"]
+    quantities = (ERRS, NO_VERDICT, "found_5_percent", "found_10_percent", "rounds_at_10")
+    keys = [(case, [("ab", case, "2", "20", name) for name in quantities]) for case in dict.fromkeys(of_ab.case)]
+    return markdown_table(
+        ("case", "false alarms, %", "no verdict, %", "5 % found, %", "10 % found, %", "rounds at 10 %"),
+        [(case, *(_rounded(found.get(key)) for key in of_case)) for case, of_case in keys],
+    )
+
+
+def _day_table(rows: pandas.DataFrame, found: Rows, quantities: Sequence[str], names: Sequence[str]) -> str:
+    """A row a case, and of each number of strategies the quantities."""
+    of_days = rows[rows.what == "days"]
+    sizes, num_rounds = sorted(set(of_days.num_strategies), key=int), "".join(dict.fromkeys(of_days.num_rounds))
+    of_size = [f"{size} {'strategy' if size == '1' else 'strategies'}" for size in sizes]
+    return markdown_table(
+        ("days", *(f"{size}: {name}" for size in of_size for name in names)),
+        [
+            (case, *(_rounded(found["days", case, size, num_rounds, name]) for size in sizes for name in quantities))
+            for case in dict.fromkeys(of_days.case)
+        ],
+    )
+
+
+def _budget_table(rows: pandas.DataFrame, found: Rows) -> str:
+    """Columns are numbers of rounds."""
+    of_budget = rows[rows.what == "budget"]
+    keys = dict.fromkeys((row.case, row.num_rounds) for row in iterate_rows(of_budget))
+    lines = {"windows a run": "windows", "half-width, %": HALF_WIDTH.removeprefix("median_")}
+    return markdown_table(
+        ("rounds", *(rounds for _, rounds in keys)),
+        [
+            (name, *(found["budget", case, "2", rounds, quantity].value for case, rounds in keys))
+            for name, quantity in (lines.items() if keys else ())
+        ],
+    )
+
+
+def _named(rows: pandas.DataFrame) -> str:
+    return ", ".join(f"{row.case} {_rounded(row)}" for row in iterate_rows(rows))
+
+
+def _range(rows: pandas.DataFrame) -> str:
+    """From the least to the most, in whole percent."""
+    values = sorted(map(_value, iterate_rows(rows)))
+    return f"{values[0]:.0f} to {values[-1]:.0f} %" if values else ""
+
+
+def _value(row: Any) -> float:
+    return float(row.value)
+
+
+def _rounded(row: Any) -> str:
+    return "" if row is None else f"{_value(row):.1f}"
 
 
 def _header(first: str) -> tuple[str, ...]:

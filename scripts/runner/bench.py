@@ -33,9 +33,6 @@ from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, s
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
 
-NO_IMAGES = """\
-warning: there are GPUs and no images are named: all runs repeat one SYNTHETIC batch.
-warning: They time training alone, and have no accuracy. With images: {}."""
 STUDIES = ROOT / "scripts" / "studies"
 
 
@@ -59,9 +56,7 @@ def find_plan(name: str) -> Plan:
 
 
 def main(name: str = "all", /) -> int:
-    variables = with_images(given := read_variables())
-    if variables != given:
-        print(NO_IMAGES.format(option_as_typed("DATA", "/path/to/imagenet")), file=sys.stderr)
+    variables = with_images(read_variables())
     if not machine.num_gpus() and (line := unused_device_line()):
         print(line, file=sys.stderr)
     preflight.check_rendezvous()

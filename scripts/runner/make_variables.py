@@ -5,6 +5,7 @@ import dataclasses
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 from benchmarks.common.store.results import STATUSES
@@ -15,6 +16,9 @@ from scripts.stats.formatting import parse_percent
 
 MAX_REPEATS = 10_000
 GPU_CONFIG, CPU_CONFIG = "configs/imagenet-bench.yaml", "configs/smoke.yaml"
+NO_IMAGES = """\
+warning: there are GPUs and no images are named: all runs repeat one SYNTHETIC batch.
+warning: They time training alone, and have no accuracy. With images: {}."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,16 +105,21 @@ def _split_args(text: str) -> list[str]:
 
 
 def with_images(variables: MakeVariables) -> MakeVariables:
-    """The variables, with synthetic images where there are GPUs, and nobody has named images or a configuration.
+    """The variables, with synthetic images where there are GPUs, and nobody has named images or a configuration. Then
+    a warning is printed.
 
     imagenet-mini has 480 training images, which is no work for a GPU.
     """
-    words = [word.split("=")[0] for word in variables.flags[2:]]
-    named = os.environ.get("CONFIG") or {"--data", "--loader"} & {*words}
-    if named or default_config() == CPU_CONFIG:
+    if os.environ.get("CONFIG") or names_images(variables) or default_config() == CPU_CONFIG:
         return variables
+    print(NO_IMAGES.format(option_as_typed("DATA", "/path/to/imagenet")), file=sys.stderr)
     flags = [*variables.flags[:2], "--loader", "synthetic", *variables.flags[2:]]
     return dataclasses.replace(variables, flags=flags)
+
+
+def names_images(variables: MakeVariables) -> bool:
+    """Whether the user named a data set or a loader."""
+    return bool({"--data", "--loader"} & {word.split("=")[0] for word in variables.flags[2:]})
 
 
 def default_config() -> str:

@@ -60,7 +60,21 @@ def git(*arguments: str) -> bytes | None:
     return _run(*arguments)
 
 
+def git_problem() -> str:
+    """Why git refuses this repository, such as "dubious ownership"; '' where it refuses nothing, or where there is
+    none."""
+    done = _start("rev-parse", "--show-toplevel")
+    if done is None or not done.returncode or not (ROOT / ".git").exists():
+        return ""
+    return done.stderr.decode(errors="replace").partition("\n")[0]
+
+
 def _run(*arguments: str) -> bytes | None:
+    done = _start(*arguments)
+    return done.stdout if done and done.returncode == 0 else None
+
+
+def _start(*arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     # without GIT_DIR and the like: a hook of another repository sets them, to that repository
     git_env = {
         name: value
@@ -68,9 +82,8 @@ def _run(*arguments: str) -> bytes | None:
         if name.startswith("GIT_CONFIG") or not name.startswith("GIT_")
     }
     try:
-        done = subprocess.run(
+        return subprocess.run(
             ["git", "-C", ROOT, *arguments], env=git_env, capture_output=True, check=False, start_new_session=True
         )
     except OSError:  # no git here
         return None
-    return done.stdout if done.returncode == 0 else None

@@ -236,7 +236,7 @@ def compute_precision(identity: Identity) -> str | None:
     precision = identity.resolved.get("precision")
     if str(precision).startswith("apex-"):
         return "fp32" if precision == "apex-O0" else "fp16"
-    return precision
+    return None if precision is None else str(precision)
 
 
 def belongs_to(row: Identity, group: Identity) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas
 
 from benchmarks.common.config.settings import SCHEMA, drop_not_compared
+from benchmarks.common.store.results import strange_setting
 from benchmarks.common.system.files import read_regular_file
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
@@ -111,6 +112,8 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
         return None, ""
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None, "a settings.json cannot be read"
+    if strange_setting(identity.requested) or strange_setting(identity.resolved):
+        return None, "a settings.json has what is no value of a setting"
     return identity, ""
 
 

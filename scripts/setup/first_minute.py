@@ -3,6 +3,7 @@
 The standard library alone, and nothing that only Linux has: bench calls it first, on any system.
 """
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -13,6 +14,9 @@ from pathlib import Path
 from benchmarks.common.system.accelerators import list_devices
 
 MACHINES = ("x86_64", "aarch64")
+WSL = "dxg"
+"""The device node of Windows' GPUs in WSL, which has no /dev/nvidia0."""
+NO_VENV = "Debian and Ubuntu: sudo apt install python3-venv, then the same command again"
 NEEDED_GB, NEEDED_CPU_GB = 7.0, 4.0
 """Of set-up: its .venv had 6.0 GB with PyPI's torch (2.15.0, x86-64), of which 3.1 GB were NVIDIA's libraries."""
 
@@ -21,7 +25,8 @@ NEEDED_GB, NEEDED_CPU_GB = 7.0, 4.0
 class Machine:
     """system, processor: as the platform module names them. free_gb: where .venv will be. compiler: its path, or ''.
 
-    has_headers: whether Python.h is there. devices: names in /dev of what computes, such as nvidia0.
+    has_headers: whether Python.h is there. devices: names in /dev of what computes, such as nvidia0. has_venv: whether
+    this Python can make virtual environments. has_slurm: whether jobs can be sent to other machines.
     """
 
     system: str
@@ -31,6 +36,8 @@ class Machine:
     compiler: str
     has_headers: bool
     devices: tuple[str, ...]
+    has_venv: bool = True
+    has_slurm: bool = False
 
 
 def look_at_machine(root: Path, devices: Path = Path("/dev")) -> Machine:
@@ -44,6 +51,8 @@ def look_at_machine(root: Path, devices: Path = Path("/dev")) -> Machine:
         shutil.which("g++") or "",
         include.exists(),
         tuple(list_devices(devices)),
+        importlib.util.find_spec("ensurepip") is not None,  # Debian has it in a package of its own
+        shutil.which("sinfo") is not None,
     )
 
 
@@ -80,6 +89,15 @@ def describe_machine(machine: Machine) -> list[str]:
     lines = [f"{system}, {tools}; {machine.free_gb:.0f} GB free; {describe_devices(machine.devices)}"]
     if missing:
         lines.append("Horovod cannot be built, and its strategy will be skipped; Debian: apt install g++ python3-dev")
+    if machine.has_slurm and not any(name.startswith("nvidia") for name in machine.devices):
+        from benchmarks.common.system.gpus import BUILDS
+
+        newest, oldest = BUILDS[0], BUILDS[-1]
+        sm = ".".join(map(str, newest.capability))
+        lines.append(
+            f"jobs use the GPUs of their nodes. torch {newest.torch} needs driver {newest.driver} and compute "
+            f"capability {sm} there; for older ones: TORCH={oldest.torch} ./bench setup"
+        )
     return lines
 
 
@@ -88,6 +106,8 @@ def describe_devices(devices: tuple[str, ...]) -> str:
     nvidia = [name for name in devices if name.startswith("nvidia")]
     if nvidia:
         return f"{len(nvidia)} NVIDIA GPU{'s' * (len(nvidia) > 1)}"
+    if WSL in devices:
+        return f"GPUs through WSL's /dev/{WSL}, if nvidia-smi lists one"
     if devices:
         return f"/dev/{devices[0]} is not an NVIDIA GPU, and is not used: the suite runs on the CPU"
     return "no GPU: the suite runs on the CPU"
@@ -96,7 +116,9 @@ def describe_devices(devices: tuple[str, ...]) -> str:
 def unused_device_line(devices: Path = Path("/dev")) -> str:
     """For the beginning of runs on the CPU: the device that is not used; '' where there is none. devices: /dev."""
     found = list_devices(devices)
-    return f"note: {describe_devices(tuple(found))}" if found and not found[0].startswith("nvidia") else ""
+    if WSL in found or any(name.startswith("nvidia") for name in found):
+        return ""
+    return f"note: {describe_devices(tuple(found))}" if found else ""
 
 
 def refuse_machine() -> None:
@@ -112,6 +134,9 @@ def begin_set_up(root: Path) -> None:
     for line in describe_machine(machine):
         print(f"setup: {line}", file=sys.stderr, flush=True)
     is_first = not (root / ".venv/bin/python").exists()
+    if not machine.has_venv:
+        print(f"error: python3 cannot make virtual environments here; {NO_VENV}", file=sys.stderr)
+        sys.exit(2)
     if is_first and (why := why_too_little_disk(machine.free_gb, os.environ.get("TORCH_INDEX", ""))):
         print(f"error: {why}", file=sys.stderr)
         sys.exit(2)

@@ -25,12 +25,14 @@ from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
 from benchmarks.common.system.repository import ROOT
 
 RECORD_NAME = "installed-from"  # in the environment: the words that say what was installed
-UV_FLAGS = {
-    "index-url": "--default-index",
-    "extra-index-url": "--index",
-    "find-links": "--find-links",
-    "trusted-host": "--allow-insecure-host",
+UV_VARIABLES = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
 }
+"""uv's variable for each setting of pip, and what separates its values. They are no words of the command line, which
+every user of the machine can read: the address of a mirror may have a password."""
 IGNORED_PIP_SETTINGS = {
     "default-timeout",
     "timeout",
@@ -47,7 +49,7 @@ def main(venv: Path) -> None:
     words, why = choose_requirements(torch, locked and not index)
     why += f"; builds of {index} where it has them" if index else ""
     print(f"setup: {' '.join(words)}: {why}", flush=True)
-    if not (venv / "bin/python").exists():
+    if not all((venv / "bin" / name).exists() for name in ("python", "pip")):  # a try without python3-venv leaves one
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     started_s = time.monotonic()
     record = venv / RECORD_NAME
@@ -81,9 +83,9 @@ def install(python: Path, words: list[str]) -> str:
     if settings is not None and get_uv(python):
         uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
         # As pip: the best version of all indexes, not the first index that has the name.
-        uv += ["--index-strategy", "unsafe-best-match", *settings]
-        uv += ["--index", index] if index else []
-        if not run([*uv, *words], "uv installs"):
+        uv += ["--index-strategy", "unsafe-best-match"]
+        settings |= {"UV_INDEX": f"{settings.get('UV_INDEX', '')} {index}".strip()} if index else {}
+        if not run([*uv, *words], "uv installs", settings):
             return "uv"
         print("setup: uv could not (above); pip tries", file=sys.stderr)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -93,8 +95,8 @@ def install(python: Path, words: list[str]) -> str:
     return "pip"
 
 
-def uv_settings(python: Path) -> list[str] | None:
-    """pip's own settings (pip.conf, PIP_*) in uv's words; None where some have none, or PIP_ARGS has pip's words."""
+def uv_settings(python: Path) -> dict[str, str] | None:
+    """pip's own settings (pip.conf, PIP_*) as uv's variables; None where some have none, or where PIP_ARGS is set."""
     if os.environ.get("PIP_ARGS"):
         return None
     listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
@@ -106,9 +108,13 @@ def uv_settings(python: Path) -> list[str] | None:
     certificate = words.pop("cert", None)
     if certificate:
         os.environ["SSL_CERT_FILE"] = certificate
-    if words.keys() - UV_FLAGS.keys() - IGNORED_PIP_SETTINGS:
+    if words.keys() - UV_VARIABLES.keys() - IGNORED_PIP_SETTINGS:
         return None
-    return [word for name, flag in UV_FLAGS.items() for value in words.get(name, "").split() for word in (flag, value)]
+    return {
+        variable: separator.join(values)
+        for name, (variable, separator) in UV_VARIABLES.items()
+        if (values := words.get(name, "").split())
+    }
 
 
 def get_uv(python: Path) -> bool:
@@ -124,10 +130,10 @@ def get_uv(python: Path) -> bool:
         return not run([*pip, "--require-hashes", "-r", file.name], "pip fetches uv")
 
 
-def run(command: list, task: str) -> int:
-    """Run a command; its exit code. A terminal sees how long it takes so far."""
+def run(command: list, task: str, variables: dict[str, str] | None = None) -> int:
+    """Run a command, with more variables; its exit code. A terminal sees how long it takes so far."""
     started_s = time.monotonic()
-    with subprocess.Popen([str(word) for word in command], cwd=ROOT) as process:
+    with subprocess.Popen([str(word) for word in command], cwd=ROOT, env=os.environ | (variables or {})) as process:
         while True:
             try:
                 return process.wait(timeout=1)

@@ -2,10 +2,11 @@
 
     from scripts.stats.calibration import calibration_text
 
-Rounds are drawn from a normal distribution whose covariance between strategies is the set's own, so with every strategy
-as noisy as it is here, and with what rounds have in common. All strategies are then equally fast, so that each verdict
-is a false alarm; and, one at a time, faster by DIFFERENCE, which is to be found. Where the check of their order takes
-the drawn rounds for no repeats, there is no verdict, as in a set. Seeded. Needs numpy and scipy only.
+Rounds are drawn, each by itself, from a normal distribution whose covariance between strategies is the set's own: every
+strategy is as noisy as it is here, and rounds have as much in common. Heavy tails and rounds that follow one another
+are not in it. All strategies are then equally fast, so that each verdict is a false alarm; and, one at a time, faster
+by DIFFERENCE, which is to be found. Where the check of their order takes the drawn rounds for no repeats, there is no
+verdict, as in a set. Seeded. Needs numpy and scipy only.
 """
 
 from collections.abc import Mapping
@@ -53,9 +54,9 @@ def calibration_text(samples: Mapping[str, ThroughputSample], baselines: Mapping
     false_alarms, undecided, power = calibrate(complete, pairs)
     drift = " Where the noise of each strategy drifts by itself, families of so few strategies err more often."
     return (
-        f"Calibration: of {NUM_SETS:,} simulated sets of {complete.shape[1]} rounds with this set's own covariance of "
-        f"strategies, {100 * false_alarms:.1f} % raise a false alarm (at most 5 % are promised), {100 * undecided:.0f} "
-        "% have no verdict since their rounds seem to follow one another, and a difference of "
+        f"Calibration: of {NUM_SETS:,} simulated sets of {complete.shape[1]} independent normal rounds with this set's "
+        f"own covariance of strategies, {100 * false_alarms:.1f} % raise a false alarm (at most 5 % are promised), "
+        f"{100 * undecided:.0f} % have no verdict since their rounds seem to follow one another, and a difference of "
         f"{100 * DIFFERENCE:.0f} % from the baseline is found in {100 * power:.0f} %."
         + (drift if len(samples) <= FEW_STRATEGIES else "")
     )

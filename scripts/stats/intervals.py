@@ -17,7 +17,7 @@ from scipy.special import nctdtrinc, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.8
-MIN_ROUNDS = 5  # of 3, two speeds raise a false alarm in 7 of 100 families; 4 do not tell drift from noise
+MIN_ROUNDS = 5  # of 3, two speeds raise a false alarm in 6 of 100 families; 4 do not tell drift from noise
 SMALLEST_SD = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
 
 NO_REPEAT = "one run says nothing of the spread between runs"
@@ -44,7 +44,8 @@ class RatioEstimate:
     """How many times as fast one is as the other, with the 95 % interval and what can be said of it.
 
     verdict: faster, slower, no difference seen, or no verdict; `why` then says what is missing.
-    smallest_difference: the difference, as a fraction, that data like this finds with 80 % power.
+    smallest_difference: the difference, as a fraction, that data like this finds with 80 % power, were this the true
+    spread and the rounds surely repeats. scripts/stats/README.md has how often new data find it.
     """
 
     value: float

@@ -1,10 +1,11 @@
 """Two recorded sets are two days: B's throughput over A's, where each day has an effect of its own.
 
-    from scripts.stats.two_days import DaySpread, day_spread, ratios_between_days
+    from scripts.stats.two_days import DaySpread, day_spread, ratio_between_days, ratios_between_days
 
 More rounds do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
-settings, or given; without it there is a ratio and no verdict. `./bench ab`, both in one session, has no such trouble.
-Needs numpy and scipy only.
+settings, or given; without it there is a ratio and no verdict. Days are taken for independent draws: where a machine
+becomes slower from day to day, A and B of days far apart differ. `./bench ab`, both in one session, has no such
+trouble. Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.families import ThroughputSample
+from scripts.stats.families import ThroughputSample, log_table
 from scripts.stats.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
@@ -26,6 +27,9 @@ from scripts.stats.intervals import (
 )
 
 MIN_SETS = 3
+METHOD = "paired by the rounds' numbers, Student's t, Sidak, and the days' part"
+LEVEL_OF_EACH = (1 + CONFIDENCE) / 2
+"""Of the days' family and of the runs': each has half of the 5 %."""
 UNKNOWN_DAY_EFFECT = "the day's effect is unknown"
 
 
@@ -38,20 +42,30 @@ class DaySpread:
 
 
 def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
-    """Of three or more sets of the same settings, over the strategies that all of them repeat.
+    """Of three or more sets of the same settings, over the strategies and rounds that all of them have.
 
-    Random effects, by moments: the variance of the sets' means less what the runs' spread explains. All strategies
-    share a day, so they do not add degrees of freedom. Raises ValueError for fewer sets or no such strategy.
+    Random effects, by moments: the variance of the sets' means less what the runs' spread explains. That is what is
+    left of the runs without the mean of their set and without what their round has in common in all sets: a machine
+    that slows down alike in all sets explains no difference of means. All strategies share a day, so they do not add
+    degrees of freedom. Raises ValueError for fewer sets, or no strategy with two rounds in all.
     """
-    names = [name for name in sets[0] if all(name in each and len(each[name].log_throughputs) > 1 for each in sets)]
-    if len(sets) < MIN_SETS or not names:
+    names = [name for name in sets[0] if all(name in each for each in sets)]
+    tables = [_rounds_of_all([each[name] for each in sets]) for name in names]
+    if len(sets) < MIN_SETS or not any(table.shape[1] > 1 for table in tables):
         raise ValueError(f"a day-to-day spread needs {MIN_SETS} sets with several rounds of the same settings")
     excess = []
-    for name in names:
-        runs = [each[name].log_throughputs for each in sets]
-        explained = numpy.mean([logs.var(ddof=1) / len(logs) for logs in runs])
-        excess.append(numpy.var([logs.mean() for logs in runs], ddof=1) - explained)
+    for table in tables:
+        if (num_rounds := table.shape[1]) > 1:
+            rest = table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
+            explained = (rest**2).sum() / ((len(sets) - 1) * (num_rounds - 1)) / num_rounds
+            excess.append(table.mean(axis=1).var(ddof=1) - explained)
     return DaySpread(math.sqrt(max(0.0, float(numpy.mean(excess)))), len(sets) - 1)
+
+
+def _rounds_of_all(samples: Sequence[ThroughputSample]) -> numpy.ndarray:
+    """Logs [num_sets, num_rounds] of one strategy, of the rounds that every set has."""
+    table = log_table({str(number): dataclasses.replace(each, sessions=()) for number, each in enumerate(samples)})
+    return table[:, ~numpy.isnan(table).any(axis=0)]
 
 
 def ratios_between_days(
@@ -65,21 +79,59 @@ def ratios_between_days(
     day: None where it is unknown, which allows no verdict.
     """
     names = [name for name in a if name in b]
-    return {name: _between(a[name], b[name], day, len(names)) for name in names}
+    return {name: ratio_between_days(a[name], b[name], day, len(names)) for name in names}
 
 
-def _between(a: ThroughputSample, b: ThroughputSample, day: DaySpread | None, num_compared: int) -> RatioEstimate:
-    first, second = (dataclasses.replace(each, sessions=()).by_round() for each in (a, b))  # of one number: their mean
-    in_both = sorted(first.keys() & second.keys())
-    num_rounds = len(in_both)
+def ratio_between_days(
+    a: ThroughputSample, b: ThroughputSample, day: DaySpread | None, num_compared: int, num_day_pairs: int = 1
+) -> RatioEstimate:
+    """Throughput b over a, of a family of `num_compared` ratios between the sets of `num_day_pairs` pairs of days.
+
+    Of three sets there are three pairs of days, each a comparison of its own in the days' half of the 5 %.
+    """
+    differences = _differences(a, b)
+    num_rounds = len(differences)
     if day is None or num_rounds < MIN_ROUNDS:
-        is_single = min(len(first), len(second)) < 2
+        is_single = min(len(_by_round(a)), len(_by_round(b))) < 2
         why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT if is_single else FEW_ROUNDS
         return no_verdict(b.log_throughputs.mean() - a.log_throughputs.mean(), why)
-    differences = numpy.array([second[key] - first[key] for key in in_both])
-    error = float(differences.std(ddof=1) / math.sqrt(num_rounds))
-    level = (1 + CONFIDENCE) / 2
-    of_days = sidak_critical_value(1, min(day.df, 1e9), level) * math.sqrt(2) * day.sd
-    critical = sidak_critical_value(num_compared, num_rounds - 1, level)
-    half = of_days + critical * error
+    of_days = _days_critical_value(num_day_pairs, day.df) * day.sd
+    critical = sidak_critical_value(num_compared, num_rounds - 1, LEVEL_OF_EACH)
+    half = of_days + critical * _standard_error(differences)
     return ratio_with_verdict(float(differences.mean()), half / critical, num_rounds - 1, critical)
+
+
+def largest_day_sd(
+    a: ThroughputSample, b: ThroughputSample, ratio: float, num_compared: int, num_day_pairs: int = 1
+) -> float | None:
+    """The day-to-day sd, as one that is given, up to which the interval of throughput b over a lies below `ratio`.
+
+    None where it does not even without an effect of the day, and where too few rounds allow no interval. The family is
+    that of ratio_between_days.
+    """
+    differences = _differences(a, b)
+    if len(differences) < MIN_ROUNDS:
+        return None
+    critical = sidak_critical_value(num_compared, len(differences) - 1, LEVEL_OF_EACH)
+    left = math.log(ratio) - float(differences.mean()) - critical * _standard_error(differences)
+    return left / _days_critical_value(num_day_pairs, math.inf) if left > 0 else None
+
+
+def _by_round(sample: ThroughputSample) -> dict[tuple[int, float], float]:
+    """The log throughput of each round; of several runs of one number, their mean."""
+    return dataclasses.replace(sample, sessions=()).by_round()
+
+
+def _differences(a: ThroughputSample, b: ThroughputSample) -> numpy.ndarray:
+    """float64 [num_rounds]: log throughput b less a, of each round that both have."""
+    first, second = _by_round(a), _by_round(b)
+    return numpy.array([second[key] - first[key] for key in sorted(first.keys() & second.keys())])
+
+
+def _standard_error(differences: numpy.ndarray) -> float:
+    return float(differences.std(ddof=1) / math.sqrt(len(differences)))
+
+
+def _days_critical_value(num_day_pairs: int, df: float) -> float:
+    """Half the width of an interval of two days' difference, in day-to-day standard deviations."""
+    return sidak_critical_value(num_day_pairs, min(df, 1e9), LEVEL_OF_EACH) * math.sqrt(2)

@@ -67,6 +67,21 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     return [reasons[case] for case in cases]
 
 
+def largest_fitting_batch(case: MemoryCase, ranks_here: int) -> tuple[int, str]:
+    """(images on a device with which the case fits, why more do not), '' where its own batch_per_device fits.
+
+    The number is that of the case, or its half, a quarter, and so on; at least 1, also where even that does not fit.
+    """
+    refused, images = "", case.config.batch_per_device
+    while images > 1:
+        config = dataclasses.replace(case.config, batch_per_device=images)
+        (why,) = why_runs_do_not_fit([case._replace(config=config)], ranks_here)
+        if not why:
+            break
+        refused, images = refused or why, images // 2
+    return images, refused
+
+
 def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     """The configuration as the run on GPUs will have it, with its global batch and its precision resolved.
 

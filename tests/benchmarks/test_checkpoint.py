@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import math
 import multiprocessing
+import os
 import random
 import shutil
 import signal
@@ -450,6 +451,14 @@ def test_a_link_among_checkpoints_is_not_copied(checkpoints):
     with pytest.raises(UserError, match="cannot write the checkpoint"):
         save_checkpoint(checkpoints, "last.pt", small_state(1))
     assert not (checkpoints / "previous.pt").exists()
+
+
+def test_a_pipe_among_checkpoints_is_refused(checkpoints):
+    """Protects a run from a save that never ends: it would copy the pipe, for which no one writes. Mutant: no look."""
+    checkpoints.mkdir()
+    os.mkfifo(checkpoints / "last.pt")
+    with pytest.raises(UserError, match=r"last.pt is not a regular file"), contextlib.ExitStack() as held:
+        make_writable(checkpoints, held)
 
 
 def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):

@@ -9,6 +9,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -202,6 +203,23 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     monkeypatch.setenv(compiling.CACHE, "/the/user's own")
     compiling.prepare_compiler(on_gpu=False)
     assert os.environ[compiling.CACHE] == "/the/user's own"
+
+
+def test_the_cache_of_a_process_with_another_tmpdir_is_not_the_users_choice(monkeypatch, tmp_path):
+    """Protects from another user of a cluster's node: the process that submits a job may have torch's default folder in
+    the variable, below its own TMPDIR, and the job has another TMPDIR. Mutants: the folder of this TMPDIR alone; a
+    folder that is not there taken for the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "of the job"))
+    for name, mode in (("shared", 0o1777), ("own", 0o700)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    taken = {}
+    for name in ("shared", "gone", "own"):
+        monkeypatch.setenv(compiling.CACHE, str(tmp_path / name / "torchinductor_me"))
+        compiling.prepare_compiler(on_gpu=False)
+        taken[name] = Path(os.environ[compiling.CACHE]).relative_to(tmp_path).parts[0]
+    assert taken == {"shared": "cache", "gone": "cache", "own": "own"}
 
 
 @pytest.mark.parametrize(("threads", "chosen", "used"), [("3", None, 3), ("3", "5", 5), (None, None, 0)])

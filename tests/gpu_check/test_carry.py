@@ -6,6 +6,7 @@
 import ast
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -64,9 +65,9 @@ def make_bundle(folder: Path, with_images: bool = False) -> Path:
     return bundle
 
 
-def call(bundle: Path, work: Path, output: Path | str) -> subprocess.CompletedProcess:
+def call(bundle: Path, work: Path, output: Path | str, cwd: Path | None = None) -> subprocess.CompletedProcess:
     env = environment(OUTPUT=output, WORK=work, RESULTS="/nowhere")
-    return subprocess.run([sys.executable, bundle], env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run([sys.executable, bundle], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize("with_images, again", [(False, "check-0.json"), (True, "check-0.json data.json")])
@@ -95,6 +96,32 @@ def test_what_it_cannot_do_without_is_said_before_it_begins(tmp_path):
     done = call(bundle, tmp_path / "two", tmp_path / "state.tar")
     assert done.returncode == 2 and "cannot be read" in done.stderr and "Traceback" not in done.stderr
     assert (tmp_path / "state.tar").read_bytes() == b"no archive"
+
+
+def test_no_pip_of_the_current_folder_is_run(tmp_path):
+    """Protects who types the command in /tmp, where anybody can put a folder pip. Mutant: without -P."""
+    bundle, folder = make_bundle(tmp_path), tmp_path / "anybody's"
+    (folder / "pip").mkdir(parents=True)
+    (folder / "pip/__init__.py").touch()
+    (folder / "pip/__main__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    done = call(bundle, tmp_path / "one", tmp_path / "state.tar", cwd=folder)
+    assert done.returncode == 3 and not (tmp_path / "ran").exists(), done.stderr
+
+
+def test_a_folder_that_others_can_write_to_is_not_worked_in(tmp_path):
+    """Protects who names a folder of /tmp in WORK=: a checkout that lies in it is run. Mutants: no look; a folder that
+    the umask makes."""
+    bundle, others = make_bundle(tmp_path), tmp_path / "others"
+    others.mkdir()
+    others.chmod(0o777)
+    done = call(bundle, others, tmp_path / "state.tar")
+    assert done.returncode == 2 and "others can write to" in done.stderr and not [*others.iterdir()]
+    before = os.umask(0)
+    try:
+        assert call(bundle, tmp_path / "own", tmp_path / "state.tar").returncode == 3
+    finally:
+        os.umask(before)
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
 
 
 def state_with(output: Path, *members: tarfile.TarInfo) -> None:

@@ -161,6 +161,15 @@ def test_a_command_is_what_a_person_types(tmp_path):
         assert (reported, tuple(words[len(reported) :])) == (check.variables, check.argv)
 
 
+def test_the_name_of_a_folder_brings_no_options_into_a_check(tmp_path):
+    """Protects who names a folder that somebody else has named. Mutants: the path as it stands; ARGS split at each
+    space."""
+    results = tmp_path / "a set --lr 7"
+    (check,) = [check for check in checks(DRY, results) if check.name == "checkpoint"]
+    config = planned(check).config
+    assert config.checkpoint_dir == str(results / "checkpoint" / "ddp-1") and config.lr != 7
+
+
 def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
     """Protects a GPU where scikit-image is missing: make gpu-check stopped there before its first check."""
     for scale in (DRY, dataclasses.replace(DRY, data="/my images")):

@@ -707,6 +707,35 @@ def test_an_evaluation_is_compared_to_the_image():
     assert "acc5 is 90.004" in wrong_evaluation(expected | {"acc5": 90.004}, tied, tied)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": None}, "it lacks seed"),
+        ({"loader": None}, "it lacks loader"),
+        ({"data": 5}, "data is 5, which is no line of text"),
+        ({"data": "/x\x1b[2J"}, "which is no line of text"),
+        ({"checkpoint_dir": ["x"]}, "which is no line of text"),
+    ],
+)
+def test_settings_that_no_run_writes_are_said_and_not_proved(tmp_path, change, words):
+    """Protects who proves somebody else's set from a traceback, and a terminal from the path of its data. Mutants: each
+    check left out."""
+    asked = {"strategy": "single", "ranks": 1, "nodes": 1, "threads_per_rank": 1, "fingerprint": "1-1-1-a", "seed": 0}
+    asked |= {"loader": "folder", "data": "/x"} | change
+    asked = {name: value for name, value in asked.items() if value is not None}
+    (tmp_path / "logs/x").mkdir(parents=True)
+    (tmp_path / "logs/x/settings.json").write_text(json.dumps({"schema": 1, "asked": asked, "met": None}))
+    with pytest.raises(UserError, match=words):
+        cases._read_settings(tmp_path, "x")
+
+
+def test_a_set_with_odd_proofs_and_without_a_resolved_half_is_read(tmp_path):
+    """Protects from the same. Mutants: the cell as it stands; `met` taken for a dictionary."""
+    append_rows(tmp_path, "equivalence", [{"run_id": "x", "strategy": "single", "verdict": "ok", "asked": "[1]"}])
+    assert cases.unproved([], tmp_path) == []
+    cases.check_machine(tmp_path, {"asked": {"strategy": "single", "ranks": 1, "nodes": 1}, "met": None})
+
+
 def test_a_tie_of_scores_is_found_where_it_decides():
     """Protects a proof in half precision, where scores are often equal: torch.topk takes any of them. Mutants: a tie
     within the k best counts; one that ends below them does not."""

@@ -18,6 +18,7 @@ from scripts.pages.report_tables import table_rows
 from scripts.publish import gallery, manifest
 from scripts.publish.publishable import RULE
 from scripts.sets.result_set import load_set
+from scripts.sets.training_cost import read_prices
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 FIGURES = gallery.GALLERY_COLUMNS[gallery.GALLERY_COLUMNS.index("J/image") + 1 :]
@@ -124,8 +125,9 @@ def test_without_a_price_there_are_no_costs(own):
 
 def test_a_price_for_each_set():
     names = ["a", "b", "c"]
-    assert gallery.read_prices("a=1 c=2.5", names) == {"a": 1.0, "c": 2.5}
-    assert gallery.read_prices("0.4", names) == dict.fromkeys(names, 0.4) and gallery.read_prices("", names) == {}
+    assert read_prices(["a=1", "c=2.5"], names, "--price-per-hour") == {"a": 1.0, "c": 2.5}
+    assert read_prices(["0.4"], names, "--price-per-hour") == dict.fromkeys(names, 0.4)
+    assert read_prices([], names, "--price-per-hour") == {}
 
 
 def test_the_repository_s_own_sets_make_a_page(tmp_path):

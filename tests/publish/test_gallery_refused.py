@@ -16,9 +16,11 @@ from test_gallery import NAMES, cells, make, publish
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery, manifest
 from scripts.publish.passive_page import find_active
+from scripts.publish.publishable import RULE
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 from scripts.sets.set_text import UNKNOWN, describe_images
+from scripts.sets.training_cost import read_prices
 
 SHOWN = "cpu2-epyc_torch2.15_202611b"
 
@@ -151,6 +153,13 @@ def publish_again(folder):
     """With the checksums of what is there now, which an attacker can work out too."""
     found = json.loads((folder / manifest.NAME).read_text())
     (folder / manifest.NAME).write_text(json.dumps(found | {"files": manifest.checksums(folder)}))
+
+
+def test_a_precision_that_is_a_number_does_not_end_the_gallery(own):
+    """Protects the other sets: a number and a word cannot be sorted. Mutant: the cell's own value."""
+    change(own / NAMES[0], "settings", with_settings("met", precision=5))
+    manifest.write_manifest(own / NAMES[0], load_set(own / NAMES[0]))
+    assert len(cells(make(own))) == 4
 
 
 def test_a_fingerprint_of_thousands_of_digits_is_none(own):
@@ -300,7 +309,7 @@ def test_no_published_set_is_a_mistake(tmp_path):
 def test_a_price_that_is_none_is_refused(text, words):
     """Protects costs. Mutant: any number over 0, of which 1e-323 an hour is 0 a second."""
     with pytest.raises(UserError, match=re.escape(words)):
-        gallery.read_prices(text, ["cpu2_a", "cpu2_c"])
+        read_prices(text.split(), ["cpu2_a", "cpu2_c"], "--price-per-hour", "published set")
 
 
 @pytest.mark.parametrize("as_variable", [True, False])
@@ -313,3 +322,35 @@ def test_a_price_that_make_would_ignore_is_refused(as_variable):
     assert (
         done.returncode == 2 and "./bench gallery --price-per-hour" in done.stderr and "bench make" not in done.stdout
     )
+
+
+def test_no_name_of_a_strategy_brings_options_into_a_command_of_the_gallery(own):
+    """Protects whoever pastes a line of the gallery: a set's strategy may have an option for a name, such as the folder
+    that the new runs are written to. Mutant: the name as it stands."""
+    theirs = lambda frame: frame.assign(strategy=frame.strategy.replace("ddp", "'--results=/home/victim"))  # noqa: E731
+    change(own / NAMES[0], "runs", theirs)
+    publish_again(own / NAMES[0])
+    commands = re.findall(r"<code[^>]*>(.*?)</code>", make(own))
+    assert len(commands) == 4 and not [line for line in commands if "victim" in line]
+    assert [line for line in commands if line.startswith("# the command of a strategy is left out")]
+
+
+@pytest.mark.parametrize("table", gallery.LINKED_TABLES)
+def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys, table):
+    """Protects whoever opens a table that the page links to. Mutant: no look."""
+    change(own / NAMES[0], table.removesuffix(".csv"), lambda frame: frame.assign(reason="=HYPERLINK(0)"))
+    publish_again(own / NAMES[0])
+    assert len(cells(make(own, expected=1))) == 2
+    assert f"{table} has a cell that a spreadsheet would run" in capsys.readouterr().err
+
+
+def test_no_control_character_is_in_the_page(own):
+    """Protects whoever prints the page on a terminal, and browsers that take escape codes for an encoding: a folder's
+    name and published.json have them. And the other sets from text that has no bytes. Mutant: the page as it stands."""
+    lose("runs.csv")(own / NAMES[0])
+    (own / NAMES[0]).rename(own / "a\x1b(Bset")
+    (own / NAMES[2] / gallery.MARK).write_text(json.dumps({"rule": RULE, "at": "2026\x1b[2J\x9b2J\ud800"}))
+    publish_again(own / NAMES[2])
+    html = make(own, expected=1)
+    assert "a?(Bset" in html and "2026?[2J?2J?" in html
+    assert not re.search(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]", html)

@@ -10,13 +10,14 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from pasting import EVIL, paste
 
 from scripts.pages import page
-from scripts.pages.provenance import launch_lines, reproduction_commands
-from scripts.publish import gallery
+from scripts.pages.provenance import _checkout, launch_lines, reproduction_commands
+from scripts.publish import gallery, manifest
 from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
 from scripts.runner import source_version
@@ -93,8 +94,50 @@ def test_a_report_sends_nobody_to_a_commit_of_a_fork(hostile, tmp_path, monkeypa
     for commit in (ours, fetched, "0123456789ab"):
         edit(hostile / "runs.csv", commit=commit)
         shown[commit] = reproduction_commands(load_set(hostile))[0]
-    assert shown[ours] == f"git checkout {ours}" and shown["0123456789ab"] == "git checkout 0123456789ab"
+    assert shown[ours] == f"git checkout --no-guess {ours}"
+    assert shown["0123456789ab"] == "git checkout --no-guess 0123456789ab"
     assert shown[fetched].startswith(f"# its commit {fetched} is not in the history of this checkout")
+
+
+def line_of_a_commit(name):
+    return _checkout(name)
+
+
+def line_of_a_lost_file(name):
+    folder, _, file = name.rpartition("/")
+    (fault,) = manifest.find_faults(Path(folder), {"files": {file: "00"}})
+    return fault.partition("; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"), [("deadbeef1234", line_of_a_commit), ("a/set/gone.csv", line_of_a_lost_file)]
+)
+def test_no_branch_of_a_fork_is_checked_out_by_a_printed_line(tmp_path, monkeypatch, name, printed):
+    """Protects whoever has fetched somebody's fork: where nothing else has the name of a commit or of a lost file, git
+    makes a local branch of the fork's branch of that name. Mutants: --no-guess left out; -- left out."""
+    fork, mine = tmp_path / "fork", tmp_path / "mine"
+
+    def git(folder, *words):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, "-C", folder, *words], check=True, capture_output=True)
+
+    fork.mkdir()
+    git(fork, "init", "-q", "-b", "main")
+    (fork / "code").write_text("ours")
+    git(fork, "add", "code")
+    git(fork, "commit", "-q", "-m", "ours")
+    git(tmp_path, "clone", "-q", fork, mine)
+    git(fork, "checkout", "-q", "-b", name)
+    (fork / "code").write_text("theirs")
+    git(fork, "commit", "-q", "-a", "-m", "theirs")
+    git(mine, "fetch", "-q")
+    (mine / "a/set").mkdir(parents=True)
+    monkeypatch.setattr(source_version, "ROOT", mine)
+    monkeypatch.chdir(mine)
+    line = printed(name)
+    assert line.startswith("git checkout ") and name in line
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert done.returncode and (mine / "code").read_text() == "ours", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from support import ROOT, environment, put
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.forward_signals import SignalForwarder
+from scripts.commands import start
 from scripts.runner import late_builds
 from scripts.runner.run_plan import plan_strategies
 from scripts.setup import libraries
@@ -111,6 +112,23 @@ def test_those_that_wait_for_a_build_come_last_in_the_first_round_only(make_vari
     assert [run.strategy for run in moved[:4]] == [*others, "horovod_ddp"]
     monkeypatch.setattr(late_builds, "needs_build", lambda strategy: False)
     assert late_builds.put_last(runs) == runs and late_builds.put_last([]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "may_defer"),
+    [("run ddp", True), ("compare a b", True), ("data import a b", True), ("make bench-all", True), ("ab a b", False),
+     ("slurm all", False), ("verify", False), ("setup", False)],
+)  # fmt: skip
+def test_what_runs_no_strategy_waits_for_no_build(monkeypatch, words, may_defer):
+    """Protects who compares two sets, or imports images, on a login node: Horovod was compiled first. Mutant: suites
+    alone are let go on."""
+    asked = []
+    monkeypatch.setattr(start, "prepare", lambda **options: asked.append(options["may_defer"]))
+    monkeypatch.setattr(start, "can_start", lambda python: False)
+    monkeypatch.setattr(start, "end_on_signals", lambda: None)
+    with pytest.raises(SystemExit):
+        start.start(words.split())
+    assert asked == [may_defer]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import bench, run_plan
 from scripts.runner.make_variables import with_images
-from scripts.studies.allreduce.launch_ranks import torchrun_command
+from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
 BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
@@ -218,6 +218,18 @@ def test_horovodrun_over_several_machines(command):
     """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots."""
     words, env, _ = command("horovod_ddp", HOSTS="a:4,b:3")
     assert words[words.index("-np") :][:4] == ["-np", "7", "-H", "a:4,b:3"] and "GLOO_SOCKET_IFNAME" not in env
+
+
+def test_horovodrun_gets_no_secrets(command, monkeypatch):
+    """Protects tokens and passwords: horovodrun writes its environment into the command lines of its ranks, which every
+    user of the machine can read. Mutants: each pattern left out, in the launcher or in launch_ranks.py."""
+    names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY".split()
+    secrets = dict.fromkeys(names, "s3cret")
+    _, env, _ = command("horovod_ddp", **secrets, SSH_AUTH_SOCK="/run/agent")
+    assert env["SSH_AUTH_SOCK"] == "/run/agent" and "PATH" in env and "s3cret" not in env.values()
+    for name in names:
+        monkeypatch.setenv(name, "s3cret")
+    assert "PATH" in rank_environment(1) and "s3cret" not in rank_environment(1).values()
 
 
 def test_slurm_asks_for_the_requested_tasks(command):

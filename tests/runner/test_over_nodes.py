@@ -7,6 +7,7 @@ Reads the command lines of launchers, with programs on PATH that stand for Slurm
 
 import os
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -62,7 +63,7 @@ def test_torchrun_is_started_on_every_node(launched):
     for flag, value in (("--nodes", "2"), ("--ntasks", "2"), ("--ntasks-per-node", "1"), ("--cpus-per-task", "6")):
         assert after(step, flag) == value
     assert after(step, "--job-name") == run["env"]["RUN_ID"]
-    assert "PET_NODE_RANK=$SLURM_NODEID" in after(run["words"], "-c")
+    assert "PET_NODE_RANK=$SLURM_NODEID" in run["words"][run["words"].index("node") - 1]
     for flag, value in (("--nnodes", "2"), ("--nproc-per-node", "2"), ("--rdzv-backend", "static")):
         assert after(torchrun, flag) == value
     assert re.fullmatch(r"10\.0\.0\.1:2\d{4}", after(torchrun, "--rdzv-endpoint"))
@@ -124,6 +125,33 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     ]
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_task_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, bin_path, is_there):
+    """Protects from another user of a node that cannot enter the checkout: Slurm starts the task in /tmp, where anybody
+    can put a folder benchmarks. Mutant: a step without cd."""
+    checkout, fallback = tmp_path / "a checkout", tmp_path / "fallback"
+    shutil.copytree(ROOT / "launchers", checkout / "launchers")
+    fallback.mkdir()
+    put(bin_path, srun=f'cd "{fallback}"; while [ "$1" != bash ]; do shift; done; exec "$@"')
+    lines = ["set -eu", 'cd -- "$1"', "source launchers/cluster.sh", "CONTAINED=() RUN_ID=x", "set_step_command 1 1 1"]
+    lines += ["" if is_there else 'mv -- "$1" "$1 gone"', '"${STEP[@]}" touch ran']
+    env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
+    done = subprocess.run(["bash", "-c", "\n".join(lines), "bash", checkout], env=env, capture_output=True, text=True)
+    assert (done.returncode == 0) == is_there and not (fallback / "ran").exists(), done.stderr
+    assert (checkout / "ran").exists() == is_there
+
+
+@pytest.mark.parametrize("script", ["slurm_all_job.sh", "slurm_run_job.sh"])
+def test_a_job_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, script):
+    """Protects from the same on the job's first node. Mutant: a script without cd."""
+    plant = f"touch '{tmp_path}/ran'"
+    put(tmp_path / "launchers", **{"cluster.sh": plant, "all.sh": plant})
+    job = {"SLURM_SUBMIT_DIR": tmp_path / "gone", "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node1", "RESULTS": tmp_path}
+    command = [ROOT / "launchers" / script, "launchers/all.sh"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(**job), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "a folder that all nodes share" in done.stderr and not (tmp_path / "ran").exists()
+
+
 # --- containers ---------------------------------------------------------------------------------------------------
 
 
@@ -174,3 +202,12 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
         assert done.returncode == 0, done.stderr
     else:
         assert done.returncode == 2 and "may have a colon or a comma" in done.stderr
+
+
+def test_a_refused_folder_does_not_steer_the_terminal(bin_path):
+    """Protects the terminal from the path of the data in somebody else's configuration. Mutant: echo."""
+    put(bin_path, apptainer="", srun="")
+    user_variables = {"CONTAINER": "x.sif", "PATH": f"{bin_path}:{os.environ['PATH']}", "DATA": "/x\x1b]0;a\x07:y"}
+    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True)
+    assert done.returncode == 2 and "\\E]0;a" in done.stderr and "\x1b" not in done.stderr and "\x07" not in done.stderr

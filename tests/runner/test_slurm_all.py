@@ -78,9 +78,12 @@ def test_what_is_not_demanded_is_not_said(submitted):
 
 
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
-    """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder."""
-    done, words, _ = submitted(PLAN="yes", NODES=2, TASKS_PER_NODE=4, STRATEGIES="single ddp", REPEATS=1)
+    """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder. The words can be
+    pasted. Mutant: words without quotes."""
+    shape = {"NODES": 2, "TASKS_PER_NODE": 4, "ACCOUNT": "lab 7;id"}
+    done, words, _ = submitted(PLAN="yes", STRATEGIES="single ddp", REPEATS=1, **shape)
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("sbatch --nodes 2 --ntasks-per-node 4 --cpus-per-task 2 --account=lab\\ 7\\;id\n")
     assert "ddp                 ranks 8" in done.stdout and "single              ranks 4" in done.stdout
     assert words == [] and not (tmp_path / "a set").exists()
 
@@ -93,6 +96,8 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
         ({"CONTAINER": "x.sif"}, "CONTAINER=x.sif needs apptainer"),
         ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
         ({"GPUS_PER_NODE": "2", "TASKS_PER_NODE": "1"}, "TASKS_PER_NODE=1 does not match 2 GPUs a node"),
+        ({"GRES": "gpu:a100:4(S:0-1)"}, "no GPU, and nodes have gpu:a100:4(S:0-1); say how many: --gpus-per-node 4"),
+        ({"GPU_TYPE": "a100"}, "the job would have no GPU; say how many: --gpus-per-node 4, or 0 for the CPU"),
         ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
         ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
     ],

@@ -261,7 +261,7 @@ def test_a_lost_hash_is_taken_from_the_runs_folder(tmp_path, capsys):
     assert output.count("\n") == 1 and "settings.csv lacks the hash" in output and "taken from logs" in output
 
 
-@pytest.mark.parametrize("left", ["nothing", "a newer schema", "half a file"])
+@pytest.mark.parametrize("left", ["nothing", "a newer schema", "half a file", "no seeds"])
 def test_a_row_without_settings_is_kept_by_its_columns(tmp_path, capsys, left):
     add(tmp_path, asked())
     run_id = add(tmp_path, asked(), status="failed", arch="resnet50")
@@ -276,10 +276,14 @@ def test_a_row_without_settings_is_kept_by_its_columns(tmp_path, capsys, left):
         for name in (run_id, ok_id):
             (tmp_path / "logs" / name).mkdir(parents=True)
             (tmp_path / "logs" / name / "settings.json").write_text('{"schema": 1, "ask')
+    elif left == "no seeds":  # a number where a list is expected ended the report in a traceback
+        for name in (run_id, ok_id):
+            write_json(tmp_path, name, schema=1, asked=asked() | {"seeds": 5}, met=MET)
     assert labels(tmp_path) == {"ddp": 2, "ddp, settings not recorded": 1}
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and "(2 runs, such as run-2)" in output
     words = {"nothing": "there is no logs", "a newer schema": "of schema 99", "half a file": "cannot be read"}
+    words["no seeds"] = "no value of a setting"
     assert words[left] in output
 
 

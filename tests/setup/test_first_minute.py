@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/setup/test_first_minute.py
 """
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -82,6 +83,7 @@ def test_a_system_without_fcntl_gets_its_sentence():
         (LAPTOP, "/dev/dri/renderD128 is not an NVIDIA GPU"),
         (APU, "/dev/dri/renderD128 is not an NVIDIA GPU"),
         (WORKSTATION, "2 NVIDIA GPUs"),
+        (("dxg",), "GPUs through WSL's /dev/dxg, if nvidia-smi lists one"),
     ],
 )
 def test_set_up_says_what_the_machine_is(devices, words, make_devices):
@@ -96,6 +98,33 @@ def test_a_missing_compiler_has_its_remedy():
     machine = Machine("Linux", "x86_64", "3.11.7", 66.4, "", False, ())
     first, second = describe_machine(machine)
     assert "without g++ and Python.h" in first and "apt install g++ python3-dev" in second
+
+
+def test_a_python_without_venv_is_refused_in_one_line(monkeypatch, capsys, tmp_path):
+    """Protects a fresh Ubuntu: venv's failure left an interpreter without pip, and no command worked after the remedy.
+    Mutant: no check."""
+    machine = dataclasses.replace(LINUX, has_venv=False)
+    monkeypatch.setattr(first_minute, "look_at_machine", lambda root: machine)
+    with pytest.raises(SystemExit) as stopped:
+        first_minute.begin_set_up(tmp_path)
+    assert stopped.value.code == 2 and "sudo apt install python3-venv" in capsys.readouterr().err
+
+
+def test_a_login_node_is_told_which_torch_its_nodes_need():
+    """Protects a queue of hours: the newest torch runs on no V100, and the login node has no GPU that says so."""
+    login = dataclasses.replace(LINUX, has_slurm=True)
+    _, line = describe_machine(login)
+    assert f"needs driver {gpus.BUILDS[0].driver}" in line and f"TORCH={gpus.BUILDS[-1].torch} ./bench setup" in line
+    assert len(describe_machine(dataclasses.replace(login, devices=WORKSTATION))) == 1
+
+
+def test_wsl_with_a_gpu_that_is_not_nvidias_goes_on_on_the_cpu(make_devices, monkeypatch):
+    """Mutant: /dev/dxg counts as a GPU that torch cannot use, and the run is refused."""
+    folder = make_devices(("dxg",))
+    monkeypatch.setattr(gpus, "DEVICES", folder)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus.usable_gpus() == 0 and first_minute.unused_device_line(folder) == ""
 
 
 def test_a_disk_without_space_is_refused_before_the_download():

@@ -74,8 +74,9 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     """What set-up says, and the command lines that the stand-in for an environment's python got."""
     venv, record = folder / "a venv", folder / "record"
     (venv / "bin").mkdir(parents=True)
-    (venv / "bin/python").write_text(f'#!/bin/sh\necho "$*" >>"{record}"\n')
-    (venv / "bin/python").chmod(0o755)
+    lines = [f'echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}"']
+    lines += ["""case "$*" in "-m pip config list") echo "$PIP_SAYS";; esac"""]
+    put(venv / "bin", python="\n".join(lines))
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
     code = "import sys; from benchmarks.common.system import gpus; gpus.NVIDIA_SMI_TIMEOUT_S = 1; "
     code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
@@ -148,7 +149,7 @@ def test_another_index_has_other_builds_of_torch(machine, tmp_path):
     machine(None)
     index = "https://an.index/cpu"
     said, commands = installed(tmp_path, TORCH_INDEX=index)
-    assert f"--index {index}" in commands[-1] and "-m uv pip install" in commands[-1] and index in said
+    assert f"UV_INDEX={index} -m uv pip install" in commands[-1] and index in said
     assert "-r requirements.txt torch>=" in commands[-1] and "--require-hashes" not in commands[-1]
     _, commands = installed(tmp_path / "by pip", TORCH_INDEX=index, PIP_ARGS="--no-cache-dir")
     assert f"--extra-index-url {index}" in commands[-1] and "-m pip install" in commands[-1]
@@ -183,15 +184,24 @@ def test_uv_gets_pips_own_settings(machine, tmp_path):
         path.chmod(0o755)
         return path
 
-    assert (
-        uv_settings(python(PIP_CONFIG))
-        == (
-            "--default-index https://mirror.example/simple "
-            "--index https://one.example/simple --index https://two.example/simple"
-        ).split()
-    )
+    assert uv_settings(python(PIP_CONFIG)) == {
+        "UV_DEFAULT_INDEX": "https://mirror.example/simple",
+        "UV_INDEX": "https://one.example/simple https://two.example/simple",
+    }
+    assert uv_settings(python("global.find-links='/a /b'")) == {"UV_FIND_LINKS": "/a,/b"}
     assert os.environ.pop("SSL_CERT_FILE") == "/etc/ca.crt"
     assert uv_settings(python("global.client-cert='/my/key.pem'")) is None
+
+
+def test_the_password_of_a_mirror_is_on_no_command_line(machine, tmp_path):
+    """Protects what pip.conf keeps from others: every user of the machine can read the words of a command, for the
+    minutes that it takes. Mutant: settings as words."""
+    machine(None)
+    mirror = "https://ann:pa55word@mirror.example/simple"
+    says = f"global.index-url='{mirror}'\nglobal.extra-index-url='{mirror}'"
+    _, commands = installed(tmp_path, PIP_SAYS=says)
+    assert commands[-1].startswith(f"UV_INDEX={mirror} -m uv pip install ")
+    assert not [line for line in commands if "pa55word" in line.removeprefix(f"UV_INDEX={mirror}")]
 
 
 # --- locks --------------------------------------------------------------------------------------------------------

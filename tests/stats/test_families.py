@@ -199,7 +199,10 @@ def test_the_line_of_a_report_says_what_it_cannot_know():
     few = calibration_text(samples(numpy.random.default_rng(12), (4, 4, 4)), over)
     assert few == "Calibration: fewer than 5 rounds of every strategy cannot tell how often this errs."
     text = calibration_text(samples(numpy.random.default_rng(12), (6, 6, 6)), over)
-    assert "of 2,000 simulated sets of 6 rounds with this set's own covariance" in text and "is found in" in text
+    assert (
+        "of 2,000 simulated sets of 6 independent normal rounds with this set's own covariance" in text
+        and "is found in" in text
+    )
     assert text.endswith("families of so few strategies err more often.")
     many = calibration_text(samples(numpy.random.default_rng(12), (6,) * 5), over)
     assert "so few strategies" not in many

@@ -217,11 +217,11 @@ def test_a_budget_ends_a_sitting(untrained):
 
 
 def test_a_side_that_fails_is_named_with_its_log(untrained):
-    """Protects the gate: a sentence, the log, exit code 1, and no worktree."""
+    """Protects the gate: a sentence, the log, exit code 4, which is not that of "slower", and no worktree."""
     (untrained.folder / "launchers/single.sh").write_text("#!/bin/bash\nexit 3\n")
     bad = untrained.commit("does not start")
     done = untrained.run(A="HEAD~1", B=bad)
-    assert done.returncode == 1 and untrained.left_over() == []
+    assert done.returncode == 4 and untrained.left_over() == []
     assert f"failed: B, {bad}: warm-up: failed: the launcher ended with code 3" in done.stderr
     assert "; its log: " in done.stderr.splitlines()[-1]
 
@@ -234,7 +234,35 @@ def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
     (untrained.folder / "new.py").write_text("")
     hold.unlink()
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 1 and "its files were changed while they were measured" in err
+    assert process.returncode == 4 and "its files were changed while they were measured" in err
+
+
+def test_results_that_git_would_see_are_refused(untrained):
+    """Protects a nightly gate: the comparison's own rows counted as changes of the tree, and the run failed. Mutant: no
+    check."""
+    done = untrained.run(A="HEAD", B="tree:", RESULTS="artifacts/ab")
+    assert done.returncode == 2 and "artifacts/ab lies in this checkout and git does not ignore it" in done.stderr
+    assert not (untrained.folder / "artifacts").exists()
+
+
+def test_gpus_without_images_compare_on_synthetic_ones(untrained):
+    """Protects the comparison of two versions from timing JPEGs: imagenet-mini was read for 512 images a step. Mutant:
+    the variables as they were read."""
+    variables = {"CONFIG": "", "GPUS_PER_NODE": 1, "PLAN": "yes"}
+    done = untrained.run(A="flags:", B="flags:--lr 0.2", **variables)
+    assert done.returncode == 0 and "both train on one synthetic batch" in done.stdout, done.stderr
+    assert "all runs repeat one SYNTHETIC batch" in done.stderr
+    named = untrained.run(A="flags:", B="flags:", ARGS="--loader folder", **variables)
+    assert named.returncode == 2 and "data/imagenet-mini' does not exist" in named.stderr  # which it would read
+
+
+def test_a_shallow_clone_is_named(untrained):
+    """Protects whoever compares in a workflow, where a checkout has one commit."""
+    head = (untrained.folder / ".git/refs/heads").rglob("*")
+    commit = next(path for path in head if path.is_file()).read_text()
+    (untrained.folder / ".git/shallow").write_text(commit)
+    done = untrained.run(A="HEAD~50", B="tree:")
+    assert done.returncode == 2 and "no commit of this clone, which is shallow: git fetch --unshallow" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -325,7 +353,7 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
     bad = clone.commit("does not build")
     done = clone.run(A="HEAD~1", B=bad)
     last = done.stderr.splitlines()[-1]
-    assert done.returncode == 1 and last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
+    assert done.returncode == 4 and last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
     assert Path(last.partition("its log: ")[2]).exists() and clone.left_over() == []
 
 

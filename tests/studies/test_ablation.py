@@ -101,6 +101,21 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
     assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
 
+@pytest.mark.parametrize("flags, images", [("", 1), ("--batch-per-device 16", 16)])
+def test_a_small_gpu_gets_fewer_images(planned, tmp_path, monkeypatch, capsys, flags, images):
+    """Protects a GPU of 6 GB: 256 images did not fit, all rows were skipped, and nothing was compared. A batch that the
+    user named stays. Mutants: the configuration's batch; the note of each plan."""
+    monkeypatch.setenv("GPU_MEMORY_GB", "2")
+    (tmp_path / "large.yaml").write_text("loader: synthetic\nbatch_per_device: 16\nimage_size: 448\narch: resnet50\n")
+    variables = {"CONFIG": tmp_path / "large.yaml", "ARGS": flags, "NUM_GPUS": "1", "NPROC": "1", "STRATEGY": "single"}
+    ablation_plan.note_once.cache_clear()
+    for _ in range(2):
+        runs = planned(**variables)
+    (found,) = {run.requested["batch_per_device"] for run in runs if option_name(run.requested) == BASELINE_OPTION}
+    num_notes = capsys.readouterr().err.count("instead of 16, which do not fit")
+    assert (found < 16 and num_notes == 1) if images == 1 else (found == 16 and num_notes == 0)
+
+
 def test_without_a_strategy_there_is_a_sentence(make_variables):
     with pytest.raises(UserError, match=r"no strategy is given; for example: \./bench study ablation"):
         ablation_plan.plan_runs(make_variables())

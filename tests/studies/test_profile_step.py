@@ -4,6 +4,8 @@
 """
 
 import csv
+import gzip
+import json
 import types
 
 import pytest
@@ -80,14 +82,74 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
     """Protects the command: a strategy's own step, on this device, and a table of it."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
-    options = profile_step.ProfileOptions(steps=1, output=tmp_path / "profile.csv")
+    options = profile_step.ProfileOptions(steps=1, output=tmp_path / "profile.csv", trace=tmp_path / "new" / "traces")
     assert profile_step.main(options, load_config(["--config", str(tmp_path / "own.yaml")])) == 0
     text = capsys.readouterr().out
     assert "a step takes" in text and "no roof is known for this device" in text
     with open(tmp_path / "profile.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert rows[0]["kind"] == "convolution" and sum(float(row["share_pct"]) for row in rows) == pytest.approx(100)
+    assert "ProfilerStep" not in text  # the span of a step is no operation
+    trace = read_trace(tmp_path / "new" / "traces" / "rank0.pt.trace.json.gz")
+    assert (trace["distributedInfo"]["rank"], trace["distributedInfo"]["world_size"]) == (0, 1)
     torch.set_num_threads(1)
+
+
+def read_trace(path) -> dict:
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def spans(trace: dict, name: str) -> list[tuple[float, float]]:
+    """(start, end) in µs of each event whose name begins so, in the order of their starts."""
+    found = [event for event in trace["traceEvents"] if event.get("ph") == "X" and event["name"].startswith(name)]
+    return sorted((event["ts"], event["ts"] + event["dur"]) for event in found)
+
+
+def test_the_traces_of_two_ranks(tmp_path, monkeypatch, capfd):
+    """Protects --trace: real ranks of ddp, which the command starts. Each has a file with its own rank, the steps
+    under torch.profiler's names, and in every step the all-reduces that average gradients.
+
+    Mutants: every rank writes rank 0's file; only the rank that reports writes; steps without their names.
+    """
+    for name, value in {"NPROC": "2", "THREADS_PER_RANK": "1", "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
+    options = profile_step.ProfileOptions("ddp", steps=2, trace=tmp_path / "traces")
+    code = profile_step.profile_on_ranks(options, ["--config", str(tmp_path / "own.yaml"), "--steps", "4"])
+    printed = capfd.readouterr()
+    assert code == 0, printed.err
+    assert printed.out.count("a step takes") == 1 and str(tmp_path / "traces") in printed.out
+    traces = {path.name: read_trace(path) for path in (tmp_path / "traces").iterdir()}
+    assert sorted(traces) == ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"]
+    num_exchanges = set()
+    for rank in (0, 1):
+        trace = traces[f"rank{rank}.pt.trace.json.gz"]
+        info = trace["distributedInfo"]
+        assert (info["rank"], info["world_size"], info["backend"]) == (rank, 2, "gloo")
+        steps, exchanges = spans(trace, "ProfilerStep#"), spans(trace, "c10d::allreduce_")
+        assert len(steps) == 2
+        in_steps = [sum(start <= began <= end for began, _ in exchanges) for start, end in steps]
+        assert min(in_steps) > 0 and sum(in_steps) == len(exchanges)
+        num_exchanges.add(len(exchanges))
+    assert len(num_exchanges) == 1  # both ranks take part in each
+
+
+@pytest.mark.parametrize("name", ["rank3.pt.trace.json.gz", "other.json"])
+def test_traces_go_into_a_folder_without_traces(tmp_path, monkeypatch, name):
+    """Protects the reader of traces: those of another run would pass for ranks of this one."""
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(UserError, match="choose a new folder"):
+        profile_step.profile_on_ranks(profile_step.ProfileOptions("ddp", trace=tmp_path), [])
+    with pytest.raises(UserError, match="choose another folder"):
+        profile_step.profile_on_ranks(profile_step.ProfileOptions("ddp", trace=tmp_path / name), [])
+
+
+def test_what_srun_starts_is_not_started_here(monkeypatch):
+    """Protects from ranks that torchrun would start and srun's script would refuse."""
+    monkeypatch.setenv("THREADS_PER_RANK", "1")
+    with pytest.raises(UserError, match="srun did not start this process"):
+        profile_step.profile_on_ranks(profile_step.ProfileOptions("slurm"), [])
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])

@@ -67,6 +67,7 @@ def _peak_operations(dtype: torch.dtype, device: torch.device) -> Iterator[tuple
 
     Small ones, on a CPU, fit between two interruptions on a busy machine.
     """
+
     def done(work: Callable[..., object], *operands: Any) -> Callable[[], object]:
         def run() -> None:
             work(*operands)

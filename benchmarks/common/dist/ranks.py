@@ -23,6 +23,14 @@ HOW_TO = {
 }
 
 
+class NotStarted(UserError):
+    """The launcher that a script needs did not start this process. launcher: torchrun, horovodrun or srun."""
+
+    def __init__(self, launcher: str, text: str):
+        super().__init__(text)
+        self.launcher = launcher
+
+
 @dataclasses.dataclass(frozen=True)
 class RankInfo:
     """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none.
@@ -43,7 +51,7 @@ def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.envi
 
     torchrun comes first: inside a Slurm job its variables are the ones that are about this process. Slurm's
     are believed only in a step that srun started (SLURM_STEP_NUM_TASKS): a shell or batch script in an
-    allocation has SLURM_PROCID too. Raises UserError where a variable is missing or is no number, or where
+    allocation has SLURM_PROCID too. Raises UserError where a variable is missing or is no number, and NotStarted where
     `expected` (torchrun, horovodrun or srun) did not start the process.
     """
     found = "none"
@@ -53,7 +61,8 @@ def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.envi
             break
     if expected and found != expected:
         missing = [name for name in VARIABLES[expected] if name not in env]
-        raise UserError(f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}")
+        text = f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}"
+        raise NotStarted(expected, text)
     if found == "none":
         return RankInfo()
     rank, local_rank, world_size = (_number(env, name, found) for name in VARIABLES[found])

@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular_file, replace_atomically
 
@@ -29,7 +30,8 @@ SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
 MAX_TABLE_BYTES = 2**32  # of a table that is read
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# The last four are full-width, which some spreadsheets take for the first four.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 LARGEST_NUMBER = 1e18
 LONGEST_WORD = 10_000  # characters of a setting
 SETTINGS_COLUMNS = ("asked", "met")
@@ -40,6 +42,8 @@ COUNTED = (
 )
 LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# JSON may hold them. surrogateescape has no bytes for them.
+UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
 
 def append_rows(
@@ -158,6 +162,36 @@ def unguard_cell(text: str) -> str:
     return text[1:] if text.startswith("'") and _is_formula(text) else text
 
 
+def without_formulas(text: str) -> str:
+    """A table with format_cell's mark before each cell that a spreadsheet would run, for a table that somebody else
+    wrote. Numbers stay as they are. So do lines without such a cell. A line that ends within a quoted cell is left out:
+    read_table skips it, and a spreadsheet would go on with the next line."""
+    return "\n".join(guarded for line in text.split("\n") if (guarded := _guarded_line(line)) is not None)
+
+
+def _guarded_line(line: str) -> str | None:
+    cells = _cells(line)
+    if not cells:
+        return None if line else line
+    guarded = [
+        cell if cell.startswith("'") or _is_number_text(cell) or not _is_formula(cell) else f"'{cell}" for cell in cells
+    ]
+    if guarded == cells:
+        return line
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(guarded)
+    return out.getvalue()
+
+
+def _is_number_text(text: str) -> bool:
+    """Whether the text of a cell is a number, such as -1.5."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def without_controls(text: str) -> str:
     """The text with a ? for each control character, by which another person's set could control the terminal."""
     return CONTROLS.sub("?", text)
@@ -169,8 +203,10 @@ def _is_formula(text: str) -> bool:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Make `path` hold `text`. A reader finds the old or the new content, even after a power cut. Raises OSError."""
-    replace_atomically(path, lambda file: file.write(text.encode("utf-8", "surrogateescape")))
+    """Make `path` hold `text`, with ? for what has no bytes. A reader finds the old or the new content, even after a
+    power cut. Raises OSError."""
+    content = UNPAIRED_SURROGATES.sub("?", text).encode("utf-8", "surrogateescape")
+    replace_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: object) -> None:
@@ -190,8 +226,8 @@ def lock_tables(folder: Path) -> Iterator[None]:
             yield
     except TimeoutError as error:
         raise UserError(
-            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process (fuser {lock} names it), "
-            "and run this again; earlier rows are kept"
+            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process (fuser {shell_word(lock)} "
+            "names it), and run this again; earlier rows are kept"
         ) from None
     except OSError as error:
         raise UserError(f"cannot write results in {folder}: {error.strerror}; earlier rows are kept") from None
@@ -250,16 +286,16 @@ def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -
                 raise UserError(f"{path}, line {number}, column {name}: {value:g} is no number that a run has")
     for name in [name for name in SETTINGS_COLUMNS if name in frame]:
         for number, text in zip(numbers, frame[name], strict=True):
-            if what := _strange_setting(text):
+            try:
+                half = json.loads(text or "{}")
+            except (ValueError, RecursionError):  # such a row is left out, and a remark says so
+                continue
+            if what := strange_setting(half):
                 raise UserError(f"{path}, line {number}, column {name}: {without_controls(what)[:200]}")
 
 
-def _strange_setting(text: str) -> str:
+def strange_setting(half: object) -> str:
     """What no run writes into a half of its settings, such as "device is {}"; '' where all is of the right kind."""
-    try:
-        half = json.loads(text or "{}")
-    except (ValueError, RecursionError):  # such a row is left out, and a remark says so
-        return ""
     for name, value in half.items() if isinstance(half, dict) else ():
         if name in LISTS:
             good = isinstance(value, list) and all(_is_number(each) for each in value)

@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 from benchmarks.common.system.errors import UserError
 
-PATTERNS = ("nvidia[0-9]*", "kfd", "dri/renderD*", "accel/accel*")
-"""Below /dev: NVIDIA's GPUs; AMD's compute driver; the GPUs of all makers; other accelerators."""
+PATTERNS = ("nvidia[0-9]*", "dxg", "kfd", "dri/renderD*", "accel/accel*")
+"""Below /dev: NVIDIA's GPUs; those of Windows in WSL; AMD's compute driver; GPUs of all makers; other accelerators."""
 
 
 def list_devices(folder: Path) -> list[str]:

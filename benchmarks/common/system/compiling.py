@@ -62,11 +62,24 @@ def _chosen_by_user() -> str:
     """The cache folder that the user chose; '' for none.
 
     When torchvision is imported, torch 2.15 sets the variable to its default folder. Anybody may have made that folder,
-    so the default does not count as the user's choice, even if a parent process has passed it on.
+    so the default does not count as the user's choice, even if a parent process has passed it on. The parent may have
+    had another TMPDIR, as before a Slurm job that has its own: a folder with torch's name counts only where nobody else
+    could have made it.
     """
     folder = os.environ.get(CACHE, "")
-    is_default = os.path.dirname(folder) == os.path.abspath(tempfile.gettempdir())
-    return "" if is_default and os.path.basename(folder).startswith("torchinductor_") else folder
+    above, name = os.path.split(folder)
+    if not name.startswith("torchinductor_"):
+        return folder
+    return "" if above == os.path.abspath(tempfile.gettempdir()) or _others_can_write(above) else folder
+
+
+def _others_can_write(folder: str) -> bool:
+    """Whether another user can make a file in the folder, or the folder itself."""
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return True
+    return status.st_uid not in (0, os.getuid()) or bool(status.st_mode & 0o022)
 
 
 def private_cache() -> Path:

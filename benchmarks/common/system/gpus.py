@@ -170,7 +170,7 @@ def usable_gpus() -> int:
     """
     visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _visible_devices()
     hidden = wants_cpu() or (named is not None and not any(named))
-    nodes = [path for path in DEVICES.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl)", path.name)]
+    nodes = [path for path in DEVICES.iterdir() if re.fullmatch(r"nvidia(\d+|ctl)|dxg", path.name)]  # dxg: WSL
     if hidden:
         return 0
     if not (nodes or shutil.which("nvidia-smi")):
@@ -185,8 +185,8 @@ def usable_gpus() -> int:
 
     if not torch.cuda.is_available():
         found = query_gpus()
-        if not found.gpus and not any(path.name != "nvidiactl" for path in nodes):
-            return 0  # a login node: the tools without the hardware
+        if not found.gpus and not any(path.name not in ("nvidiactl", "dxg") for path in nodes):
+            return 0  # a login node: the tools without the hardware; or WSL with a GPU that is not NVIDIA's
         raise UserError(_why_unusable(torch, found, visible))
     num_gpus = torch.cuda.device_count()
     if named and len(named) > num_gpus:

@@ -153,6 +153,8 @@ def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
                 path.unlink(missing_ok=True)
             elif CHECKPOINT.fullmatch(path.name) and path.is_symlink():
                 raise UserError(f"{path} is a link, and no link is copied; put a copy of what it leads to in its place")
+            elif CHECKPOINT.fullmatch(path.name) and not path.is_file():  # a copy of a pipe would never end
+                raise UserError(f"{path} is not a regular file; take it out of the folder")
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"cannot write checkpoints in {folder}: {why}; choose another --checkpoint-dir") from None

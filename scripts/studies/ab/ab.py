@@ -5,16 +5,15 @@
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
-block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a drift nor what
-a run leaves behind is in the ratio. After each round sequential.py beside this says whether another is needed. It says
-no after a block at the earliest, from six rounds on, or after the most rounds. The error rate holds however often it
-looks, and where rounds follow one another. REPEATS is the most rounds (20);
-BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and RESULTS/B, what was compared and found to
-RESULTS/ab.json. PLAN=yes starts nothing.
+block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a steady drift
+nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each
+block is. After each round sequential.py beside this says whether another is needed. It says no after a block at the
+earliest, from six rounds on, or after the most rounds. The error rate holds however often it looks, and where rounds
+are AR(0.5) or less. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A
+and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
-Exit code: 0; 1 where a variant's run fails, or with FAIL_OVER where B is slower by more than that with confidence; 2
-for a mistake; 3 with FAIL_OVER where that is not decided; 129, 130, 131 or 143 after a signal. The last line says
-which.
+Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
+where that is not decided; 4 where a variant's run fails; 129, 130, 131 or 143 after a signal. The last line says which.
 """
 
 import dataclasses
@@ -36,8 +35,9 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.runner import lost_runs, preflight, run_plan, schedule, source_version
-from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
@@ -80,6 +80,10 @@ class PairedRounds:
         return math.sqrt(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1) / 2) if len(logs) > 1 else None
 
 
+RUN_FAILED = 4
+"""The exit code where nothing can be compared, since a variant's run failed."""
+
+
 class RunFailed(Exception):
     """A variant's run did not end ok. The text says why, and names its log."""
 
@@ -87,6 +91,8 @@ class RunFailed(Exception):
 def main(found: dict[str, Any] | None = None) -> int:
     """Compare A and B, which are in the environment with all other variables. found: gets the result, for --json."""
     variables = read_variables()
+    if not any(os.environ.get(name, "").startswith("config:") for name in ("A", "B")):
+        variables = with_images(variables)
     limit = (
         parse_percent(os.environ["FAIL_OVER"], option_as_typed("FAIL_OVER")) if os.environ.get("FAIL_OVER") else None
     )
@@ -107,6 +113,7 @@ def main(found: dict[str, Any] | None = None) -> int:
     if variables.results and (variables.results / "ab.json").exists():
         another = f"choose another {option_as_typed('RESULTS', '')}"
         raise UserError(f"{variables.results} holds a comparison already, of another session; {another}")
+    refuse_results_that_git_sees((a, b), variables.results)
     results = preflight.open_result_set(variables.results, "ab-")
     with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
@@ -117,7 +124,9 @@ def main(found: dict[str, Any] | None = None) -> int:
             result = run_rounds(run_variant, paired, most, limit or 0.0, variables.budget_s)
         except RunFailed as failed:
             print(f"failed: {failed}", file=sys.stderr)
-            return 1
+            if found is not None:
+                found["failed"] = str(failed)
+            return RUN_FAILED
         if children.signum:
             return 128 + children.signum
     for name in ("A", "B"):
@@ -126,6 +135,19 @@ def main(found: dict[str, Any] | None = None) -> int:
     if found is not None and (results / "ab.json").exists():
         found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
     return report_verdict(result, paired, results, limit)
+
+
+def refuse_results_that_git_sees(pair: VariantPair, results: Path | None) -> None:
+    """Raises UserError where the comparison's own files would count as changes of this checkout."""
+    here = [variant for variant in pair if not variant.commit]
+    if results is None or not here or source_version.commit() is None:
+        return
+    inside = results.resolve().is_relative_to(ROOT.resolve())
+    if inside and source_version.git("check-ignore", "--quiet", str(results.resolve() / "A")) is None:
+        raise UserError(
+            f"{results} lies in this checkout and git does not ignore it, so that its files would be changes of "
+            f"{here[0].name}; choose a folder below results/, or outside"
+        )
 
 
 def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
@@ -151,11 +173,13 @@ def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: 
         f"{name} ({format_setting(a.fields.get(name))} against {format_setting(b.fields.get(name))})" for name in names
     )
     if pair[0].content == pair[1].content:
-        lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20")
+        lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20 at most")
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
     if all(variant.commit for variant in pair) and source_version.local_changes():
         lines.append("local changes are not measured: A and B are commits")
+    if all(runs[variant.name].config.loader == "synthetic" for variant in pair):
+        lines.append("both train on one synthetic batch again and again: no images are read")
     return [*lines, f"at most {plural(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
 
 
@@ -274,7 +298,7 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
         print(f"correlation of each round's ratio with the one before: {result.correlation:.2f}")
     if found.smallest_difference is not None:
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
-        print(f"one look after {look}, had that been set beforehand, finds a difference of {least} with 80 % power")
+        print(f"one look after {look}, had that been set beforehand, finds {least} with 80 % power (nominal)")
     if result.early:
         print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict

@@ -95,8 +95,9 @@ def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
     where = f"{variant.name}={variant.text}"
     commit = worktrees.find_commit(rev)
     if not commit:
-        why = "is no commit of this repository" if source_version.commit() else "needs git, and this is no git checkout"
-        raise UserError(f"{where} {why}; a commit, {', '.join(kind + ':' for kind in KINDS[1:])} are what there is")
+        raise UserError(
+            f"{where} {_why_no_commit()}; a commit, {', '.join(kind + ':' for kind in KINDS[1:])} are what there is"
+        )
     if why := worktrees.why_not_startable(commit, strategy):
         raise UserError(f"{where}: {why}; compare another, or later commits")
     known = worktrees.fields_of(commit)
@@ -112,6 +113,16 @@ def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
         what = f"{lacking[0]} {getattr(variant.config, lacking[0])}" if lacking[0] in known else lacking[0]
         raise UserError(f"{where}: commit {commit[:12]} has no option {what}, which is set; leave it out")
     return dataclasses.replace(variant, commit=commit, fields=frozenset(usable))
+
+
+def _why_no_commit() -> str:
+    """Why git finds no commit of a name in this checkout."""
+    if not source_version.commit():
+        said = source_version.git_problem()
+        return f"needs git, and this is no git checkout{f' ({said})' if said else ''}"
+    if source_version.git("rev-parse", "--is-shallow-repository") == b"true\n":
+        return "is no commit of this clone, which is shallow: git fetch --unshallow (fetch-depth: 0 in a workflow)"
+    return "is no commit of this repository"
 
 
 def write_config(variant: Variant, folder: RunFolder, config: Config) -> None:

@@ -100,7 +100,9 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     baseline = groups.get(BASELINE_OPTION)
     if baseline is None or not baseline.run_windows:
         ablate = bench_command("study ablation", strategy=strategy)
-        raise UserError(f"{results.path} has no timed baseline of {strategy}; {ablate} makes one")
+        reasons = [text for text in baseline.rows.reason if text] if baseline else []
+        why = f" ({reasons[-1]})" if reasons else ""
+        raise UserError(f"{results.path} has no timed baseline of {strategy}{why}; {ablate} makes one")
     timed = {name: group.sample for name, group in groups.items() if group.run_windows}
     ratios = ratios_to_baseline(BASELINE_OPTION, timed)
     names = [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]

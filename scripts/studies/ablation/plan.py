@@ -7,6 +7,8 @@ with its reason.
 """
 
 import dataclasses
+import functools
+import sys
 from typing import Any
 
 from benchmarks.common.config.config import Config, load_config
@@ -17,10 +19,10 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
-from scripts.runner.make_variables import MakeVariables
+from scripts.runner.make_variables import MakeVariables, names_images
 from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
-from scripts.strategies import strategy_list
+from scripts.strategies import memory_check, strategy_list
 from scripts.studies.ablation.analysis import (
     ALL_TOGETHER,
     BASELINE_OPTION,
@@ -37,8 +39,9 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     if not variables.strategy:
         raise UserError("no strategy is given; for example: ./bench study ablation --strategy ddp")
     strategy, config = strategy_list.parse_strategy(variables.strategy), load_config(variables.flags)
-    if machine.num_gpus() and not any(word.split("=")[0] == "--loader" for word in variables.args.split()):
+    if machine.num_gpus() and not names_images(variables):
         config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
+    config = with_a_batch_that_fits(variables, strategy, config)
     preflight.check_ranks([config], [variables.ranks_here])
     why_not = {option.name: missing(option, config, variables.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
@@ -68,6 +71,29 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         return [run for place, run in enumerate(runs) if run.key not in {other.key for other in runs[:place]}]
 
     return order_rounds(variables, of_round)
+
+
+def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Config) -> Config:
+    """The configuration with fewer images on a GPU where the baseline does not fit, unless the user named a batch. The
+    first call says so."""
+    words = {word.split("=")[0] for word in variables.args.split()}
+    if not config.batch_per_device or words & {"--batch-per-device", "--global-batch"}:
+        return config
+    fields: dict[str, Any] = {**requested_fields([]), "loader": config.loader}
+    fields.pop("threads_per_rank")
+    baseline = dataclasses.replace(config, **fields)
+    num_ranks, num_nodes = machine.ranks_and_nodes(variables.ranks_here)
+    case = memory_check.MemoryCase(strategy, baseline, num_ranks, num_nodes)
+    images, refused = memory_check.largest_fitting_batch(case, variables.ranks_here)
+    if refused:
+        note_once(f"note: {images} images on a GPU instead of {config.batch_per_device}, which do not fit: {refused}")
+    return dataclasses.replace(config, batch_per_device=images)
+
+
+@functools.cache
+def note_once(text: str) -> None:
+    """Print it to stderr, at the first call: a plan is made for every round."""
+    print(text, file=sys.stderr)
 
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:

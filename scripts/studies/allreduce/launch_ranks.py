@@ -7,14 +7,22 @@ the machine, and whoever reaches one can run commands in torchrun: it unpickles 
 """
 
 import os
+import re
 import sys
 from pathlib import Path
 
+SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|APIKEY|_KEY", re.IGNORECASE)
+
 
 def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
-    """The variables of every rank: its threads, and the one interface on which ranks talk."""
+    """The variables of every rank: its threads, and the one interface on which ranks talk.
+
+    Variables with names of secrets are left out: horovodrun writes its environment into the command lines of its ranks,
+    which every user of the machine can read.
+    """
+    kept = {name: text for name, text in os.environ.items() if not SECRET_NAME.search(name)}
     thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
-    return os.environ | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return kept | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
 
 def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:

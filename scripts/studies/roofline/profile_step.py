@@ -1,12 +1,14 @@
 """Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
 
     ./bench study profile -- --precision bf16 --memory-format channels_last
-    torchrun --standalone --nproc-per-node 2 -m scripts.studies.roofline.profile_step --strategy ddp # on every address
+    ./bench study profile --strategy ddp --trace results/trace
 
-Every other flag is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
-`steps` steps of the strategy after as many that warm up. The roof of a kind of layer is what its operations at least
-take, each the longer of computing and moving (step_costs.py, unfused), where the GPU's peaks are known; on
-others only the time is printed. Profiled steps are slower than timed ones, by a few percent and more on a CPU.
+What follows -- is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
+`steps` steps of the strategy on one batch, after as many that warm up. The command starts the strategy's ranks, of
+which rank 0 prints. With --trace each rank writes a Chrome trace of its steps (traces.py). The roof of a kind of layer
+is what its operations at least take, each the longer of computing and moving (step_costs.py, unfused), where the GPU's
+peaks are known; on others only the time is printed. Profiled steps are slower than timed ones, by a few percent and
+more on a CPU.
 """
 
 import collections
@@ -17,6 +19,8 @@ import importlib
 import io
 import os
 import re
+import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -27,14 +31,21 @@ from torch._C._autograd import DeviceType
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
+from benchmarks.common.dist.ranks import NotStarted
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
+from benchmarks.common.system.errors import Unavailable, UserError
+from benchmarks.common.system.forward_signals import forward_signals
+from benchmarks.common.system.options_as_typed import split_at_dashes
 from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import ProfileOptions
 from scripts.sets.device_use import peak_tflops
 from scripts.strategies import strategy_list
+from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
 from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
+from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_folder, trace_path, write_trace
 
 # The first that an operation's name holds; both of a trace and of a profile.
 KINDS = (
@@ -66,9 +77,18 @@ def kind_of(name: str) -> str:
 
 
 def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
-    """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report."""
+    """Profile `steps` steps of a strategy, after as many that warm up; None on ranks that do not report.
+
+    Writes this rank's trace where --trace names a folder. Raises NotStarted where the strategy needs a launcher, and
+    UserError where it cannot run here.
+    """
     script = importlib.import_module(f"benchmarks.{strategy_list.parse_strategy(options.strategy)}")
-    strategy = script.build(config)
+    if options.trace:
+        open_trace_folder(options.trace)
+    try:
+        strategy = script.build(config)
+    except Unavailable as error:
+        raise UserError(str(error)) from None
     train, step, device = strategy.loaders.train, strategy.step, strategy.context.device
     train.set_epoch(0)
     batch = next(iter(train))
@@ -77,11 +97,16 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     synchronize(device)
     kinds = [torch.profiler.ProfilerActivity.CPU]
     kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
-    with torch.profiler.profile(activities=kinds, acc_events=True) as profile:
-        for _ in range(options.steps):
-            step(*batch)
+    profile = torch.profiler.profile(activities=kinds, acc_events=True)
+    name_rank(profile, strategy.context)
+    with profile:
+        for number in range(options.steps):
+            with torch.profiler.record_function(f"{STEP_NAME}#{number}"):
+                step(*batch)
         synchronize(device)
     strategy.shut_down()
+    if options.trace:
+        write_trace(profile, trace_path(options.trace, strategy.context.rank))
     if not strategy.context.reports:
         return None
     return MeasuredProfile(profile, device, len(batch[0]), strategy.config)
@@ -166,7 +191,8 @@ def main(options: ProfileOptions, config: Config) -> int:
         return 0
     on_gpu, config = measured.device.type == "cuda", measured.config
     name = device_name(measured.device)
-    operations, kernels = split_events(measured.profile.key_averages(), on_gpu)
+    events = [event for event in measured.profile.key_averages() if not str(event.key).startswith(STEP_NAME)]
+    operations, kernels = split_events(events, on_gpu)
     rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, measured.images, name))
     about = (options.strategy, config.arch, f"{config.image_size} px", f"{measured.images} images", config.precision)
     print(", ".join([*about, name]))
@@ -185,13 +211,51 @@ def main(options: ProfileOptions, config: Config) -> int:
         writer.writeheader()
         writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
         write_text_atomically(options.output, out.getvalue())
+    if options.trace:
+        print(f"traces, one a rank, for ui.perfetto.dev or Holistic Trace Analysis: {options.trace}")
     return 0
 
 
 def run_command_line() -> int:
-    """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(ProfileOptions, description=__doc__, return_unknown_args=True)
-    return profile_flags(options, flags)
+    """`main` with the command line of a rank, which has the flags of a configuration, too."""
+    typed, flags = split_at_dashes(sys.argv[1:])
+    options, others = tyro.cli(ProfileOptions, args=typed, description=__doc__, return_unknown_args=True)
+    return profile_flags(options, [*others, *flags])
+
+
+def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
+    """`profile_flags` in this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
+    try:
+        return profile_flags(options, flags)
+    except NotStarted as error:
+        if error.launcher not in ("torchrun", "horovodrun"):
+            raise
+        return start_ranks(error.launcher, options, flags)
+
+
+def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) -> int:
+    """Profile on the ranks of this machine; returns the launcher's exit code, or 128 + a signal."""
+    num_ranks = machine.num_ranks()
+    with tempfile.TemporaryDirectory(prefix="profile-") as folder, forward_signals() as children:
+        start, variables = torchrun_command(num_ranks, folder)
+        if launcher == "horovodrun":
+            start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
+        command = [*start, "-m", "scripts.studies.roofline.profile_step", *option_words(options), "--", *flags]
+        env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
+        code = children.run(command, cwd=ROOT, env=env)
+    if children.signum:
+        return 128 + children.signum
+    return code if code >= 0 else 128 - code
+
+
+def option_words(options: ProfileOptions) -> list[str]:
+    """The words of a command line that `run_command_line` reads as these options; its folder may be another."""
+    words: list[str] = []
+    for field in dataclasses.fields(ProfileOptions):
+        value = getattr(options, field.name)
+        if value is not None:
+            words += [f"--{field.name}", os.path.abspath(value) if isinstance(value, os.PathLike) else str(value)]
+    return words
 
 
 def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:

@@ -1,0 +1,47 @@
+"""Export a result set: JSON with intervals, OpenMetrics, github-action-benchmark's JSON, or JUnit XML.
+
+    ./bench export results/x --format openmetrics --out set.prom
+
+Every value is computed from the set. Without --out the text goes to stdout. Exit code: 1 where the set has no run, 2
+for a mistake, or for a set that contradicts itself. Needs no torch.
+"""
+
+import json
+import sys
+
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.errors import UserError
+from scripts.export.action_benchmark import action_benchmark_text
+from scripts.export.junit import junit_text
+from scripts.export.openmetrics import openmetrics_text
+from scripts.export.set_document import set_document
+from scripts.options.set_options import ExportFormat, ExportOptions
+from scripts.sets.result_set import ResultSet, load_set
+
+
+def export_text(results: ResultSet, export_format: ExportFormat) -> str:
+    """The set in a format, as text that ends with a line feed. Raises UserError where the set contradicts itself."""
+    document = set_document(results)
+    if export_format == "openmetrics":
+        return openmetrics_text(document)
+    if export_format == "github-action-benchmark":
+        return action_benchmark_text(document)
+    if export_format == "junit":
+        return junit_text(results, document)
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def main(options: ExportOptions) -> int:
+    results = load_set(options.results)
+    if not results.groups:
+        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export", file=sys.stderr)
+        return 1
+    text = export_text(results, options.format)
+    if options.out is None:
+        print(text, end="")
+        return 0
+    try:
+        write_text_atomically(options.out, text)
+    except OSError as error:
+        raise UserError(f"cannot write {options.out}: {error.strerror}; name another file: --out") from None
+    return 0

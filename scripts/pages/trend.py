@@ -1,0 +1,74 @@
+"""Many sets on one page, by the day on which each was measured: days, versions and hardware are marked.
+
+    ./bench trend results/night-1 results/night-2 results/night-3 --output results/trend.html
+
+For a nightly job, which measures a set a night. No two days are compared: no line joins them, and there is neither
+ratio nor verdict between them. `./bench ab` compares two versions on one day. The page needs no network and no script.
+Exit code: 1 where no set has a timed run, 2 for a mistake. Needs no torch.
+"""
+
+import sys
+from typing import Any
+
+import jinja2
+
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.errors import UserError
+from scripts.charts.plot import load_sets
+from scripts.charts.trend_chart import trend_chart
+from scripts.options.set_options import TrendOptions
+from scripts.pages.page import TEMPLATES, inline_svg
+from scripts.sets.dated_sets import VERSIONS, DatedSet, groups_by_hardware, in_order_of_days
+from scripts.sets.result_set import RunGroup
+from scripts.sets.strategy_cells import strategy_cells
+from scripts.stats.formatting import plural, printable
+
+TREND_COLUMNS = ("day", "set", "strategy", "images/s", "n", "x single", "commit", *VERSIONS)
+TEXT_COLUMNS = ("day", "set", "strategy", "commit", *VERSIONS)
+
+
+def main(options: TrendOptions) -> int:
+    sets = load_sets(options.sets)
+    dated = in_order_of_days(sets)
+    if not dated:
+        print("error: no set has a timed run, so there is nothing to show", file=sys.stderr)
+        return 1
+    for results in sets:
+        if not results.strategy_groups:
+            print(f"warning: {results.path} has no timed run, and is left out", file=sys.stderr)
+    try:
+        write_text_atomically(options.output, render_trend(dated))
+    except OSError as error:
+        raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
+    print(f"{plural(len(dated), 'set')} of {plural(len({each.day for each in dated}), 'day')}: {options.output}")
+    return 0
+
+
+def render_trend(dated: list[DatedSet]) -> str:
+    """The page as HTML. dated: in the order of their days."""
+    parts = [
+        _part(number, about, pairs) for number, (about, pairs) in enumerate(groups_by_hardware(dated).items(), start=1)
+    ]
+    page = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return page.get_template("trend.html.j2").render(
+        parts=parts,
+        columns=[name for name in TREND_COLUMNS if any(row[name] for part in parts for row in part["rows"])],
+        text_columns=TEXT_COLUMNS,
+        counts=f"{plural(len(dated), 'set')} of {plural(len({each.day for each in dated}), 'day')}",
+        contradictions=[printable(text) for each in dated for text in each.results.contradictions],
+    )
+
+
+def _part(number: int, about: str, pairs: list[tuple[DatedSet, RunGroup]]) -> dict[str, Any]:
+    """One kind of hardware and images: its chart and its table."""
+    chart = inline_svg(trend_chart(about, pairs), f"trend-{number}", f"images/s by day on {about}")
+    return {"number": number, "about": about, "chart": chart, "rows": [_row(each, group) for each, group in pairs]}
+
+
+def _row(dated: DatedSet, group: RunGroup) -> dict[str, str]:
+    """The cells of TREND_COLUMNS."""
+    cells = {name: text for name, text in strategy_cells(dated.results, group).items() if name in TREND_COLUMNS}
+    cells |= {"day": dated.day, "set": dated.results.name, "commit": dated.commit, **dated.versions}
+    return {name: printable(text) for name, text in cells.items()}

@@ -1,0 +1,50 @@
+"""What training costs on machines that are paid by the hour: the price of an hour, and machines of a run.
+
+    from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
+
+Needs no torch.
+"""
+
+import difflib
+import math
+from collections.abc import Sequence
+
+from benchmarks.common.system.errors import UserError
+from scripts.sets.result_set import RunGroup
+from scripts.stats.formatting import printable
+
+NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
+LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers
+
+
+def num_machines(group: RunGroup) -> float:
+    """How many machines a run of the group occupies; one where its set does not say."""
+    nodes = float(group.ok.iloc[0].nodes)
+    return max(1.0, nodes if nodes > 0 else 1.0)
+
+
+def read_prices(words: Sequence[str], names: Sequence[str], option: str, kind: str = "set") -> dict[str, float]:
+    """The price of one machine for one hour by the name of a set, for those that have one.
+
+    words: one number for all sets, or NAME=NUMBER for each of some. names: of the sets. kind: what messages call them.
+    Raises UserError for what is no price and for an unknown name.
+    """
+    text = printable(" ".join(words))
+    example = f"give a number such as 2.50, or of single sets: {option} NAME=2.50"
+    prices: dict[str, float] = {}
+    for word in words:
+        name, equals_sign, number = word.rpartition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not LEAST_PRICE <= price <= MOST_PRICE:
+            raise UserError(f"{option} is {text!r}, and {number!r} is no price; {example}")
+        if equals_sign and name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            raise UserError(f"{option} names {name!r}, and no {kind} has that name; {hint}")
+        if not equals_sign and len(words) > 1:
+            raise UserError(f"{option} is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
+        prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
+    return prices

@@ -1,0 +1,151 @@
+"""The chart of a decision between machines: cost over hours of 90 epochs, a point for each strategy on each machine.
+
+    from scripts.studies.decide.chart import decide_chart
+
+A machine has a line through all costs at its price, a colour and a filling of its markers; a strategy has a marker. So
+the chart can be read without colours. Needs no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+
+from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, draw_legend, footnote, legend_shape, make_figure
+from scripts.sets.result_set import ResultSet
+from scripts.sets.training_cost import NUM_EPOCHS
+from scripts.stats.formatting import format_number, plural_of_several, printable
+from scripts.studies.decide.analysis import Choice, Interval, pareto_frontier
+from scripts.studies.decide.decision_text import NO_EQUAL_SETTINGS
+
+FILLINGS = ("full", "none", "left", "top", "right", "bottom")
+MOST_ON_LINEAR_AXES = 8.0  # the largest over the smallest; beyond, small values lie on top of each other
+FRONTIER: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.1}
+RING: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 12,
+    "markerfacecolor": "none",
+    "markeredgecolor": "black",
+    "markeredgewidth": 0.9,
+}
+
+
+def decide_chart(
+    sets: list[ResultSet],
+    machines: Mapping[str, list[Choice]],
+    shared: Sequence[Sequence[Choice]],
+    prices: Mapping[str, float],
+    remarks: Sequence[str],
+) -> Figure:
+    """Two panels: the choices with equal settings on all machines, and all choices. remarks: for below the chart."""
+    everything = [choice for choices in machines.values() for choice in choices]
+    labels = [*dict.fromkeys(choice.label for choice in everything)]
+    machine_styles = {name: _machine_style(number) for number, name in enumerate(machines)}
+    markers = {label: MARKERS[number % len(MARKERS)] for number, label in enumerate(labels)}
+    handles = [Line2D([], [], **_with_marker(style)) for style in machine_styles.values()]
+    handles += [Line2D([], [], linestyle="none", marker=each, color="dimgray") for each in markers.values()]
+    handles.append(Line2D([], [], **FRONTIER, **RING))
+    entries = [_machine_entry(name, choices, prices[name]) for name, choices in machines.items()]
+    entries = [*entries, *map(printable, labels), "ring: Pareto frontier of the means"]
+    num_columns, num_rows = legend_shape(entries)
+    title = f"{NUM_EPOCHS} ImageNet epochs: cost over time"
+    figure, panels, legend = make_figure(title, sets, [2.9], num_rows, num_columns=2)
+    panels[0].set_title("at equal settings")
+    panels[1].set_title("each with its machine's own settings")
+    for axes, choices in zip(panels, ([choice for row in shared for choice in row], everything), strict=True):
+        axes.set_xlabel(f"hours of {NUM_EPOCHS} epochs")
+        axes.set_ylabel("cost, in the currency of the prices")
+        if choices:
+            _draw_choices(axes, choices, machine_styles, markers)
+        else:
+            axes.text(0.5, 0.5, NO_EQUAL_SETTINGS, ha="center", va="center", transform=axes.transAxes, wrap=True)
+            axes.set_xticks([])
+            axes.set_yticks([])
+    draw_legend(legend, handles, entries, num_columns)
+    footnote(figure, [*remarks])
+    return figure
+
+
+def _machine_style(number: int) -> dict[str, Any]:
+    return {
+        "color": LINE_COLORS[number % len(LINE_COLORS)],
+        "linestyle": LINES[number % len(LINES)],
+        "fillstyle": FILLINGS[number % len(FILLINGS)],
+    }
+
+
+def _with_marker(style: Mapping[str, Any]) -> dict[str, Any]:
+    return {**style, "marker": "o", "markerfacecoloralt": "white", "linewidth": 1.2}
+
+
+def _machine_entry(name: str, choices: Sequence[Choice], price: float) -> str:
+    """Its line in the legend: price and number of runs."""
+    runs = plural_of_several([choice.num_runs for choice in choices], "run")
+    return printable(f"{name}: {format_number(price)} an hour; n = {runs} a strategy")
+
+
+def _draw_choices(
+    axes: Axes, choices: Sequence[Choice], styles: Mapping[str, dict[str, Any]], markers: Mapping[str, str]
+) -> None:
+    x_limits, y_limits = (_set_scale(axes, which, choices) for which in ("x", "y"))
+    for machine, money_per_hour in dict.fromkeys((each.machine, each.money_per_hour) for each in choices):
+        style = {name: value for name, value in styles[machine].items() if name != "fillstyle"}
+        axes.plot(x_limits, [money_per_hour * x for x in x_limits], linewidth=0.8, alpha=0.7, zorder=1, **style)
+    for choice in choices:
+        style = styles[choice.machine]
+        axes.errorbar(
+            choice.hours.value,
+            choice.money.value,
+            xerr=_errors(choice.hours),
+            yerr=_errors(choice.money),
+            color=style["color"],
+            ecolor="black",
+            linestyle="none",
+            linewidth=1.0,
+            capsize=2.5,
+            marker=markers[choice.label],
+            markersize=5.5,
+            fillstyle=style["fillstyle"],
+            markerfacecoloralt="white",
+            markeredgecolor="black" if style["fillstyle"] != "none" else style["color"],
+            markeredgewidth=0.6 if style["fillstyle"] != "none" else 1.3,
+            zorder=3,
+        )
+    best = pareto_frontier(choices)
+    hours, money = [each.hours.value for each in best], [each.money.value for each in best]
+    axes.step(hours, money, where="post", zorder=2, **FRONTIER)
+    axes.plot(hours, money, linestyle="none", zorder=4, **RING)
+    axes.set_xlim(*x_limits)
+    axes.set_ylim(*y_limits)
+    axes.grid(alpha=0.3)
+
+
+def _errors(interval: Interval) -> list[list[float]] | None:
+    """How far the interval reaches below and above, as matplotlib takes it."""
+    if interval.low is None or interval.high is None:
+        return None
+    return [[interval.value - interval.low], [interval.high - interval.value]]
+
+
+def _set_scale(axes: Axes, which: str, choices: Sequence[Choice]) -> tuple[float, float]:
+    """Logarithmic where values lie far apart, else from zero; returns the limits."""
+    intervals = [choice.hours if which == "x" else choice.money for choice in choices]
+    least, most = min(each.value for each in intervals), max(each.value for each in intervals)
+    # an interval that is wide for want of runs must not squeeze the points
+    top = max([most, *(min(each.high, 1.6 * most) for each in intervals if each.high is not None)])
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if most <= MOST_ON_LINEAR_AXES * least:
+        axis.set_major_formatter("{x:,.10g}")
+        return 0.0, 1.08 * top
+    if which == "x":
+        axes.set_xscale("log")
+    else:
+        axes.set_yscale("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:,.10g}")
+    bottom = min([least, *(max(each.low, least / 1.6) for each in intervals if each.low is not None)])
+    return bottom / 1.15, 1.15 * top

@@ -1,0 +1,230 @@
+"""Which machine should train ImageNet? Hours, money and energy of 90 epochs, from a result set of each machine.
+
+    ./bench decide results/v100 results/a100 results/h100 --price v100=3 --price a100=8 --price h100=20 --day-sd 2%
+
+Machines are compared twice: at equal settings, by the strategies that ran with them on all machines; and each at its
+best, with settings of its own. Sets of unequal models, image sizes or data are refused. Prints tables and a sentence
+each, and writes decide.csv and a chart. The last line is the decision. A set is one day on one machine. So there is a
+decision only with a day-to-day spread, given or measured (scripts/stats/two_days.py). Exit code: 0 where one machine is
+the cheapest with confidence, 3 where none is, 1 where nothing can be written, 2 for a mistake. Needs no torch.
+"""
+
+import csv
+import dataclasses
+import functools
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import make_folder
+from scripts.charts.figures import save_chart
+from scripts.charts.plot import load_sets
+from scripts.options.set_options import DecideOptions
+from scripts.sets.compare import find_day_spread
+from scripts.sets.identity import compute_precision
+from scripts.sets.result_set import ResultSet
+from scripts.sets.set_warnings import warnings_by_cause
+from scripts.sets.training_cost import NUM_EPOCHS, read_prices
+from scripts.stats.formatting import printable
+from scripts.studies.decide.analysis import (
+    Choice,
+    Family,
+    Interval,
+    Winner,
+    best_of_each,
+    cheapest,
+    choices_by_machine,
+    describe_left_out,
+    family_of_all,
+    family_of_shared,
+    fastest,
+    pareto_frontier,
+    refuse_unequal_work,
+    shared_choices,
+    software_that_differs,
+)
+from scripts.studies.decide.chart import decide_chart
+from scripts.studies.decide.decision_text import (
+    TABLE_NOTES,
+    best_sentence,
+    choice_table,
+    equal_settings_sentence,
+    notes,
+)
+
+UNDECIDED = 3
+INTERVALS = ("images_per_s", "hours", "money", "joules_per_image")
+DECIDE_COLUMNS = (
+    *("machine", "strategy", "precision", "global_batch", "num_devices", "num_nodes", "money_per_hour", "num_runs"),
+    *(f"{name}{end}" for name in INTERVALS for end in ("", "_low", "_high")),
+    *("is_measured", "equal_settings", "best_of_machine", "on_frontier"),
+)
+
+
+TO_DECIDE = (
+    "to decide, give the day-to-day standard deviation of such machines (--day-sd 2%), or three sets of one of them "
+    "with the same settings, each of another day (--day-sets)"
+)
+CHART_NOTE = (
+    "Bars, where they reach out of a marker: 95 % intervals over the runs of a set. They cover neither another day nor "
+    "another machine of this kind. Both bars of a point are one interval, since cost is price times hours. Lines: all "
+    "costs at a machine's price. No other point is both faster and cheaper than one with a ring."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """Both comparisons of the machines, and what they found."""
+
+    sets: list[ResultSet]
+    prices: dict[str, float]
+    machines: dict[str, list[Choice]]
+    shared: list[list[Choice]]
+    """With equal settings on all machines."""
+    of_all: Family
+    of_shared: Family
+
+    @property
+    def choices(self) -> list[Choice]:
+        return [choice for choices in self.machines.values() for choice in choices]
+
+    @functools.cached_property
+    def cheap(self) -> Winner:
+        return cheapest(self.choices, self.of_all)
+
+    @functools.cached_property
+    def fast(self) -> Winner:
+        return fastest(self.choices, self.of_all)
+
+    @functools.cached_property
+    def remarks(self) -> list[str]:
+        left_out = describe_left_out(self.machines, self.shared)
+        return notes(self.choices, left_out, software_that_differs(self.shared))
+
+
+def main(options: DecideOptions, found: dict[str, Any] | None = None) -> int:
+    """found: gets the decision and all choices, for --json."""
+    answer = find_answer(options)
+    for results in answer.sets:
+        for warning in warnings_by_cause(results):
+            print(f"warning: {printable(f'{results.name}: {warning.summary}')}", file=sys.stderr)
+    print(describe_answer(answer))
+    decision = best_sentence(answer.cheap, answer.fast)
+    rows = [choice_fields(choice, answer) for choice in answer.choices]
+    written = [write_rows(options.output, rows)]
+    chart = decide_chart(
+        answer.sets, answer.machines, answer.shared, answer.prices, [decision, CHART_NOTE, *answer.remarks]
+    )
+    written += save_chart(chart, options.output, "decide")
+    print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
+    print(f"\n{decision}")
+    if found is not None:
+        found |= as_fields(answer) | {"decision": decision, "choices": rows}
+    return 0 if answer.cheap.is_sure else UNDECIDED
+
+
+def find_answer(options: DecideOptions) -> Answer:
+    """Compare the sets of the options. Raises UserError where that cannot be done."""
+    sets = load_sets(options.sets)
+    if len(sets) < 2:
+        raise UserError(
+            "a decision is between machines: give two sets or more, one of each machine; ./bench compare has the "
+            "strategies of one set"
+        )
+    for results in sets:
+        results.refuse_contradictions()
+    prices = prices_of(sets, options.price)
+    machines = choices_by_machine(sets, prices, options.strategy)
+    refuse_unequal_work(machines)
+    day = find_day_spread(options.day_sd, options.day_sets, False, [results.path for results in sets])
+    shared = shared_choices(machines)
+    return Answer(
+        sets, prices, machines, shared, family_of_all(machines, day), family_of_shared(shared, len(sets), day)
+    )
+
+
+def describe_answer(answer: Answer) -> str:
+    """The two tables, a sentence on equal settings, and notes."""
+    day, of_shared = answer.of_all.day, answer.of_shared
+    lowest = [cheapest(row, of_shared).choice for row in answer.shared]
+    rows = [(choice, low) for row, low in zip(answer.shared, lowest, strict=True) for choice in row]
+    best = [(choice, answer.cheap.choice) for choice in best_of_each(answer.machines)]
+    lines = [
+        f"day-to-day sd: {f'unknown; {TO_DECIDE}' if day is None else f'{100 * day.sd:.1f} %'}",
+        "\nAt equal settings",
+        *([choice_table(rows, of_shared), ""] if rows else []),
+        equal_settings_sentence(answer.shared, of_shared),
+        "\nEach machine at its best",
+        choice_table(best, answer.of_all),
+        "",
+        *TABLE_NOTES,
+        *answer.remarks,
+    ]
+    return "\n".join(lines)
+
+
+def prices_of(sets: Sequence[ResultSet], words: Sequence[str]) -> dict[str, float]:
+    """The price of an hour of each set's machine. Raises UserError for what is no price, and where one is missing."""
+    names = [results.name for results in sets]
+    prices = read_prices(words, names, "--price")
+    if missing := [name for name in names if name not in prices]:
+        name = printable(missing[0])
+        raise UserError(f"{name} has no price; give that of one machine for one hour: --price {name}=2.50")
+    return prices
+
+
+def choice_fields(choice: Choice, answer: Answer) -> dict[str, Any]:
+    """A row of decide.csv, by DECIDE_COLUMNS; None for what was not measured."""
+    first = choice.group.ok.iloc[0]
+    row: dict[str, Any] = {
+        "machine": choice.machine,
+        "strategy": choice.label,
+        "precision": compute_precision(choice.group.identity) or first.precision,
+        "global_batch": float(first.global_batch),
+        "num_devices": float(first.world_size),
+        "num_nodes": float(first.nodes),
+        "money_per_hour": choice.money_per_hour,
+        "num_runs": choice.num_runs,
+        "is_measured": choice.is_measured,
+        "equal_settings": any(choice is each for row in answer.shared for each in row),
+        "best_of_machine": any(choice is each for each in best_of_each(answer.machines)),
+        "on_frontier": any(choice is each for each in pareto_frontier(answer.choices)),
+    }
+    for name in INTERVALS:
+        interval = getattr(choice, name) or Interval(float("nan"), None, None)
+        values = {"": interval.value, "_low": interval.low, "_high": interval.high}
+        row |= {f"{name}{end}": value for end, value in values.items()}
+    return {name: None if value != value else value for name, value in row.items()}
+
+
+def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write decide.csv; returns its path. Raises UserError where the folder cannot be written."""
+    text, path = io.StringIO(), folder / "decide.csv"
+    writer = csv.DictWriter(text, DECIDE_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
+    try:
+        make_folder(folder)
+        write_text_atomically(path, text.getvalue())
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror}; name another folder: --output") from None
+    return path
+
+
+def as_fields(answer: Answer) -> dict[str, Any]:
+    """What was found, for --json."""
+    winners = {"cheapest": answer.cheap, "fastest": answer.fast}
+    return {
+        "num_epochs": NUM_EPOCHS,
+        "day_sd": None if answer.of_all.day is None else answer.of_all.day.sd,
+        "at_equal_settings": equal_settings_sentence(answer.shared, answer.of_shared),
+        "notes": answer.remarks,
+        **{
+            name: {"machine": winner.choice.machine, "strategy": winner.choice.label, "is_sure": winner.is_sure}
+            for name, winner in winners.items()
+        },
+    }

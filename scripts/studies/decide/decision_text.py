@@ -1,0 +1,173 @@
+"""The decision between machines in words: tables, one sentence for each way to compare, and notes.
+
+    from scripts.studies.decide.decision_text import best_sentence, choice_table, equal_settings_sentence
+
+No sentence says more than the intervals do. Needs no torch.
+"""
+
+import math
+from collections.abc import Sequence
+
+from scripts.pages.headline import join
+from scripts.sets.identity import compute_precision
+from scripts.sets.training_cost import NUM_EPOCHS
+from scripts.stats.formatting import format_number, format_setting, format_with_interval, printable, text_table
+from scripts.stats.intervals import RatioEstimate
+from scripts.stats.two_days import UNKNOWN_DAY_EFFECT
+from scripts.studies.decide.analysis import Choice, Family, Interval, Winner, cheapest
+
+CHOICE_COLUMNS = (
+    "machine", "strategy", "precision", "batch", "devices", "n", "images/s [95 %]", f"{NUM_EPOCHS} epochs, h",
+    "cost", "x lowest cost", "J/image",
+)  # fmt: skip
+TEXT_COLUMNS = (0, 1, 2)
+NO_EQUAL_SETTINGS = "no strategy ran with equal settings on all machines"
+DAYS_UNKNOWN = "it is not known how much a machine's speed changes from day to day"
+
+
+MOST_NAMES = 3  # in a sentence; more are counted
+
+
+def format_interval_of(interval: Interval | None) -> str:
+    """A value with its interval; '' for None."""
+    if interval is None:
+        return ""
+    return format_with_interval(interval.value, interval.low, interval.high, format_number)
+
+
+def format_ratio(ratio: RatioEstimate) -> str:
+    return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.2f}".format)
+
+
+def choice_table(rows: Sequence[tuple[Choice, Choice]], family: Family) -> str:
+    """A line for each choice; `x lowest cost` is over the second of each pair, on another machine or the same one."""
+    lines: list[tuple[str, ...]] = [CHOICE_COLUMNS]
+    for choice, lowest in rows:
+        first = choice.group.ok.iloc[0]
+        over = "1" if choice is lowest else ""
+        if choice.machine != lowest.machine:
+            over = format_ratio(family.cost_ratio(choice, lowest))
+        cells = (
+            choice.machine,
+            choice.label + ("" if choice.group.is_parallel else " (not parallel)"),
+            compute_precision(choice.group.identity) or format_setting(first.precision),
+            format_setting(first.global_batch),
+            format_setting(first.world_size),
+            str(choice.num_runs),
+            *map(format_interval_of, (choice.images_per_s, choice.hours, choice.money)),
+            over,
+            format_interval_of(choice.joules_per_image),
+        )
+        lines.append(tuple(map(printable, cells)))
+    return text_table(lines, left=TEXT_COLUMNS)
+
+
+# --- sentences ----------------------------------------------------------------------------------------------------
+
+
+def best_sentence(cheap: Winner, fast: Winner) -> str:
+    """The decision between the machines, each with its own best settings; or why the intervals do not allow one."""
+    choice, other = cheap.choice, fast.choice
+    figures = f"{NUM_EPOCHS} epochs cost {format_interval_of(choice.money)} and take {_hours(choice)}"
+    if not cheap.is_sure:
+        also = "" if choice is other else f"; {_fastest(fast)}"
+        lowest = f"{printable(choice.name)} has the lowest mean cost: {figures}"
+        return f"No decision on cost: {_why_unsure(cheap)}; {lowest}{_what_would_decide(cheap)}{also}."
+    if choice is other:
+        time = "and less time" if fast.is_sure else f"but not surely less time ({_why_unsure(fast)})"
+        return f"Take {printable(choice.name)}: {figures}, less money {time} than on any other machine."
+    return f"Take {printable(choice.name)} for the lowest cost: {figures}; {_fastest(fast)}."
+
+
+def _hours(choice: Choice) -> str:
+    return f"{format_interval_of(choice.hours)} h"
+
+
+def _fastest(fast: Winner) -> str:
+    """What the fastest takes and costs, where it is not the cheapest."""
+    choice = fast.choice
+    figures = f"{_hours(choice)} for {format_interval_of(choice.money)}"
+    if fast.is_sure:
+        return f"{printable(choice.name)} is the fastest: {figures}"
+    return f"{printable(choice.name)} has the shortest mean time, {figures}, but is not shown to be the fastest"
+
+
+def _why_unsure(winner: Winner) -> str:
+    """What forbids to call the lowest mean the lowest."""
+    whys = dict.fromkeys(ratio.why for _, ratio in winner.unsure if ratio.why)
+    if UNKNOWN_DAY_EFFECT in whys:
+        return DAYS_UNKNOWN
+    if whys:
+        return "; ".join(whys)
+    (choice, ratio), *others = winner.unsure
+    more = f", nor do those of {len(others)} more" if others else ""
+    over = f"{printable(choice.name)} over {printable(winner.choice.name)}"
+    return f"the interval of {over}, {format_ratio(ratio)}, does not lie above 1{more}"
+
+
+def _what_would_decide(winner: Winner) -> str:
+    """Which day-to-day spread would allow the decision, where it is unknown."""
+    if UNKNOWN_DAY_EFFECT not in {ratio.why for _, ratio in winner.unsure}:
+        return ""
+    if winner.close:
+        near = printable(winner.close[0].name)
+        return f", but the runs do not separate it from {near} even if days did nothing: take more rounds"
+    return f"; it is the cheapest if the day-to-day standard deviation is below {_percent_below(winner.day_sd_allowed)}"
+
+
+def _percent_below(fraction: float) -> str:
+    """Rounded down."""
+    return f"{math.floor(1000 * fraction) / 10:g} %"
+
+
+def equal_settings_sentence(shared: list[list[Choice]], family: Family) -> str:
+    """Which machine is the cheapest with each strategy that ran with equal settings on all."""
+    if not shared:
+        return f"At equal settings nothing is compared: {NO_EQUAL_SETTINGS}."
+    sure: dict[str, list[str]] = {}
+    lowest: dict[str, list[str]] = {}
+    whys: dict[str, None] = {}
+    for row in shared:
+        winner = cheapest(row, family)
+        (sure if winner.is_sure else lowest).setdefault(winner.choice.machine, []).append(winner.choice.label)
+        if not winner.is_sure:
+            unknown = any(ratio.why == UNKNOWN_DAY_EFFECT for _, ratio in winner.unsure)
+            whys[DAYS_UNKNOWN if unknown else "their intervals do not lie apart"] = None
+    parts = [f"{machine} is the cheapest with {_named(labels)}" for machine, labels in sure.items()]
+    if lowest:
+        named = join([f"that of {machine} with {_named(labels)}" for machine, labels in lowest.items()])
+        rest = "for the others " if sure else ""
+        parts.append(f"{rest}there is no decision, since {join([*whys])}; the lowest mean cost is {named}")
+    return printable(f"At equal settings {'; '.join(parts)}.")
+
+
+def _named(labels: Sequence[str]) -> str:
+    """The strategies, or how many there are where they are many. A label with a comma stands in quotes."""
+    if len(labels) > MOST_NAMES:
+        return f"{len(labels)} strategies"
+    return join([f"'{label}'" if "," in label else label for label in labels])
+
+
+TABLE_NOTES = (
+    "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
+    "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day "
+    "spread (scripts/stats/README.md).",
+    "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
+)
+
+
+def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence[str]) -> list[str]:
+    """What the figures are, and what is not compared."""
+    found = [
+        "Cost: the price of a machine's hour, times machines, times hours; in the currency of --price. Hours are of "
+        f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up."
+    ]
+    if not all(choice.is_measured for choice in choices):
+        found.append("Hours are computed from images/s where no run trained for a whole epoch of ImageNet.")
+    if {str(loader) for choice in choices for loader in choice.group.ok.loader} == {"synthetic"}:
+        found.append("Images were synthetic: whether loading keeps up with these rates was not measured.")
+    if left_out:
+        found.append(f"Left out at equal settings: {'; '.join(left_out)}.")
+    if software:
+        found.append(f"Versions differ at equal settings: {', '.join(software)}.")
+    return [printable(each) for each in found]

@@ -1,0 +1,61 @@
+"""Chrome traces of profiled steps: one file a rank, for Perfetto and for Holistic Trace Analysis.
+
+    from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_folder, write_trace
+
+Holistic Trace Analysis takes all files of a folder for the ranks of one job. It reads each file's rank in
+`distributedInfo`, and finds steps by their names.
+"""
+
+import gzip
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.common.dist.devices import RankContext
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import replace_atomically
+
+STEP_NAME = "ProfilerStep"
+"""What torch.profiler calls a step, before # and its number."""
+
+
+def trace_path(folder: Path, rank: int) -> Path:
+    """The file of a rank's trace. TensorBoard's profiler plugin looks for this ending."""
+    return folder / f"rank{rank}.pt.trace.json.gz"
+
+
+def open_trace_folder(folder: Path) -> None:
+    """Make the folder. Raises UserError where that fails, and where it has files that would be read as traces."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        others = sorted(path.name for path in folder.iterdir() if path.suffix in (".gz", ".json"))
+    except OSError as error:
+        raise UserError(f"--trace {folder}: {error.strerror}; choose another folder") from None
+    if others:
+        raise UserError(f"--trace {folder}: it has {others[0]} already; choose a new folder")
+
+
+def name_rank(profile: torch.profiler.profile, context: RankContext) -> None:
+    """Have the trace of a profile that has not started say its rank. With a process group torch.profiler does so."""
+    if not dist.is_initialized():
+        info = {"backend": context.backend, "rank": context.rank, "world_size": context.world_size}
+        profile.preset_metadata_json("distributedInfo", json.dumps(info))
+
+
+def write_trace(profile: torch.profiler.profile, path: Path) -> None:
+    """Write what a profile that has ended recorded as a Chrome trace, compressed by gzip. Raises OSError."""
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        plain = Path(folder, "trace.json")
+        profile.export_chrome_trace(str(plain))
+        with open(plain, "rb") as trace:
+            replace_atomically(path, lambda file: compress(trace, file))
+
+
+def compress(source: BinaryIO, target: BinaryIO) -> None:
+    with gzip.GzipFile("", "wb", fileobj=target, mtime=0) as compressed:
+        shutil.copyfileobj(source, compressed)

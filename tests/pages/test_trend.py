@@ -1,0 +1,111 @@
+"""./bench trend: days, versions and hardware are marked, no two days are compared, and a foreign set runs nothing.
+
+.venv/bin/python -m pytest tests/pages/test_trend.py
+"""
+
+import re
+
+import pytest
+from result_sets import change, write_set
+
+from scripts.charts.trend_chart import trend_chart
+from scripts.options.set_options import TrendOptions
+from scripts.pages import trend
+from scripts.publish.passive_page import find_active
+from scripts.publish.readme import PUBLISHED
+from scripts.sets.dated_sets import UNKNOWN_DAY, groups_by_hardware, in_order_of_days
+from scripts.sets.result_set import load_set
+
+EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m"
+
+
+def at(day):
+    """What moves a set to a day."""
+    return lambda frame: frame.assign(started_at=frame.started_at.str.replace("2026-11-21", day))
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory):
+    """Two sets of one night, one of the next with another torch, and one of other hardware; not in their order."""
+    folder = tmp_path_factory.mktemp("sets")
+    for name, day, columns in (
+        ("third", "2026-11-23", {"torch": "2.16.0", "commit": "def"}),
+        ("first", "2026-11-22", {}),
+        ("second", "2026-11-22", {}),
+        ("gpu", "2026-11-22", {"device_name": "H100", "device": "cuda"}),
+    ):
+        change(write_set(folder / name, precision="fp32", **columns), "runs", at(day))
+    (folder / "second" / "runs.csv").write_text((folder / "second" / "runs.csv").read_text().replace("T0", "T1"))
+    return [folder / name for name in ("third", "first", "second", "gpu")]
+
+
+def charts(paths):
+    parts = groups_by_hardware(in_order_of_days([load_set(path) for path in paths]))
+    return {about: trend_chart(about, pairs).axes[0] for about, pairs in parts.items()}
+
+
+def test_hardware_shares_no_axis_and_days_are_in_order(nights):
+    """Protects from a step in a curve that is another machine. Mutants: the order as typed; one panel for all."""
+    drawn = charts(nights)
+    assert [about.split(";")[0] for about in drawn] == ["Test CPU", "H100"]
+    cpu, gpu = drawn.values()
+    names = [label.get_text() for label in cpu.get_xticklabels()]
+    assert names == ["2026-11-22\nabc", "2026-11-22\nabc", "2026-11-23\ndef"] and len(gpu.get_xticklabels()) == 1
+
+
+def test_no_two_days_are_joined(nights):
+    """Protects the rule of two days. Mutant: a line through the points of a strategy."""
+    cpu, _ = charts(nights).values()
+    assert len(cpu.containers) == 6 and all(len(bar.lines[0].get_xdata()) == 1 for bar in cpu.containers)
+    joined = [line for line in cpu.lines if len({*line.get_xdata()}) > 1]
+    assert joined == []
+
+
+def test_versions_are_marked_where_they_change(nights):
+    """Protects the reader from a new torch that nobody mentions. Mutant: each set compared with the first."""
+    cpu, gpu = charts(nights).values()
+    assert [(text.get_text(), text.xy[0]) for text in cpu.texts] == [("torch 2.16.0", 1.5)] and not gpu.texts
+    assert len(cpu.patches) == 1, "a band for the second day"
+
+
+def test_a_set_without_times_comes_last(tmp_path, nights):
+    undated = write_set(tmp_path / "undated", precision="fp32")
+    change(undated, "runs", lambda frame: frame.assign(started_at=""))
+    days = [each.day for each in in_order_of_days([load_set(path) for path in (undated, nights[0])])]
+    assert days == ["2026-11-23", UNKNOWN_DAY]
+
+
+def test_the_page_has_each_set_and_compares_none(nights, tmp_path, capsys):
+    """Protects the page's promise: figures are those of each set, and the only ratios are within one."""
+    output = tmp_path / "trend.html"
+    assert trend.main(TrendOptions(tuple(nights), output)) == 0
+    assert "4 sets of 2 days" in capsys.readouterr().out
+    html = output.read_text()
+    assert "No two days are compared on this page" in html and html.count("<svg ") == 2
+    rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in rows if "<td" in row]
+    assert [row[1] for row in cells] == ["first"] * 2 + ["second"] * 2 + ["third"] * 2 + ["gpu"] * 2
+    ddp = load_set(nights[0]).timed_groups_of("ddp")[0].timed_throughput
+    assert f"{ddp.value:.1f} [{ddp.low:.1f}, {ddp.high:.1f}]" in html
+    assert not re.search(r"faster|slower|trend line", re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL))
+
+
+def test_published_sets_make_a_page(tmp_path):
+    output = tmp_path / "trend.html"
+    assert trend.main(TrendOptions(tuple(sorted(PUBLISHED.glob("cpu*"))), output)) == 0
+    assert find_active(output) == ""
+
+
+def test_a_foreign_set_runs_nothing(tmp_path):
+    """Protects the reader of a page with somebody else's set. Mutant: autoescape off."""
+    write_set(tmp_path / "set", device_name=EVIL, torch=EVIL, commit=EVIL)
+    output = tmp_path / "trend.html"
+    assert trend.main(TrendOptions((tmp_path / "set",), output)) == 0
+    html = output.read_text()
+    assert "&lt;img" in html and not re.search("<img|<script|\x1b", html)
+
+
+def test_sets_without_runs_are_a_sentence(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert trend.main(TrendOptions((tmp_path / "empty",), tmp_path / "trend.html")) == 1
+    assert "nothing to show" in capsys.readouterr().err and not (tmp_path / "trend.html").exists()

@@ -1,0 +1,421 @@
+"""./bench decide: hours and money by hand, what is compared and refused, and when the intervals allow a decision.
+
+.venv/bin/python -m pytest tests/studies/test_decide.py
+"""
+
+import csv
+import json
+import math
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
+
+import numpy
+import pytest
+from result_sets import change
+from scipy.special import stdtrit
+from support import ROOT, recorded
+
+from benchmarks.common.store.results import append_rows
+from benchmarks.common.system.programs import exit_code
+from scripts.commands.command_table import BY_WORDS
+from scripts.commands.run_command import parse
+from scripts.publish.readme import PUBLISHED
+from scripts.stats.families import ThroughputSample
+from scripts.stats.two_days import DaySpread
+from scripts.studies.decide import analysis, chart, decide
+from scripts.studies.decide.analysis import Choice, Family, Interval, cheapest, pareto_frontier
+from scripts.studies.decide.decision_text import best_sentence
+
+IMAGES = 90 * 1_281_167
+PATTERN = (-1.0, 0.5, 1.0, -0.5, 0.0)
+"""Of log throughput over the rounds, in units of `noise`: its mean is 0, so that means are known exactly."""
+RUN_SD = math.sqrt(2.5 / 4)
+"""Standard deviation of PATTERN."""
+PRICES = ("--price", "v100=4", "--price", "a100=8", "--price", "h100=16")
+
+
+def add_machine(folder, speeds, seed=0, noise=0.005, num_rounds=5, asked=None, **columns):
+    """The set of a machine with eight GPUs. speeds: images/s by strategy, or (images/s, columns of its rows alone)."""
+    folder.mkdir(parents=True)
+    rng = numpy.random.default_rng([seed, len(folder.name), *folder.name.encode()])
+    for strategy, given in speeds.items():
+        speed, own = given if isinstance(given, tuple) else (given, {})
+        orders = noise * rng.permutation(numpy.resize(PATTERN, num_rounds))
+        for repeat, log in enumerate(orders, start=1):
+            row = {
+                "schema": 2, "run_id": f"{repeat}-{strategy}", "strategy": strategy, "status": "ok", "repeat": repeat,
+                "arch": "resnet50", "image_size": 224, "global_batch": 256, "loader": "folder", "device": "cuda",
+                "device_name": folder.name.upper(), "world_size": 1 if strategy == "single" else 8, "nodes": 1,
+                "threads_per_rank": 4, "precision": "fp32", "torch": "2.15.0", "commit": "abc", "parallel": True,
+                "started_at": f"2026-11-21T0{repeat}:00:00+00:00",
+            } | columns | own  # fmt: skip
+            append_rows(folder, "runs", [recorded(folder, row, **(asked or {}))])
+            rate = speed * math.exp(log)
+            windows = [{"run_id": row["run_id"], "window": n, "images": 512, "seconds": 512 / rate} for n in range(3)]
+            append_rows(folder, "windows", windows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """Three machines: the H100 is the fastest, and at PRICES the cheapest."""
+    folder = tmp_path_factory.mktemp("sets")
+    add_machine(folder / "v100", {"single": 60, "ddp": 400, "ddp_amp": (900, {"precision": "fp16"})})
+    add_machine(folder / "a100", {"single": 130, "ddp": 1000, "ddp_amp": (2000, {"precision": "bf16"})})
+    add_machine(folder / "h100", {"single": 320, "ddp": 2500, "ddp_amp": (5000, {"precision": "bf16"})})
+    return [folder / name for name in ("v100", "a100", "h100")]
+
+
+@pytest.fixture
+def run(capsys, tmp_path):
+    """The command as it is typed, with its exit code, what it prints, the rows of decide.csv and the JSON."""
+
+    def run_words(*words):
+        options = parse(BY_WORDS["decide"], [*map(str, words), "--output", str(tmp_path / "out")])
+        found = {}
+        code = exit_code(lambda: decide.main(options, found))
+        streams, path = capsys.readouterr(), tmp_path / "out" / "decide.csv"
+        rows = [*csv.DictReader(path.open())] if path.exists() else []
+        last = (streams.out.splitlines() or [""])[-1]
+        return SimpleNamespace(code=code, out=streams.out, err=streams.err, last=last, rows=rows, found=found)
+
+    return run_words
+
+
+def sentence_of(*words):
+    """The decision, without a table or a chart: (whether it is one, its sentence)."""
+    answer = decide.find_answer(parse(BY_WORDS["decide"], [*map(str, words)]))
+    return answer.cheap.is_sure, best_sentence(answer.cheap, answer.fast)
+
+
+def row_of(done, machine, strategy):
+    (row,) = [row for row in done.rows if (row["machine"], row["strategy"]) == (machine, strategy)]
+    return {name: float(text) if re.fullmatch(r"[\d.e+-]+", text) else text for name, text in row.items()}
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def test_hours_and_money_by_hand(run, sets):
+    """Protects whoever rents by these figures. By hand: images over images/s, an hour's price times hours, Student's t
+    over five runs. Mutants: 60 for 3600; the baseline's epoch; one machine's price for all."""
+    done = run(*sets, *PRICES, "--day-sd", "1%")
+    assert len(done.rows) == 9
+    factor = math.exp(stdtrit(4, 0.975) * 0.005 * RUN_SD / math.sqrt(5))
+    for machine, price, rate in (("v100", 4, 400), ("a100", 8, 1000), ("h100", 16, 2500)):
+        row = row_of(done, machine, "ddp")
+        hours = IMAGES / rate / 3600
+        assert row["images_per_s"] == pytest.approx(rate) and row["images_per_s_high"] == pytest.approx(rate * factor)
+        for name, value in (("hours", hours), ("money", price * hours)):
+            ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+            assert ends == pytest.approx([value, value / factor, value * factor])
+        assert (row["num_runs"], row["money_per_hour"], row["joules_per_image"]) == (5, price, "")
+
+
+def test_joules_are_those_of_the_runs(run, tmp_path):
+    """Protects from a 0 for what was not measured, and from an energy without its interval."""
+    a = add_machine(tmp_path / "a", {"ddp": (100, {"energy_j_per_image": 2.0})})
+    change(a, "runs", lambda frame: frame.assign(energy_j_per_image=["1.9", "2.1", "2.0", "1.9", "2.1"]))
+    b = add_machine(tmp_path / "b", {"ddp": 200})
+    done = run(a, b, "--price", "1")
+    low, high = (row_of(done, "a", "ddp")[f"joules_per_image_{end}"] for end in ("low", "high"))
+    assert low < 2 < high and row_of(done, "a", "ddp")["joules_per_image"] == pytest.approx(2.0)
+    assert row_of(done, "b", "ddp")["joules_per_image"] == ""
+
+
+def test_every_machine_of_a_run_is_paid_for(run, tmp_path):
+    """Protects a cluster's bill. Mutant: nodes left out."""
+    sets = [add_machine(tmp_path / name, {"ddp": (100, {"nodes": nodes})}) for name, nodes in (("a", 1), ("b", 2))]
+    done = run(*sets, "--price", "3")
+    a, b = (row_of(done, name, "ddp") for name in ("a", "b"))
+    assert b["money"] == pytest.approx(2 * a["money"]) and b["hours"] == pytest.approx(a["hours"])
+
+
+def test_whole_epochs_are_taken_where_they_were_run(run, tmp_path):
+    """Protects from hours of timed windows where hours were measured: these epochs take twice as long."""
+    sets = [add_machine(tmp_path / name, {"ddp": 100}) for name in ("a", "b")]
+    seconds = 2 * 1_281_167 / 100
+    rows = [
+        {"run_id": f"{n}-ddp", "epoch": 0, "phase": "train", "images": 1_281_167, "seconds": seconds * (1 + n / 1000)}
+        for n in range(1, 6)
+    ]
+    append_rows(sets[0], "epochs", rows)
+    done = run(*sets, "--price", "1")
+    a, b = (row_of(done, name, "ddp") for name in ("a", "b"))
+    assert (a["is_measured"], b["is_measured"]) == ("yes", "no")
+    assert a["hours"] == pytest.approx(2 * 1.003 * b["hours"], rel=1e-5) and "computed from images/s" in done.out
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_machine_that_is_cheapest_and_fastest_is_taken(run, sets):
+    done = run(*sets, *PRICES, "--day-sd", "1%")
+    assert done.code == 0 and done.last.startswith("Take h100 with ddp_amp: 90 epochs cost ")
+    assert done.last.endswith("less money and less time than on any other machine.")
+    assert "At equal settings h100 is the cheapest with single and ddp." in done.out
+    assert [row["machine"] for row in done.rows if row["best_of_machine"] == "yes"] == ["v100", "a100", "h100"]
+    assert [row["strategy"] for row in done.rows if row["best_of_machine"] == "yes"] == ["ddp_amp"] * 3
+
+
+def test_without_the_days_spread_nothing_is_decided(run, sets):
+    """Protects the rule of two days, and says what would decide: a spread just below the one that is named decides, one
+    just above does not. Mutants: no verdict becomes one; the runs' part left out; one pair of days for three sets."""
+    done = run(*sets, *PRICES)
+    assert done.code == 3 and done.last.startswith("No decision on cost: it is not known how much a machine's speed")
+    assert "there is no decision" in done.out and "day-to-day sd: unknown; to decide, give" in done.out
+    named = float(re.search(r"standard deviation is below ([\d.]+) %", done.last)[1])
+    assert 1 < named < 50
+    below, above = (sentence_of(*sets, *PRICES, "--day-sd", f"{sd:.2f}%") for sd in (named - 0.05, named + 0.15))
+    assert (below[0], above[0]) == (True, False) and "does not lie above 1" in above[1]
+
+
+def test_what_the_runs_do_not_separate_is_said_whatever_the_day(run, tmp_path):
+    """Protects from advice to look for the days' spread, where more rounds are needed."""
+    sets = [add_machine(tmp_path / name, {"ddp": rate}, noise=0.05) for name, rate in (("a", 100), ("b", 101))]
+    done = run(*sets, "--price", "1")
+    assert done.code == 3 and "do not separate it from a with ddp even if days did nothing" in done.last
+
+
+def test_costs_that_are_alike_allow_no_decision(run, sets):
+    """Protects from the cheaper mean. Here an hour of the H100 costs as much more as it is faster."""
+    done = run(*sets[1:], "--price", "a100=8", "--price", "h100=20.01", "--day-sd", "1%")
+    assert done.code == 3 and done.last.startswith("No decision on cost: the interval of h100 with ")
+    assert "a100 with ddp_amp has the lowest mean cost" in done.last and "h100 with ddp_amp is the fastest" in done.last
+    assert "At equal settings there is no decision, since their intervals do not lie apart" in done.out
+
+
+def test_the_cheapest_need_not_be_the_fastest(run, sets):
+    """Protects who has money or time, not both: the sentence gives either, and both are on the frontier."""
+    done = run(*sets[1:], "--price", "a100=8", "--price", "h100=32", "--day-sd", "1%")
+    assert done.code == 0
+    assert re.match(r"Take a100 with ddp_amp for the lowest cost: .*; h100 with ddp_amp is the fastest: ", done.last)
+    ringed = [(row["machine"], row["strategy"]) for row in done.rows if row["on_frontier"] == "yes"]
+    assert ringed == [("a100", "ddp_amp"), ("h100", "ddp_amp")]
+
+
+def test_few_rounds_allow_no_decision(run, tmp_path):
+    sets = [add_machine(tmp_path / name, {"ddp": rate}, num_rounds=4) for name, rate in (("a", 100), ("b", 500))]
+    done = run(*sets, "--price", "1", "--day-sd", "0%")
+    assert done.code == 3 and "fewer than 5 rounds" in done.last
+
+
+def test_one_strategy_chosen_before_has_narrower_intervals(run, sets):
+    """Protects the meaning of --strategy: one comparison for each two machines."""
+    widths = []
+    for words in ((), ("--strategy", "ddp_amp")):
+        options = parse(BY_WORDS["decide"], [*map(str, sets), *PRICES, "--day-sd", "1%", *words])
+        answer = decide.find_answer(options)
+        v100, _, h100 = analysis.best_of_each(answer.machines)
+        ratio = answer.of_all.cost_ratio(v100, h100)
+        widths.append(ratio.high / ratio.low)
+        assert ratio.value == pytest.approx(4 / 900 / (16 / 5000))
+    assert widths[1] < widths[0]
+    assert run(*sets, *PRICES, "--strategy", "fsdp").code == 2
+
+
+def test_a_family_is_all_pairs_on_different_machines():
+    machines = {"a": [None] * 2, "b": [None] * 2, "c": [None]}
+    assert analysis.family_of_all(machines, None).num_compared == 2 * 2 + 2 * 1 + 2 * 1
+    shared = analysis.family_of_shared([[None] * 3] * 2, 3, None)
+    assert (shared.num_compared, shared.num_day_pairs) == (6, 3)
+
+
+def test_equal_machines_are_seldom_called_cheaper():
+    """Protects the promise of 1 in 20, with the best picked after looking, on three machines of four strategies each,
+    whose days differ by 2 %. Mutants: only the best of each machine compared, as one pair; the day left out."""
+    rng, wrong, num_tries = numpy.random.default_rng(5), 0, 150
+    for _ in range(num_tries):
+        choices = []
+        for machine, day in zip("abc", 0.02 * rng.normal(size=3), strict=True):
+            for _ in range(4):
+                logs = day + 0.01 * rng.normal(size=5)
+                hours = Interval(math.exp(-logs.mean()), None, None)
+                choices.append(Choice(machine, None, 1.0, hours, False, ThroughputSample(logs, [1, 2, 3, 4, 5])))
+        wrong += cheapest(choices, Family(48, 3, DaySpread(0.02))).is_sure
+    assert wrong / num_tries <= 0.05
+
+
+# --- equal settings, and what is refused --------------------------------------------------------------------------
+
+
+def test_only_equal_resolved_settings_are_compared(run, sets):
+    """Protects from bf16 on one machine against fp16 on another. Mutants: requested settings alone; resolved names that
+    differ allowed."""
+    done = run(*sets, *PRICES, "--day-sd", "1%")
+    equal = {(row["machine"], row["strategy"]) for row in done.rows if row["equal_settings"] == "yes"}
+    assert equal == {(machine, name) for machine in ("v100", "a100", "h100") for name in ("single", "ddp")}
+    (line,) = [text for text in done.out.splitlines() if text.startswith("Left out at equal settings: ")]
+    assert line == "Left out at equal settings: ddp_amp (precision fp16 on v100 and bf16 on a100)."
+
+
+def test_auto_is_what_the_machine_made_of_it(run, tmp_path):
+    """Protects from `precision: auto`, which is equal as it was requested, and not as it was run."""
+    for name, precision in (("a", "bf16"), ("b", "fp16"), ("c", "bf16")):
+        add_machine(tmp_path / name, {"ddp": 100}, asked={"precision": "auto"}, precision=precision)
+    apart = run(tmp_path / "a", tmp_path / "b", "--price", "1")
+    assert "nothing is compared: no strategy ran with equal settings" in apart.out
+    assert "ddp (precision bf16 on a and fp16 on b)" in apart.out
+    alike = run(tmp_path / "a", tmp_path / "c", "--price", "1")
+    assert "Left out" not in alike.out and {row["equal_settings"] for row in alike.rows} == {"yes"}
+
+
+def test_what_belongs_to_a_machine_may_differ(run, tmp_path):
+    """Protects the comparison itself: no two machines have equal devices, cores and versions."""
+    a = add_machine(tmp_path / "a", {"ddp": 100}, torch="2.10.0", asked={"workers": "auto"})
+    b = add_machine(tmp_path / "b", {"ddp": 200}, world_size=4, threads_per_rank=12, commit="def")
+    done = run(a, b, "--price", "1")
+    assert {row["equal_settings"] for row in done.rows} == {"yes"}
+    assert "Versions differ at equal settings: torch (2.10.0; 2.15.0), commit (abc; def)." in done.out
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("global_batch", 512, "global_batch 256 on a and 512 on b"),
+        ("memory_format", "channels_last", "memory_format contiguous on a and channels_last on b"),
+        ("decoder", "pillow", "decoder"),
+    ],
+)
+def test_other_settings_are_left_out(run, tmp_path, column, value, words):
+    a = add_machine(tmp_path / "a", {"ddp": 100}, memory_format="contiguous")
+    b = add_machine(tmp_path / "b", {"ddp": 200}, **({"memory_format": "contiguous"} | {column: value}))
+    done = run(a, b, "--price", "1")
+    assert words in done.out and done.code == 3 and {row["equal_settings"] for row in done.rows} == {"no"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arch": "resnet18"}, "differ in model (a: resnet50; b: resnet18)"),
+        ({"image_size": 160}, "differ in image size (a: 224 px; b: 160 px)"),
+        ({"loader": "synthetic"}, "differ in data (a: 2 classes"),
+        ({"asked": {"fingerprint": "9-9-9-abc"}}, "b: 9 classes, 9 training and 9 validation images"),
+        ({"asked": {"fingerprint": ""}}, "b does not say on which images it was measured"),
+        ({"asked": {"norm": "group"}}, "b: resnet50 with norm group"),
+        ({"asked": {"contents": "bbbb"}}, "b: contents bbbb"),
+        ({"arch": "resnet18", "image_size": 160}, "), and in image size ("),
+    ],
+)
+def test_unequal_work_is_refused(run, tmp_path, changes, words):
+    """Protects from hours of two trainings that nobody would choose between. One line, with what to do."""
+    a = add_machine(tmp_path / "a", {"ddp": 100}, asked={"contents": "aaaa"} if "contents" in words else None)
+    b = add_machine(tmp_path / "b", {"ddp": 200}, **changes)
+    done = run(a, b, "--price", "1")
+    (error,) = [text for text in done.err.splitlines() if text.startswith("error: ")]
+    assert done.code == 2 and words in error and "measure" in error and done.out == "" and not done.rows
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--price", "a=1"], "b has no price; give that of one machine for one hour: --price b=2.50"),
+        ([], "a has no price"),
+        (["--price", "a=1", "--price", "bb=2"], "did you mean b?"),
+        (["--price", "a=1", "--price", "b=cheap"], "'cheap' is no price"),
+        (["--price", "a=0", "--price", "b=1"], "'0' is no price"),
+        (["--price", "1", "--day-sd", "2"], "a percentage such as 5%"),
+        (["--price", "1", "--strategy", "fsdp"], "has no timed run of fsdp; it has ddp"),
+    ],
+)
+def test_mistakes_are_sentences(run, tmp_path, words, message):
+    sets = [add_machine(tmp_path / name, {"ddp": 100}) for name in ("a", "b")]
+    done = run(*sets, *words)
+    assert done.code == 2 and message in done.err and done.out == ""
+
+
+def test_one_set_is_no_choice(run, sets):
+    for words in ([sets[0]], [sets[0], sets[0]]):
+        done = run(*words, "--price", "1")
+        assert done.code == 2 and "give two sets or more" in done.err
+
+
+# --- published sets, chart, JSON ----------------------------------------------------------------------------------
+
+
+def test_published_sets(run, tmp_path):
+    """Protects who asks with sets that are published: one has no record of its images. The other is compared with a
+    copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much.
+    """
+    old, new = (PUBLISHED / name for name in ("cpu2-epyc_torch2.15_202611", "cpu2-epyc_torch2.15_202611b"))
+    refused = run(old, new, "--price", "1")
+    assert refused.code == 2 and "does not say on which images it was measured" in refused.err
+    slow = tmp_path / "slow"
+    slow.mkdir()
+    for name in ("runs.csv", "settings.csv", "windows.csv", "environment.json"):
+        shutil.copy(new / name, slow)
+
+    def halved(frame):
+        images, seconds = frame.images.astype(float), 2 * frame.seconds.astype(float)
+        return frame.assign(seconds=seconds.map("{:.9g}".format), images_per_s=(images / seconds).map("{:.9g}".format))
+
+    change(slow, "windows", halved)
+    change(slow, "runs", lambda frame: frame.assign(images_per_s="", images_per_s_ci_low="", images_per_s_ci_high=""))
+    prices = ("--price", f"{new.name}=1", "--price", "slow=0.6", "--day-sd", "0.1%")
+    answer = decide.find_answer(parse(BY_WORDS["decide"], [str(new), str(slow), *prices]))
+    assert answer.cheap.choice.machine == new.name
+    assert len(answer.shared) == len(answer.choices) / 2 > 10
+    for fast, other in answer.shared:
+        assert fast.label == other.label
+        assert other.hours.value == pytest.approx(2 * fast.hours.value, rel=1e-6)
+        assert other.money.value == pytest.approx(1.2 * fast.money.value, rel=1e-6)
+
+
+def svg_text(path):
+    return " ".join(ElementTree.parse(path).getroot().itertext())
+
+
+def test_the_chart_can_be_read_without_colours(run, sets, tmp_path):
+    """Protects a print in black and white: a filling and a line for each machine, a marker for each strategy, units,
+    prices and the number of runs. Mutant: one filling for all."""
+    run(*sets, *PRICES, "--day-sd", "1%")
+    text = svg_text(tmp_path / "out" / "decide.svg")
+    for words in ("hours of 90 epochs", "cost, in the currency of the prices", "h100: 16.0 an hour; n = 5 runs",
+                  "at equal settings", "Pareto frontier", "Take h100 with ddp_amp"):  # fmt: skip
+        assert words in text, words
+    styles = [chart._machine_style(number) for number in range(4)]
+    for key in ("fillstyle", "linestyle", "color"):
+        assert len({style[key] for style in styles}) == 4
+    assert (tmp_path / "out" / "decide.png").stat().st_size > 10_000
+
+
+def test_the_chart_has_a_point_for_each_strategy_and_machine(sets):
+    """Protects from points that are left out, and from a ring around a point that another one beats."""
+    options = parse(BY_WORDS["decide"], [*map(str, sets), *PRICES])
+    answer = decide.find_answer(options)
+    figure = chart.decide_chart(answer.sets, answer.machines, answer.shared, answer.prices, [])
+    equal, own = figure.axes[:2]
+    assert (len(equal.containers), len(own.containers)) == (6, 9)
+    points = {(choice.hours.value, choice.money.value) for choice in answer.choices}
+    assert {(*bar.lines[0].get_xdata(), *bar.lines[0].get_ydata()) for bar in own.containers} == points
+    (rings,) = [line for line in own.lines if line.get_markersize() == 12]
+    ringed = [*zip(rings.get_xdata(), rings.get_ydata(), strict=True)]
+    assert ringed == [min(points)], "the H100 is the fastest and the cheapest"
+    assert own.get_xscale() == own.get_yscale() == "log"
+    assert all(low <= x <= high for x, _ in points for low, high in [own.get_xlim()])
+
+
+def test_a_point_that_another_beats_is_not_on_the_frontier():
+    def choice(hours, price):
+        return Choice("a", None, price, Interval(hours, None, None), False, ThroughputSample(numpy.zeros(1), [1]))
+
+    fast, cheap, worse, same_time = choice(1, 10), choice(4, 1), choice(5, 1), choice(1, 11)
+    assert pareto_frontier([worse, cheap, same_time, fast]) == [fast, cheap]
+
+
+def test_json_has_all_figures(run, sets):
+    found = run(*sets, *PRICES, "--day-sd", "1%").found
+    again = json.loads(json.dumps(found, allow_nan=False))
+    assert again["cheapest"] == {"machine": "h100", "strategy": "ddp_amp", "is_sure": True}
+    assert len(again["choices"]) == 9 and {*again["choices"][0]} == {*decide.DECIDE_COLUMNS}
+    assert again["day_sd"] == 0.01 and again["decision"].startswith("Take h100")
+
+
+def test_nothing_is_written_into_a_set(run, sets):
+    """Protects the manifests of published sets."""
+    before = {path: path.stat().st_mtime_ns for folder in sets for path in folder.rglob("*")}
+    run(*sets, *PRICES)
+    assert before == {path: path.stat().st_mtime_ns for folder in sets for path in folder.rglob("*")}
+    assert decide.DecideOptions.output.is_relative_to("results") and ROOT.is_dir()
