@@ -69,9 +69,9 @@ def test_the_verdict_of_each_set(tmp_path, speeds, num_rounds, words):
 def test_what_was_not_run_is_in_the_verdict(tmp_path):
     """Protects from "the fastest strategy" of a set in which others were never tried. Mutant: only what has rows."""
     speeds = {name: 100 + 10 * number for number, name in enumerate(all_strategies()) if name != "zero1"}
-    assert verdict_of(write_set(tmp_path / "set", speeds)).endswith("; zero1 was not run.")
+    assert verdict_of(write_set(tmp_path / "set", speeds, 1)).endswith("; zero1 was not run.")
     speeds["zero1"] = 100
-    assert "not run" not in verdict_of(write_set(tmp_path / "all", speeds))
+    assert "not run" not in verdict_of(write_set(tmp_path / "all", speeds, 1))
 
 
 def test_settings_of_one_process_are_no_strategies(tmp_path):
