@@ -92,7 +92,7 @@ set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0
   local folder program mounts='' folders=("$PWD")
-  for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}"; do
+  for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}" "${STRATEGY_DIR:-}"; do
     [ -z "$folder" ] || folders+=("$(realpath -m -- "$folder")")
   done
   for folder in "${folders[@]}"; do # a set's configuration can name the data; a:/usr would be mounted over the image's /usr

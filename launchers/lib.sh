@@ -17,6 +17,7 @@ PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
+[ "$STRATEGY_NAME" != external ] || STRATEGY_NAME=${EXTERNAL_STRATEGY:?error: name a strategy in the folder STRATEGY_DIR}
 unset RENDEZVOUS_FILE # of a run around this one
 
 if [ -z "${RUN_ID:-}" ]; then

@@ -27,6 +27,7 @@ from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
 from scripts.commands import actions, make_targets
 from scripts.commands.command_table import COMMANDS, Command, find_command
+from scripts.strategies.external import FOLDER_VARIABLE
 
 NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
 PATH_FLAGS = ("--config", "--data", "--checkpoint-dir")
@@ -41,6 +42,7 @@ TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 def main(words: list[str], from_folder: Path) -> int:
     """The exit code of a command line. from_folder: the folder in which it was typed."""
     guard_output()
+    os.environ.pop(FOLDER_VARIABLE, None)  # it chooses code to run: only the option --strategy-dir sets it
     if words[0].startswith("--tyro-"):
         return complete(words)
     if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:

@@ -71,6 +71,8 @@ class RunOptions(RoundOptions):
 class RunCommand(RunOptions):
     one_gpu: bool = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
+    strategy_dir: Path | None = None
+    """Folder of another repository with scripts of strategies, which can then be named, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +137,8 @@ class AbOptions(SharedOptions):
     """The second; the ratio is of B over A."""
     strategy: str = DEFAULT_STRATEGY
     """The strategy that is timed."""
+    strategy_dir: Path | None = None
+    """Folder of another repository with scripts of strategies, which can then be named, too."""
     repeats: int | None = None
     """The most rounds; default: 20. Fewer are run where the answer is clear."""
     budget: str = ""
@@ -157,6 +161,8 @@ class ProofOptions:
 class VerifyOptions(ProofOptions):
     strategies: tyro.conf.Positional[tuple[str, ...]] = ()
     """Such as: ddp fsdp. Default: all strategies of the set."""
+    strategy_dir: Path | None = None
+    """Folder of another repository with scripts of strategies, which can then be named, too."""
     results: Path | None = None
     """Result set whose runs are proved; default: results/latest."""
     data: Path | None = None

@@ -69,7 +69,8 @@ class DecideOptions:
     sets: tyro.conf.Positional[tuple[Path, ...]]
     """A result set of each machine."""
     price: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    """NAME=2.50, once for each set: the price of one machine for one hour, in any currency. A number is of all."""
+    """NAME=2.50, once for each set: the price of one machine for one hour, in any currency. Without NAME it is that of
+    each machine."""
     strategy: str = ""
     """Only this strategy. Fewer comparisons have narrower intervals; choose it before you look."""
     day_sd: str = ""

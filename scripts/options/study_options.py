@@ -212,6 +212,8 @@ class AllreduceCommand(AllreduceOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileCommand(ProfileOptions):
+    strategy_dir: Path | None = None
+    """Folder of another repository with scripts of strategies, which can then be named, too."""
     nproc: int | None = None
     """Ranks on this machine; default: one a GPU, else 2."""
 

@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import shlex
 
+from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.options_as_typed import VARIABLES
 from scripts.options.run_options import RoundOptions
@@ -41,7 +42,10 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     for study in studies:
         kept = {name: value for name, value in make_variables.items() if name not in study.replaced}
         lines.append(_study_line(study, kept))
-    rest = [name for name in strategies if name not in {study.strategy for study in studies}]
+    external = {group.strategy for group in results.timed_groups if STRATEGY_SOURCE in group.identity.requested}
+    if external:
+        lines.append("# strategies of another repository are left out: ./bench run finds them with --strategy-dir")
+    rest = [name for name in strategies if name not in {study.strategy for study in studies} | external]
     if rest:
         target = "slurm-all" if variables.get("ALLOCATION") else "bench-all"  # launchers/slurm_all.sh
         lines.append(_command(target, make_variables, STRATEGIES=" ".join(rest)))

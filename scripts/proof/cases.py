@@ -95,6 +95,8 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
     strategies = strategy_list.parse_strategies(variables.strategies)
     if variables.strategies.strip() not in ("", "all"):
         _check_ran(results, runs, strategies)
+    else:
+        strategies += _external_strategies(results, runs)
     ok = runs[(runs.status == "ok") & runs.strategy.isin(strategies)]
     settings_of_runs: dict[tuple[str, int], dict[str, Any]] = {}
     for run_id in ok.run_id:
@@ -119,6 +121,18 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
     return _without_duplicates(proofs)
 
 
+def _external_strategies(results: Path, runs: "pandas.DataFrame") -> list[str]:
+    """The set's strategies of another repository that --strategy-dir finds. Says on stderr which it does not find."""
+    others = sorted({*runs.strategy} - {*strategy_list.all_strategies(), ""})
+    found = [name for name in others if strategy_list.is_known(name)]
+    for name in others:
+        if name not in found:
+            print_warning(
+                f"{results} has {short_repr(name)}, which is not proved: --strategy-dir names no folder with it"
+            )
+    return found
+
+
 def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
     """Says on stderr which of these strategies the set has as skipped only. Raises UserError for one without an ok run
     that was not skipped: else the proof would pass without it."""
@@ -141,7 +155,7 @@ def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
     requested, resolved = settings["asked"], settings.get("met") or {}
     missing = [name for name in REQUIRED_SETTINGS if name not in requested]
     problem = f"it lacks {missing[0]}" if missing else why_not_allowed(requested, resolved)
-    if problem or requested["strategy"] not in strategy_list.all_strategies():
+    if problem or not strategy_list.is_known(requested["strategy"]):
         raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {problem or 'no such strategy'}")
     return settings
 

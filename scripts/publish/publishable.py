@@ -8,6 +8,7 @@ Needs no torch.
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.system.commands import bench_command
 from scripts.sets.frames import iterate_rows
@@ -57,6 +58,9 @@ def _source(results: ResultSet) -> Iterator[str]:
     if "" in set(results.ok.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
     yield from uncommitted_changes(results)
+    for group in results.groups:
+        if STRATEGY_SOURCE in group.identity.requested:
+            yield f"{group.label} is of another repository (--strategy-dir), and no commit has its code; leave it out"
     if not all(group.identity.recorded for group in results.timed_groups):
         yield "runs whose settings were not recorded, by an older version of the suite; measure again"
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import tyro
 
 from benchmarks.common.config.config import Config, PackKind, load_config
-from benchmarks.common.config.settings import requested_settings, seed_in_turn, settings_hash
+from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs, source_contents_of_packs
@@ -35,6 +35,7 @@ from scripts.runner.round_order import run_order
 from scripts.sets.identity import Identity, group_labels
 from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
+from scripts.strategies.external import NAME_VARIABLE, external_script, source_hash
 
 MAX_RUNS = 20_000
 MAX_VALUES = 200
@@ -118,6 +119,9 @@ def make_run(variables: MakeVariables, template: RunTemplate, round_number: int 
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
     env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if template.one_node else {})
+    if script := external_script(template.strategy):
+        requested |= {STRATEGY_SOURCE: source_hash(script.parent)}
+        env |= {NAME_VARIABLE: template.strategy}
     return Run(template.strategy, round_number, config, requested, env, template.flags)
 
 

@@ -25,6 +25,7 @@ from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
 from scripts.runner.start_row import SKIP_PRINTED
+from scripts.strategies.external import NAME_VARIABLE
 
 HOLDER_BYTES = 1000
 
@@ -176,7 +177,8 @@ def start_launcher(
     stdout: int | None = None,
 ) -> int:
     """Run the launcher of a run, and make sure that the run has a row and no processes; returns the exit code."""
-    launcher = checkout / "launchers" / f"{run.strategy}.sh"
+    name = "external" if NAME_VARIABLE in run.variables else run.strategy
+    launcher = checkout / "launchers" / f"{name}.sh"
     folder.unrecorded.touch()
     code = children.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
     if code:

@@ -25,7 +25,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks.common.config.settings import SOURCE_FIELDS
+from benchmarks.common.config.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
 from scripts.options.set_options import CompareOptions
@@ -48,6 +48,7 @@ FIELDS_THAT_MAY_DIFFER = (
     *("torch", "torchvision", "python", "cuda", "cudnn", "pillow", "decoder_version", "config"),
     *("kernel", "gpu_driver", "nccl"),
     *SOURCE_FIELDS,
+    STRATEGY_SOURCE,
 )
 
 

@@ -17,7 +17,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import NOT_COMPARED, READERS, SOURCE_FIELDS, drop_not_compared
+from benchmarks.common.config.settings import (
+    NOT_COMPARED,
+    READERS,
+    SOURCE_FIELDS,
+    STRATEGY_SOURCE,
+    drop_not_compared,
+)
 from benchmarks.common.dist.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
@@ -39,6 +45,7 @@ STRATEGY_FIELDS = {
     "precision": "what it computes in",
     AA_LABEL: "the same again",
     **dict.fromkeys(READERS, "an option that other strategies lack"),
+    STRATEGY_SOURCE: "its code",
 }
 # bench-all adds runs of the baseline that differ from all other runs in these; see scripts/runner/run_plan.py.
 SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
@@ -70,6 +77,8 @@ class Identity:
     def fields(self) -> dict[str, Any]:
         """Every field that separates runs. A resolved field that was also requested ends in RESOLVED_SUFFIX."""
         strategy, resolved = str(self.requested.get("strategy", "")), drop_not_compared(self.resolved)
+        if STRATEGY_SOURCE in self.requested:  # nobody here knows which options it reads: all count
+            strategy = ""
         requested = {
             name: resolved.get(name, value) if value == AUTO else value
             for name, value in drop_not_compared(self.requested).items()
@@ -202,7 +211,7 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
 
 def same_request(one: Identity, other: Identity, but: Collection[str] = ()) -> bool:
     """Whether two groups have the same requested settings, but for the strategy, a label and these fields."""
-    left_out = {"strategy", AA_LABEL, *but}
+    left_out = {"strategy", STRATEGY_SOURCE, AA_LABEL, *but}
     halves = (
         {name: value for name, value in drop_not_compared(each.requested).items() if name not in left_out}
         for each in (one, other)

@@ -9,7 +9,6 @@ own bytes: an estimate, as no GPU has been measured yet.
 import bisect
 import contextlib
 import dataclasses
-import importlib
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
 
 def layout_function(strategy: str) -> LayoutFunction:
     """The strategy's function that says how it divides a step."""
-    return importlib.import_module(f"benchmarks.{strategy}").layout
+    return strategy_list.load_script(strategy).layout
 
 
 def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunction:

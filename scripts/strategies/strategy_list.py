@@ -2,21 +2,23 @@
 
     from scripts.strategies.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
 
-Needs no torch.
+A strategy of another repository (external.py) can be named. It is in no list. Needs no torch.
 """
 
 import ast
 import difflib
+import importlib
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 
 from benchmarks.common.config.config import Config, Precision
 from benchmarks.common.dist.layout import StrategyFacts
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import ROOT
+from scripts.strategies.external import BENCHMARKS, external_folder, external_script, load_external
 
-BENCHMARKS = ROOT / "benchmarks"
 BASELINE = "single"  # what speed-ups are over
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
 CORE_STRATEGIES = [
@@ -34,15 +36,17 @@ def all_strategies() -> list[str]:
 
 
 def parse_strategies(text: str) -> list[str]:
-    """The strategies named in `text`; all of them for no text, and for the word `all`.
+    """The strategies named in `text`; all of this repository for no text, and for the word `all`.
 
-    Raises UserError with the nearest name for an unknown strategy.
+    Raises UserError with the nearest name for an unknown strategy, and for one that two repositories have.
     """
-    known = all_strategies()
+    known, folder = all_strategies(), external_folder()
     if text.strip() == "all":
         return known
     for name in text.split():
-        if name not in known:
+        if folder and name in known and (folder / f"{name}.py").exists():
+            raise UserError(f"{folder / name}.py has the name of a strategy of this repository; rename it")
+        if not is_known(name):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise UserError(f"no strategy {name!r}; {hint}")
@@ -57,12 +61,29 @@ def parse_strategy(text: str) -> str:
     return names[0]
 
 
+def is_known(strategy: str) -> bool:
+    """Whether this repository, or the folder of --strategy-dir, has a strategy of this name."""
+    return strategy in all_strategies() or external_script(strategy) is not None
+
+
+def script_of(strategy: str) -> Path:
+    """The script of a strategy, of this repository first."""
+    path = BENCHMARKS / f"{strategy}.py"
+    return path if path.exists() else external_script(strategy) or path
+
+
+def load_script(strategy: str) -> ModuleType:
+    """A strategy's script, with its functions `build` and `layout`. Imports torch."""
+    script = script_of(strategy)
+    return importlib.import_module(f"benchmarks.{strategy}") if script.parent == BENCHMARKS else load_external(script)
+
+
 def strategy_facts(strategy: str) -> StrategyFacts:
     """The constant FACTS of a strategy's script, without importing the script, which imports torch.
 
     Raises ValueError where the constant's arguments are no literals.
     """
-    tree = ast.parse((BENCHMARKS / f"{strategy}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(script_of(strategy).read_text(encoding="utf-8"))
     for node in tree.body:
         if (
             isinstance(node, ast.Assign)

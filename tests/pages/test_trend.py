@@ -61,9 +61,11 @@ def test_no_two_days_are_joined(nights):
     assert joined == []
 
 
-def test_versions_are_marked_where_they_change(nights):
+def test_versions_are_marked_where_they_change(nights, tmp_path):
     """Protects the reader from a new torch that nobody mentions. Mutant: each set compared with the first."""
-    cpu, gpu = charts(nights).values()
+    later = write_set(tmp_path / "fourth", precision="fp32", torch="2.16.0")
+    change(later, "runs", at("2026-11-24"))
+    cpu, gpu = charts([*nights, later]).values()
     assert [(text.get_text(), text.xy[0]) for text in cpu.texts] == [("torch 2.16.0", 1.5)] and not gpu.texts
     assert len(cpu.patches) == 1, "a band for the second day"
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 VARIABLES = {
     "strategies": "STRATEGIES",
     "strategy": "STRATEGY",
+    "strategy_dir": "STRATEGY_DIR",
     "data": "DATA",
     "config": "CONFIG",
     "results": "RESULTS",

@@ -84,7 +84,7 @@ def _with_marker(style: Mapping[str, Any]) -> dict[str, Any]:
 def _machine_entry(name: str, choices: Sequence[Choice], price: float) -> str:
     """Its line in the legend: price and number of runs."""
     runs = plural_of_several([choice.num_runs for choice in choices], "run")
-    return printable(f"{name}: {format_number(price)} an hour; n = {runs} a strategy")
+    return printable(f"{name}: {format_number(price)} an hour; n = {runs}")
 
 
 def _draw_choices(
@@ -111,7 +111,7 @@ def _draw_choices(
             fillstyle=style["fillstyle"],
             markerfacecoloralt="white",
             markeredgecolor="black" if style["fillstyle"] != "none" else style["color"],
-            markeredgewidth=0.6 if style["fillstyle"] != "none" else 1.3,
+            markeredgewidth=0.9,
             zorder=3,
         )
     best = pareto_frontier(choices)

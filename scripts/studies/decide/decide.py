@@ -13,6 +13,7 @@ import csv
 import dataclasses
 import functools
 import io
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,10 +70,11 @@ TO_DECIDE = (
     "to decide, give the day-to-day standard deviation of such machines (--day-sd 2%), or three sets of one of them "
     "with the same settings, each of another day (--day-sets)"
 )
-CHART_NOTE = (
-    "Bars, where they reach out of a marker: 95 % intervals over the runs of a set. They cover neither another day nor "
-    "another machine of this kind. Both bars of a point are one interval, since cost is price times hours. Lines: all "
-    "costs at a machine's price. No other point is both faster and cheaper than one with a ring."
+CHART_NOTES = (
+    "Bars, where they reach out of a marker: 95 % intervals over the n runs of each strategy. They cover neither "
+    "another day nor another machine of this kind. Both bars of a point are one interval, since cost is price times "
+    "hours.",
+    "Lines: all costs at a machine's price. No other point is both faster and cheaper than one with a ring.",
 )
 
 
@@ -116,9 +118,8 @@ def main(options: DecideOptions, found: dict[str, Any] | None = None) -> int:
     decision = best_sentence(answer.cheap, answer.fast)
     rows = [choice_fields(choice, answer) for choice in answer.choices]
     written = [write_rows(options.output, rows)]
-    chart = decide_chart(
-        answer.sets, answer.machines, answer.shared, answer.prices, [decision, CHART_NOTE, *answer.remarks]
-    )
+    clauses = [*re.split(r"(?<=;) ", decision), *CHART_NOTES, *answer.remarks]  # a line each: long ones are cut
+    chart = decide_chart(answer.sets, answer.machines, answer.shared, answer.prices, clauses)
     written += save_chart(chart, options.output, "decide")
     print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
     print(f"\n{decision}")

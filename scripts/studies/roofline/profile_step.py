@@ -15,7 +15,6 @@ import collections
 import csv
 import dataclasses
 import functools
-import importlib
 import io
 import os
 import re
@@ -82,7 +81,7 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     Writes this rank's trace where --trace names a folder. Raises NotStarted where the strategy needs a launcher, and
     UserError where it cannot run here.
     """
-    script = importlib.import_module(f"benchmarks.{strategy_list.parse_strategy(options.strategy)}")
+    script = strategy_list.load_script(strategy_list.parse_strategy(options.strategy))
     if options.trace:
         open_trace_folder(options.trace)
     try:

@@ -1,0 +1,93 @@
+"""Strategies of another repository: scripts in the folder that --strategy-dir names.
+
+    ./bench run single mine --strategy-dir ../my-library/benchmarks
+
+Such a script is written as those of benchmarks/ are. torchrun starts it (launchers/external.sh). The requested settings
+of its runs have STRATEGY_SOURCE, a hash of the folder's Python files: runs of two versions are two groups. Only the
+user names the folder; no set, configuration or variable that happens to be in the environment of ./bench does. Needs
+no torch.
+"""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import option_as_typed
+from benchmarks.common.system.repository import ROOT
+
+BENCHMARKS = ROOT / "benchmarks"
+FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
+"""Which folder; and which strategy of it launchers/external.sh starts."""
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+MAX_FILES = 1000
+HASH_DIGITS = 16
+
+
+def external_folder() -> Path | None:
+    """The folder of --strategy-dir; None without one. Raises UserError where there is no such folder."""
+    text = os.environ.get(FOLDER_VARIABLE, "")
+    if not text:
+        return None
+    folder = Path(text).absolute()
+    if not folder.is_dir():
+        raise UserError(f"{option_as_typed(FOLDER_VARIABLE, text)}: there is no such folder")
+    return folder
+
+
+def external_script(name: str) -> Path | None:
+    """The script of a strategy in the folder of --strategy-dir; None where it has none of this name, and for the names
+    of this repository."""
+    folder = external_folder()
+    if folder is None or not NAME.fullmatch(name) or (BENCHMARKS / f"{name}.py").exists():
+        return None
+    path = folder / f"{name}.py"
+    return path if path.is_file() else None
+
+
+@functools.cache
+def source_hash(folder: Path) -> str:
+    """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES."""
+    digest = hashlib.sha256()
+    for number, path in enumerate(sorted(python_files(folder)), 1):
+        if number > MAX_FILES:
+            raise UserError(
+                f"{option_as_typed(FOLDER_VARIABLE, str(folder))} has more than {MAX_FILES} Python files; name the "
+                "folder of the strategies alone"
+            )
+        name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return digest.hexdigest()[:HASH_DIGITS]
+
+
+def python_files(folder: Path) -> Iterator[Path]:
+    """Python files below a folder, without hidden folders, such as environments and git's own."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in files if name.endswith(".py"))
+
+
+def load_external(script: Path) -> ModuleType:
+    """The script as a module, with `build` and `layout`. Raises UserError where one of these functions is missing."""
+    find_helpers(script)
+    spec = importlib.util.spec_from_file_location(f"external_{script.stem}", script)
+    assert spec is not None and spec.loader is not None  # which a name that ends in .py has
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    for name in ("build", "layout"):
+        if not callable(getattr(module, name, None)):
+            raise UserError(f"{script} has no function {name}; CONTRIBUTING.md says what the script of a strategy has")
+    return module
+
+
+def find_helpers(script: Path) -> None:
+    """Let a script import modules beside it. They come last: none takes the place of a library's or of ours."""
+    if str(script.parent) not in sys.path:
+        sys.path.append(str(script.parent))

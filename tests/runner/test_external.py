@@ -1,0 +1,139 @@
+"""Strategies of another repository: who finds them, what their settings say, and what refuses them.
+
+.venv/bin/python -m pytest tests/runner/test_external.py
+"""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+
+import pytest
+from result_sets import write_set
+from support import ROOT, environment, run_strategy
+
+from benchmarks.common.config.config import Config
+from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_settings
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.publish.publishable import find_problems
+from scripts.runner import run_plan
+from scripts.sets.identity import Identity, comparable
+from scripts.sets.result_set import load_set
+from scripts.strategies import run_external, strategy_list
+from scripts.strategies.external import source_hash
+
+
+@pytest.fixture
+def others(tmp_path):
+    """The folder of another repository, whose strategy `mine` has a module of its own beside it."""
+    folder = tmp_path / "other repository"
+    (folder / ".venv").mkdir(parents=True)
+    (folder / ".venv" / "library.py").write_text("")
+    (folder / "my_helper.py").write_text("RATE = 1\n")
+    text = (ROOT / "benchmarks" / "ddp.py").read_text()
+    (folder / "mine.py").write_text(text.replace("import torch\n", "import my_helper\nimport torch\n", 1))
+    source_hash.cache_clear()
+    return folder
+
+
+def bench(*words, **variables):
+    env = environment(SETUP="no", **variables)
+    return subprocess.run([ROOT / "bench", *map(str, words)], cwd=ROOT, env=env, capture_output=True, text=True)
+
+
+def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_data):
+    """Protects from code that a variable in the environment would choose, also with make, whose variables count.
+    Mutant: run_command keeps the variable."""
+    words = ("run", "single", "mine", "--plan", "--config", tiny_config, "--data", tiny_data)
+    planned = bench(*words, "--strategy-dir", others)
+    assert planned.returncode == 0 and "round 3  mine" in planned.stdout, planned.stdout + planned.stderr
+    refused = bench(*words, STRATEGY_DIR=others)
+    assert refused.returncode == 2 and "no strategy 'mine'" in refused.stderr
+    plan = {"STRATEGIES": "single mine", "PLAN": "yes", "CONFIG": tiny_config, "DATA": tiny_data}
+    by_make = bench("make", "bench-all", STRATEGY_DIR=others, **plan)
+    assert by_make.returncode == 2 and "no strategy 'mine'" in by_make.stderr
+    missing = bench(*words, "--strategy-dir", others / "gone")
+    assert missing.returncode == 2 and "there is no such folder" in missing.stderr
+
+
+def test_a_strategy_of_another_repository_trains(others, tmp_path, tiny_data, tiny_config):
+    """Protects the whole path: two real ranks, its own module, its row and the hash of its code. A file that changes
+    after the plan ends the run."""
+    own = {"DATA": tiny_data, "CONFIG": tiny_config, "NPROC": 2, "STRATEGY_DIR": others, "EXTERNAL_STRATEGY": "mine"}
+    row = run_strategy("external", tmp_path / "set", "--epochs 1", **own)
+    assert (row["status"], row["strategy"], row["world_size"]) == ("ok", "mine", 2), row["reason"]
+    (folder,) = (tmp_path / "set" / "logs").iterdir()
+    assert RunFolder(folder).settings()["asked"][STRATEGY_SOURCE] == source_hash(others)
+
+
+def test_code_that_changed_since_the_plan_is_not_run(others, tmp_path, monkeypatch):
+    """Protects the hash in the settings: it is of the code that ran. Mutant: no look at the plan."""
+    monkeypatch.setenv("STRATEGY_DIR", str(others))
+    folder = RunFolder.create(tmp_path / "set", "mine", 1)
+    folder.write_requested(Config(), {"strategy": "mine", STRATEGY_SOURCE: source_hash(others)})
+    monkeypatch.setenv("RUN_DIR", str(folder.path))
+    (others / "my_helper.py").write_text("RATE = 2\n")
+    source_hash.cache_clear()
+    with pytest.raises(UserError, match="have changed since the run was planned"):
+        run_external.main("mine", [])
+
+
+def test_the_hash_is_of_all_python_files_but_hidden_ones(others):
+    """Protects the groups: another version, of a module beside the script, too, is another group."""
+    before = source_hash(others)
+    changes = {"my_helper.py": "RATE = 2\n", "deeper/more.py": "", "mine.py": "pass\n"}
+    found = {before}
+    for name, text in changes.items():
+        (others / name).parent.mkdir(exist_ok=True)
+        (others / name).write_text(text)
+        source_hash.cache_clear()
+        found.add(source_hash(others))
+    assert len(found) == 4
+    (others / ".venv" / "library.py").write_text("changed = 1\n")
+    (others / "notes.txt").write_text("changed")
+    source_hash.cache_clear()
+    assert source_hash(others) in found
+
+
+def test_names_of_another_repository(others, monkeypatch, make_variables):
+    """Protects `all`, the strategies of this repository, and files outside of the folder."""
+    variables = make_variables(STRATEGY_DIR=others, STRATEGIES="single mine")
+    assert strategy_list.parse_strategies("single mine") == ["single", "mine"]
+    assert "mine" not in strategy_list.parse_strategies("all")
+    assert strategy_list.script_of("mine") == others / "mine.py" and strategy_list.load_script("mine").build
+    (run,) = [run for run in run_plan.plan_strategies(variables) if run.strategy == "mine" and run.round == 1]
+    assert run.requested[STRATEGY_SOURCE] == source_hash(others) and run.variables["EXTERNAL_STRATEGY"] == "mine"
+    for name in ("../mine", "mine.py", ""):
+        assert not strategy_list.is_known(name)
+    with pytest.raises(UserError, match="no strategy 'yours'"):
+        strategy_list.parse_strategies("yours")
+    shutil.copy(others / "mine.py", others / "ddp.py")
+    with pytest.raises(UserError, match="name of a strategy of this repository"):
+        strategy_list.parse_strategies("ddp")
+    (others / "bare.py").write_text("")
+    with pytest.raises(UserError, match="no function build"):
+        strategy_list.load_script("bare")
+
+
+def test_all_of_its_options_count_and_it_is_compared_with_the_baseline():
+    """Protects the groups: nobody here knows which options it reads. Mutant: Identity asks READERS all the same."""
+
+    def identity(strategy: str, **own) -> Identity:
+        config = Config(bucket_cap_mb=own.pop("bucket_cap_mb", 0))
+        return Identity(
+            requested_settings(config, strategy, 2, 1, 1, "a") | own, {"device": "cpu", "precision": "fp32"}
+        )
+
+    small, large = (identity("mine", bucket_cap_mb=size, **{STRATEGY_SOURCE: "a"}) for size in (1, 25))
+    assert small.key != large.key
+    assert comparable(small, identity("single"))
+    other = dataclasses.replace(small, requested=small.requested | {STRATEGY_SOURCE: "b"})
+    assert other.key != small.key
+
+
+def test_a_set_with_it_is_not_published(tmp_path):
+    """Protects who would run it again: no commit has the code."""
+    folder = write_set(tmp_path / "set", {"single": 100.0, "mine": 150.0}, met={STRATEGY_SOURCE: "0123456789abcdef"})
+    assert any("mine is of another repository" in line for line in find_problems(load_set(folder)))
+    assert json.dumps(find_problems(load_set(folder))).isprintable()
