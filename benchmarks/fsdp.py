@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torchvision.models import ResNet
 
+from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import Communication
@@ -20,7 +20,8 @@ from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
-from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.model.model import build_model, build_optimizer, in_precision
+from benchmarks.common.model.model_families import residual_blocks
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
@@ -38,6 +39,8 @@ def build(config: Config) -> Strategy:
     # fsdp: it has casts of its own, and shards contiguous weights only; images come in the layout that was requested
     plain = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
     model = build_model(plain, len(loaders.train.classes), context.device)
+    if not casts_weights(config):
+        model = in_precision(config, model)  # fsdp: as without it, by autocast
     if config.shard_ranks:  # fsdp: HSDP's two dimensions
         shape, names = (context.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)
@@ -73,22 +76,28 @@ def build(config: Config) -> Strategy:
     )
 
 
-def shard(model: ResNet, config: Config, mesh: DeviceMesh) -> None:
+def casts_weights(config: Config) -> bool:
+    """Whether FSDP casts the weights of a block to bf16 before it gathers them. Where some must stay float32, such as
+    LayerNorm's and the scales of channels, the model computes in autocast instead, as with every other strategy, and
+    its weights are gathered in float32."""
+    return not ARCHITECTURES[config.arch].float32_between_blocks
+
+
+def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
     """Shard inside the mesh's rows and replicate between them; BatchNorm by itself, as bf16 weights beside its float32
     statistics are refused: it takes the activations as they come."""
-    in_bf16 = config.precision == "bf16"
+    in_bf16 = config.precision == "bf16" and casts_weights(config)
     weights, sums = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
     blocks = MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums)
     norms = MixedPrecisionPolicy(cast_forward_inputs=False)
-    if in_bf16 and config.norm == "batch":
-        fully_shard(model.bn1, mesh=mesh, mp_policy=norms)
-    for block in (block for layer in (model.layer1, model.layer2, model.layer3, model.layer4) for block in layer):
-        norms_of_block: list[nn.Module] = [
-            each for each in block.modules() if in_bf16 and isinstance(each, nn.BatchNorm2d)
-        ]
+    apart = {name: each for name, each in model.named_modules() if in_bf16 and isinstance(each, nn.BatchNorm2d)}
+    for name, block in residual_blocks(model).items():
+        norms_of_block: list[nn.Module] = [apart.pop(each) for each in [*apart] if each.startswith(f"{name}.")]
         if norms_of_block:  # fsdp: all norms of a block are gathered at once
             fully_shard(norms_of_block, mesh=mesh, mp_policy=norms)
         fully_shard(block, mesh=mesh, mp_policy=blocks)
+    for norm_of_stem in apart.values():
+        fully_shard(norm_of_stem, mesh=mesh, mp_policy=norms)
     fully_shard(
         model,
         mesh=mesh,

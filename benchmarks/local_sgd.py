@@ -62,7 +62,8 @@ def build(config: Config) -> Strategy:
         sync_buffers(average, context, all_reduce_sum)
 
     def differing_tensors() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
-        moving = [state["momentum_buffer"] for state in optimizer.state.values() if config.momentum]
+        kept = [value for state in optimizer.state.values() for value in state.values()]
+        moving = [value for value in kept if isinstance(value, torch.Tensor)]
         return [*net.parameters(), *net.buffers(), *moving]
 
     def save() -> dict[str, Any]:

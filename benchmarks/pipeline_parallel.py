@@ -3,6 +3,7 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --microbatches 4  # listens on every address
 """
 
+import dataclasses
 from typing import NoReturn
 
 import torch
@@ -17,8 +18,17 @@ from benchmarks.common.dist.devices import RankContext, all_reduce_sum, group_op
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.measured_cuts import choose_cuts
-from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import blocks_of, cuts_of, num_microbatches, rows_between, stages_at
+from benchmarks.common.model.model import build_model, build_optimizer, in_precision, state_of_zeros
+from benchmarks.common.model.stages import (
+    blocks_of,
+    cuts_of,
+    from_rows,
+    num_microbatches,
+    rounds_as_whole,
+    rows_between,
+    stages_at,
+    to_rows,
+)
 from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
@@ -44,7 +54,8 @@ def build(config: Config) -> Strategy:
         )
     optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
-    stages = stages_at(net, choose_cuts(config, context, net, context.world_size, config.global_batch // microbatches))
+    cuts = choose_cuts(config, context, net, context.world_size, config.global_batch // microbatches)
+    stages = stages_at(net, cuts)
 
     def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return criterion(output.float(), target)
@@ -66,11 +77,11 @@ def build(config: Config) -> Strategy:
     def sync_state() -> None:  # pipeline: each rank trained its own stage; now all get everybody's
         for owner, stage in enumerate(stages):
             tensors = [*stage.parameters(), *stage.buffers()]
-            if config.momentum:
-                states = [(parameter, optimizer.state[parameter]) for parameter in stage.parameters()]
-                tensors += [state.setdefault("momentum_buffer", torch.zeros_like(p)) for p, state in states]
+            for parameter in stage.parameters():
+                for name, zeros in state_of_zeros(config, parameter).items():
+                    tensors.append(optimizer.state[parameter].setdefault(name, zeros))
             for tensor in tensors:
-                message = tensor.contiguous()
+                message = tensor.to(context.device).contiguous()
                 dist.broadcast(message, src=owner)
                 tensor.copy_(message)
 
@@ -82,7 +93,7 @@ def build(config: Config) -> Strategy:
         loaders=loaders,
         criterion=criterion,
         step=step,
-        layout=layout(config, context.world_size),
+        layout=dataclasses.replace(layout(config, context.world_size), exact=rounds_as_whole(config, cuts)),
         communication=Communication(all_reduce_sum),
         state=TrainingState(sync=sync_state),
         columns={"cut": cuts_of(stages)},
@@ -109,7 +120,9 @@ def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential
     """
     num_images = config.global_batch // num_microbatches(config, context.world_size)
     shapes, rows = rows_between(config, stages, num_images, context.device)
-    stage = nn.Sequential(nn.Unflatten(1, shapes[context.rank]), stages[context.rank], nn.Flatten(1))
+    first, last = context.rank == 0, context.rank == context.world_size - 1
+    taken = from_rows(config, shapes[context.rank], is_image=first)
+    stage = nn.Sequential(taken, stages[context.rank], to_rows(config, is_score=last))
     stage = in_precision(config, stage, logits=False)  # pipeline: in bf16, activations travel in bf16
     return ShapedStage(
         stage, context.rank, context.world_size, context.device, rows[context.rank], rows[context.rank + 1]

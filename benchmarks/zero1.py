@@ -1,4 +1,4 @@
-"""DistributedDataParallel and ZeRO's first stage: each rank keeps the momentum of its share of the weights only.
+"""DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on every address
 """
@@ -17,10 +17,10 @@ from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
-from benchmarks.common.model.model import build_model, build_optimizer
+from benchmarks.common.model.model import build_model, optimizer_of, state_of_zeros
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole_state
 
 
 def build(config: Config) -> Strategy:
@@ -31,11 +31,11 @@ def build(config: Config) -> Strategy:
     net = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(net, device_ids, **ddp_options(config))
-    plain = build_optimizer(config, net)
+    optimizer_class, options = optimizer_of(config)
     # zero1: updates its share, and sends it as one tensor where weights may lie in one
     in_buckets = config.memory_format == "contiguous"
     optimizer = ZeroRedundancyOptimizer(
-        net.parameters(), torch.optim.SGD, parameters_as_bucket_view=in_buckets, **plain.defaults
+        net.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
     )
     criterion = nn.CrossEntropyLoss()
 
@@ -49,16 +49,26 @@ def build(config: Config) -> Strategy:
 
     def save() -> dict[str, Any]:
         # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
-        kept = {}  # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
-        for number, parameter in enumerate(net.parameters() if config.momentum else ()):
-            message = torch.zeros(parameter.shape, device=context.device)
-            kept_here = optimizer.optim.state.get(parameter, {})
-            if kept_here.get("momentum_buffer") is not None:
-                message.copy_(kept_here["momentum_buffer"])
-            dist.reduce(message, 0)  # of one rank's and zeros
-            kept[number] = {"momentum_buffer": torch.empty_like(parameter).copy_(message)}
+        # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
+        kept: dict[int, dict[str, torch.Tensor]] = {}
+        for number, parameter in enumerate(net.parameters()):
+            kept_here, kept_there = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
+            for name, zeros in kept_there.items():
+                message = torch.zeros(zeros.shape, device=context.device)
+                if kept_here.get(name) is not None:
+                    message.copy_(kept_here[name])
+                dist.reduce(message, 0)  # of one rank's and zeros
+                zeros.copy_(message)
+            if kept_there:
+                kept[number] = kept_there
         whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
         return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
+
+    def load(saved: dict[str, Any]) -> None:
+        load_whole_state(net, optimizer, saved)
+        for parameter, state in optimizer.optim.state.items() if config.fused else ():
+            # zero1: it brings the number of steps to the CPU, and a fused update takes it where the weights are
+            state |= {name: value.to(parameter.device) for name, value in state.items() if value.dim() == 0}
 
     return Strategy(
         config,
@@ -70,7 +80,7 @@ def build(config: Config) -> Strategy:
         step=step,
         layout=layout(config, context.world_size),
         communication=ddp_communication(model),
-        state=TrainingState(save=save),
+        state=TrainingState(save=save, load=load),
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
         shut_down=dist.destroy_process_group,
     )

@@ -82,11 +82,18 @@ COMMAND = """    Command(
     ),
 """
 CONFIG = "benchmarks/common/config/config.py"
+ARCHITECTURES = "benchmarks/common/config/architectures.py"
 DECODE = "benchmarks/common/data/decode.py"
 EDITS: dict[str, dict[str, Callable[[Path], None]]] = {
     "To add a strategy": {
         "benchmarks/<name>.py": lambda folder: copy_renamed(folder, "benchmarks/ddp.py", "benchmarks/new_strategy.py"),
         "launchers/<name>.sh": lambda folder: copy_renamed(folder, "launchers/ddp.sh", "launchers/new_strategy.sh"),
+    },
+    "To add a model": {
+        CONFIG: lambda folder: insert_before(folder / CONFIG, '    "vit_b_16",\n]', '    "convnext_small",\n'),
+        ARCHITECTURES: lambda folder: insert_before(
+            folder / ARCHITECTURES, '    "vit_b_16": dataclasses', '    "convnext_small": CONVNEXT,\n'
+        ),
     },
     "To add a column": {
         "benchmarks/common/store/columns.py": lambda folder: insert_before(
@@ -265,6 +272,15 @@ def test_a_strategy_trains_is_proved_and_drawn(follow):
     variables = {"NPROC": 2, "ARGS": SYNTHETIC, "RESULTS": "results/new", "REPEATS": 1}
     run_in(folder, "make", "bench-all", STRATEGIES="single new_strategy", **variables)
     assert "new_strategy" in (folder / "results/new/charts/throughput.svg").read_text()
+
+
+def test_a_model(follow):
+    """Protects the recipe: the flag takes the new model with its defaults, and it is torchvision's."""
+    folder = follow("To add a model")
+    code = "from benchmarks.common.config.config import load_config; "
+    code += "config = load_config(['--arch', 'convnext_small']); print(config.lr, config.lr_batch)"
+    assert python_in(folder, code).split() == ["0.004", "4096"]
+    run_tests(folder, "tests/benchmarks/test_architectures.py", "-k", "table or (published and convnext_small)")
 
 
 COLUMN = """

@@ -14,6 +14,7 @@ import sys
 import pytest
 from support import ROOT, STRATEGIES, environment
 
+from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.dist.layout import StrategyFacts
 from scripts.strategies.strategy_list import CORE_STRATEGIES, strategy_facts
@@ -243,6 +244,22 @@ def test_no_branch_on_a_strategys_name(name):
     text = (SCRIPTS | COMMON | TOOLS)[name]
     words = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
     assert set(STRATEGIES) & {word for word in words if isinstance(word, str)} == NAMED.get(name, set())
+
+
+# Where a model's name may stand: in the table of models, and as a default.
+MODELS_NAMED = {
+    "config.config": {*ARCHITECTURES},
+    "config.architectures": {*ARCHITECTURES},
+    "options.study_options": {"resnet18", "resnet34", "resnet50"},
+}
+
+
+@pytest.mark.parametrize("name", [name for name in SCRIPTS | COMMON | TOOLS if not name.startswith("studies.")])
+def test_no_branch_on_a_models_name(name):
+    """Protects the design: a new model is a line of a table. Mutant: `if config.arch == "vit_b_16"` in any script."""
+    text = (SCRIPTS | COMMON | TOOLS)[name]
+    words = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    assert {word for word in words if isinstance(word, str)} & {*ARCHITECTURES} == MODELS_NAMED.get(name, set())
 
 
 def top_level_function(name: str, function_name: str) -> ast.FunctionDef:

@@ -40,7 +40,7 @@ from scripts.proof.differences import (
     displacement,
 )
 from scripts.proof.reference import (
-    MOMENTUM,
+    OF_OPTIMIZER,
     SavedState,
     State,
     Training,
@@ -123,8 +123,8 @@ def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
     One that is infinite where the run's optimizer holds other tensors than the model has.
     """
     for state in (saved.state for saved in states):
-        moved = [name for name in state if name.startswith(MOMENTUM)]
-        if strange := [name for name in moved if name.removeprefix(MOMENTUM) not in state]:
+        kept = [(name, prefix) for name in state for prefix in OF_OPTIMIZER if name.startswith(prefix)]
+        if strange := [name for name, prefix in kept if name.removeprefix(prefix) not in state]:
             return [Finding(math.inf, SMALLEST_TOLERANCE, what=strange[0])]
     of_steps = [compare_step(training, *around) for around in itertools.pairwise(states)]
     return [*itertools.chain(*(tolerate_flips(of_steps) if has_other_kernels(training) else of_steps))]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from scripts.proof.reference import MOMENTUM, SavedState, State
+from scripts.proof.reference import MOMENTUM, OF_OPTIMIZER, SavedState, State
 
 # Tolerances, as multiples of the measured rounding: for the median over tensors, and for each single tensor.
 MEDIAN_FACTOR, SINGLE_TENSOR_FACTOR = 1.5, 10
@@ -125,17 +125,18 @@ def _findings(interval: Interval, run: State, reference: State, rounding_of: dic
 
 
 def displacement(state: State, before: State) -> State:
-    """Momentum as it is, and the displacement of all other tensors since the state `before`, in float64."""
+    """What the optimizer keeps as it is, and the displacement of all other tensors since the state `before`, in
+    float64."""
     return {
-        name: tensor if name.startswith(MOMENTUM) else tensor.double() - before[name].double()
+        name: tensor if name.startswith(OF_OPTIMIZER) else tensor.double() - before[name].double()
         for name, tensor in state.items()
-        if name.startswith(MOMENTUM) or name in before
+        if name.startswith(OF_OPTIMIZER) or name in before
     }
 
 
 def placement_rounding(name: str, before: State, moved: State) -> float:
     """The rounding of a weight in float32, relative to its displacement `moved`."""
-    if name.startswith(MOMENTUM) or name not in before or name not in moved:
+    if name.startswith(OF_OPTIMIZER) or name not in before or name not in moved:
         return 0.0
     return (2.0**-24 * before[name].double().norm() / moved[name].norm().clamp_min(1e-300)).item()
 

@@ -8,7 +8,7 @@ not repeated here. Only the initial weights and the learning rate are the suite'
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
+from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import build_model, learning_rate
@@ -25,10 +26,24 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.floa
 PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference
 TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 MOMENTUM = "momentum of "
+STATE_NAMES = {
+    "momentum_buffer": MOMENTUM,
+    "step": "steps of ",
+    "exp_avg": MOMENTUM,
+    "exp_avg_sq": "squared gradients of ",
+}
+"""What torch's optimizers keep of a parameter, and what a State puts before the parameter's name for it."""
+KEPT: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
+    torch.optim.SGD: ("momentum_buffer",),
+    torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
+}
+OF_OPTIMIZER = ("steps of ", MOMENTUM, "squared gradients of ")
+"""How names of a State begin that are no model's; those of AdamW in its own order."""
+ADAM_BETA2 = 0.999
 INITIAL_SCALE = 2.0**16  # of the loss in fp16, as of torch and Apex
 
 State = dict[str, torch.Tensor]
-"""A state_dict, and the momentum of each parameter under MOMENTUM and its name."""
+"""A state_dict, and what the optimizer keeps of each parameter, such as its momentum under MOMENTUM and its name."""
 Average = Callable[[list[torch.Tensor]], torch.Tensor]
 """The mean of the shards' gradients, in the type in which they travel."""
 
@@ -107,9 +122,7 @@ def train_reference(
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as cases.proof_config has them
     net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device).train()
-    optimizer = torch.optim.SGD(
-        net.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+    optimizer = plain_optimizer(config, net)
     if before:
         load_state(net, optimizer, before.state)
     autocast, scale = AUTOCAST.get(training.precision), before.scale if before else INITIAL_SCALE
@@ -129,10 +142,18 @@ def train_reference(
     return read_state(net, optimizer)
 
 
+def plain_optimizer(config: Config, net: nn.Module) -> torch.optim.Optimizer:
+    """The architecture's optimizer, built here, so that a mistake of the suite's is not repeated."""
+    if ARCHITECTURES[config.arch].optimizer == "AdamW":
+        betas = (config.momentum, ADAM_BETA2)
+        return torch.optim.AdamW(net.parameters(), lr=config.lr, betas=betas, weight_decay=config.weight_decay)
+    return torch.optim.SGD(net.parameters(), lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+
+
 def train_replicas(
     config: Config,
     net: nn.Module,
-    optimizer: torch.optim.SGD,
+    optimizer: torch.optim.Optimizer,
     arithmetic: Arithmetic,
     steps: range,
     starts: Sequence[State],
@@ -147,7 +168,7 @@ def train_replicas(
     replicas = [(net, optimizer)]
     for _ in range(1, layout.num_shards // layout.group):
         other = copy.deepcopy(net)
-        replicas.append((other, torch.optim.SGD(other.parameters(), **optimizer.defaults)))
+        replicas.append((other, plain_optimizer(config, other)))
     for (replica, own_optimizer), state in zip(replicas, starts[:: layout.group], strict=bool(starts)):
         load_state(replica, own_optimizer, state)
     of_group = dataclasses.replace(
@@ -182,19 +203,32 @@ def read_state(net: nn.Module, optimizer: torch.optim.Optimizer) -> State:
     """The State of a model and its optimizer, copied to the CPU."""
     state = {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()}
     for name, parameter in net.named_parameters():
-        buffer = optimizer.state[parameter].get("momentum_buffer") if parameter in optimizer.state else None
-        if buffer is not None:
-            state[MOMENTUM + name] = buffer.detach().cpu().clone()
+        kept = optimizer.state.get(parameter, {})
+        state |= {key: tensor.cpu().clone() for key, tensor in optimizer_state(name, kept).items()}
     return state
+
+
+def optimizer_state(name: str, kept: Mapping[str, torch.Tensor | None]) -> State:
+    """The part of a State that is about one parameter. kept: what its optimizer keeps, by torch's names."""
+    return {
+        prefix + name: tensor.detach() for key, prefix in STATE_NAMES.items() if (tensor := kept.get(key)) is not None
+    }
+
+
+def model_state(state: State) -> State:
+    """The weights and buffers of a State."""
+    return {name: tensor for name, tensor in state.items() if not name.startswith(OF_OPTIMIZER)}
 
 
 def load_state(net: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
     """Give the model and its optimizer a State."""
-    net.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(MOMENTUM)})
+    net.load_state_dict(model_state(state))
     for name, parameter in net.named_parameters():
-        if MOMENTUM + name in state:
-            buffer = torch.empty_like(parameter).copy_(state[MOMENTUM + name])
-            optimizer.state[parameter]["momentum_buffer"] = buffer
+        for key in KEPT[type(optimizer)]:
+            tensor = state.get(STATE_NAMES[key] + name)
+            if tensor is not None:
+                of_parameter = torch.empty_like(parameter).copy_(tensor) if tensor.dim() else tensor.clone()
+                optimizer.state[parameter][key] = of_parameter
 
 
 def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor, arithmetic: Arithmetic) -> None:
@@ -237,7 +271,7 @@ def evaluate_reference(
     """
     images = labelled_images(Path(config.data) / "val")
     net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device)
-    net.load_state_dict({name: tensor for name, tensor in state.items() if not name.startswith(MOMENTUM)})
+    net.load_state_dict(model_state(state))
     net.eval()
     autocast, loss, right, tied = AUTOCAST.get(precision), 0.0, {1: 0, 5: 0}, {1: 0, 5: 0}
     firsts = range(0, len(images), config.global_batch)

@@ -11,8 +11,19 @@ import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.layout import STORED_FIELDS, Layout
-from benchmarks.common.model.model import build_model, draw_model
-from scripts.proof.reference import AUTOCAST, INITIAL_SCALE, MOMENTUM, PLAIN, TRAVELS_AS, SavedState, State, Training
+from benchmarks.common.model.model import build_model
+from benchmarks.common.model.model_families import draw_model
+from scripts.proof.reference import (
+    AUTOCAST,
+    INITIAL_SCALE,
+    OF_OPTIMIZER,
+    PLAIN,
+    TRAVELS_AS,
+    SavedState,
+    State,
+    Training,
+    optimizer_state,
+)
 from scripts.proof.reference_images import labelled_images, num_classes
 
 # How, where and when it is computed. The reference does not read these fields; it is trained once for all their values.
@@ -65,13 +76,11 @@ def read_saved_state(path: Path, training: Training) -> SavedState:
     """The state in a checkpoint. A parameter that the optimizer does not have has no momentum."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
     state, moved = dict(saved["model"]), saved["optimizer"]["state"]
-    with torch.device("meta"):
-        names = [name for name, _ in draw_model(training.config, len(state["fc.bias"])).named_parameters()]
+    names = [name for name, _ in model_on_meta(training.config).named_parameters()]
     held = [number for group in saved["optimizer"]["param_groups"] for number in group["params"]]
     for number, of_parameter in moved.items():
         name = names[number] if len(held) == len(names) else f"an optimizer of {len(held)} tensors, number {number}"
-        if of_parameter.get("momentum_buffer") is not None:
-            state[MOMENTUM + name] = of_parameter["momentum_buffer"]
+        state |= optimizer_state(name, of_parameter)
     at = saved["epoch"] * training.config.steps + saved["step"]
     return SavedState(
         at, state, loss_scale(saved["extra"]), tuple(rank_states(training, state, saved.get("ranks") or []))
@@ -79,16 +88,23 @@ def read_saved_state(path: Path, training: Training) -> SavedState:
 
 
 def rank_states(training: Training, state: State, vectors: list[torch.Tensor]) -> list[State]:
-    """The State of each rank, from the vector of its weights, buffers and momentum in the model's order."""
-    with torch.device("meta"):
-        net = draw_model(training.config, len(state["fc.bias"]))
-    tensors = [*net.named_parameters(), *net.named_buffers()]
-    tensors += [(MOMENTUM + name, parameter) for name, parameter in net.named_parameters() if MOMENTUM + name in state]
-    sizes = [tensor.numel() for _, tensor in tensors]
+    """The State of each rank, from the vector of its weights, of its buffers, and of what the optimizer keeps of each
+    weight, in the model's order. state: of which the tensors have the same names and shapes."""
+    net = model_on_meta(training.config)
+    weights = [name for name, _ in net.named_parameters()]
+    names = [*weights, *(name for name, _ in net.named_buffers())]
+    names += [prefix + name for name in weights for prefix in OF_OPTIMIZER if prefix + name in state]
+    sizes = [state[name].numel() for name in names]
     return [
-        {name: part.view(tensor.shape) for (name, tensor), part in zip(tensors, vector.split(sizes), strict=True)}
+        {name: part.view(state[name].shape) for name, part in zip(names, vector.split(sizes), strict=True)}
         for vector in vectors
     ]
+
+
+def model_on_meta(config: Config) -> torch.nn.Module:
+    """The model without data, for its names."""
+    with torch.device("meta"):
+        return draw_model(config, 1)
 
 
 def loss_scale(extra: dict[str, Any]) -> float:
@@ -107,5 +123,6 @@ def perturb(state: State, rounding: float, seed: int = 1) -> State:
     generator, perturbed = torch.Generator().manual_seed(seed), {}
     for name, tensor in state.items():
         error = torch.rand(tensor.shape, generator=generator) * 2 - 1 if tensor.is_floating_point() else torch.zeros(())
-        perturbed[name] = tensor if name.startswith(MOMENTUM) else (tensor * (1 + rounding * error)).to(tensor.dtype)
+        kept = name.startswith(OF_OPTIMIZER)
+        perturbed[name] = tensor if kept else (tensor * (1 + rounding * error)).to(tensor.dtype)
     return perturbed

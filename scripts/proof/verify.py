@@ -147,14 +147,19 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
 
 
 def scratch_bytes(run: run_plan.Run) -> float:
-    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each. Where ranks average their weights
-    only now and then, checkpoints hold what each rank has by itself, too: on 8 ranks 1.8 GB each."""
+    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each; of ViT-B/16, 1 GB. Where ranks
+    average their weights only now and then, checkpoints hold what each rank has by itself, too: of ResNet-50 on 8 ranks
+    1.8 GB each."""
     import torch
-    import torchvision
+
+    from benchmarks.common.data.loaders import IMAGENET_CLASSES
+    from benchmarks.common.model.model import state_of_zeros
+    from benchmarks.common.model.model_families import draw_model
 
     with torch.device("meta"):  # sizes alone
-        net = torchvision.models.get_model(run.config.arch)
-    num_values = sum(tensor.numel() for tensor in (*net.parameters(), *net.parameters(), *net.buffers()))
+        net = draw_model(run.config, IMAGENET_CLASSES)
+        kept = [tensor for each in net.parameters() for tensor in state_of_zeros(run.config, each).values()]
+    num_values = sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers(), *kept))
     num_ranks = run.requested["ranks"]
     copies = 1 + (num_ranks if layout_function(run.strategy)(run.config, num_ranks).period else 0)
     num_kept = run.config.epochs * run.config.steps if run.config.checkpoint_keep else 0

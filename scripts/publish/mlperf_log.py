@@ -22,6 +22,7 @@ import sys
 import pandas
 import tyro
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
@@ -140,7 +141,8 @@ def moment_s(row: pandas.Series) -> float:
 
 
 def identity_of_run(results: ResultSet, run_id: str) -> Identity:
-    """The requested and the resolved settings of a run. Raises UserError where the set did not record it."""
+    """The requested and the resolved settings of a run. Raises UserError where the set did not record it, and for a
+    model that is not MLPerf's kind, a network that SGD trains."""
     (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
     identity = group.identity
     if (
@@ -149,6 +151,11 @@ def identity_of_run(results: ResultSet, run_id: str) -> Identity:
         or "num_shards" not in identity.resolved
     ):
         raise UserError(f"{results.path} does not tell with which settings {run_id} ran; log a run of a newer set")
+    arch = str(identity.requested.get("arch"))
+    if (optimizer := architecture_of(arch).optimizer) != "SGD":
+        raise UserError(
+            f"{run_id} trained {arch} with {optimizer}, and MLPerf's resnet benchmark is of SGD; log a run of a ResNet"
+        )
     return identity
 
 

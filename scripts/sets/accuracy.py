@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import pandas
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.settings import seed_of_round
 from scripts.sets.identity import comparable
 from scripts.sets.result_set import RunGroup
@@ -127,7 +128,7 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
         text += (
             f". {best} and {worst} are furthest apart, p = {difference.p_value:.2g} ({difference.test}, unpaired "
             f"approximation), {difference.corrected_p_value:.2g} as one of {plural(difference.num_pairs, 'pair')}: "
-            + (f"they differ; {_batches(groups)}" if difference.is_significant else "no difference seen")
+            + (f"they differ{_batches(groups)}" if difference.is_significant else "no difference seen")
         )
     return text + "."
 
@@ -150,12 +151,15 @@ def _differ(first: Top1Accuracy, second: Top1Accuracy) -> tuple[float, str]:
 
 
 def _batches(groups: Sequence[RunGroup]) -> str:
-    """What differs between strategies that do the same: the images that BatchNorm sees at once, where that is known."""
+    """What differs between strategies that do the same: the images that BatchNorm sees at once, where that is known;
+    '' where the model has none."""
+    if any(architecture_of(str(group.settings.get("arch"))).normalisation != "BatchNorm" for group in groups):
+        return ""
     sizes = {size for group in groups if (size := _images_at_once(group))}
     if len(sizes) < 2:
-        return "that cut batches give BatchNorm fewer images may be why"
+        return "; that cut batches give BatchNorm fewer images may be why"
     *larger, smallest = (f"{size:g}" for size in sorted(sizes, reverse=True))
-    return f"that BatchNorm sees batches of {', '.join(larger)} or {smallest} may be why"
+    return f"; that BatchNorm sees batches of {', '.join(larger)} or {smallest} may be why"
 
 
 def _images_at_once(group: RunGroup) -> float | None:

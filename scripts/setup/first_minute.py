@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.system.accelerators import list_devices
+from benchmarks.common.system.commands import shell_word
 
 MACHINES = ("x86_64", "aarch64")
 WSL = "dxg"
@@ -96,7 +97,7 @@ def describe_machine(machine: Machine) -> list[str]:
         sm = ".".join(map(str, newest.capability))
         lines.append(
             f"jobs use the GPUs of their nodes. torch {newest.torch} needs driver {newest.driver} and compute "
-            f"capability {sm} there; for older ones: TORCH={oldest.torch} ./bench setup"
+            f"capability {sm} there; for older ones: TORCH={shell_word(oldest.torch)} ./bench setup"
         )
     return lines
 

@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import IMAGENET_CLASSES
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.model.model import draw_model
-from benchmarks.common.model.stages import find_cuts, stages_at, trace
+from benchmarks.common.model.model import state_of_zeros
+from benchmarks.common.model.model_families import draw_model
+from benchmarks.common.model.stages import blocks_of, find_cuts, stages_at, trace
 from benchmarks.common.system.errors import UserError
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -31,7 +32,8 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclasses.dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes on one device. peak is the most at one time; the others are parts of it, though not all at that time."""
+    """Bytes on one device. peak is the most at one time; the others are parts of it, though not all at that time.
+    momentum: all that the optimizer keeps."""
 
     parameters: int
     gradients: int
@@ -104,7 +106,8 @@ def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES
         if layout.whole_model_on_each:
             with fake:
                 share = max(1, config.global_batch // (layout.num_devices))
-                whole = _evaluation_peak(net, config, share) + 2 * need.parameters
+                # the gradients and the momentum of its own stage
+                whole = _evaluation_peak(net, config, share) + need.parameters + max(need.parameters, need.momentum)
             elsewhere = _num_bytes(net.parameters()) - need.parameters
             need = dataclasses.replace(need, peak=max(need.peak + elsewhere, whole))
         needs.append(need)
@@ -125,7 +128,7 @@ def _stage_need(
 ) -> MemoryNeed:
     """One micro-batch through a stage, forwards and back, and the sum for as many as wait."""
     parameters = _num_bytes(stage.parameters())
-    momentum = parameters if config.momentum else 0
+    momentum = sum(_num_bytes(state_of_zeros(config, each).values()) for each in stage.parameters())
     dtype = AUTOCAST.get(layout.autocast or config.precision)
     autocast = torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
     with MemoryTally() as tally:
@@ -184,6 +187,4 @@ def prefetched_bytes(config: Config, layout: Layout) -> int:
 def num_blocks(config: Config) -> int:
     """Residual blocks of the model: a cut lies between two of them."""
     with torch.device("meta"):
-        net = draw_model(config, IMAGENET_CLASSES)
-    layers = [net.get_submodule(f"layer{number}") for number in (1, 2, 3, 4)]
-    return sum(len([*layer.children()]) for layer in layers)
+        return len(blocks_of(draw_model(config, IMAGENET_CLASSES)))

@@ -25,7 +25,7 @@ from support import ROOT, environment
 
 from benchmarks import single
 from benchmarks.common.config.config import Config
-from benchmarks.common.model.model import draw_model
+from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import checkpoint

@@ -9,9 +9,10 @@ import types
 import typing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.config.architectures import why_refused
 from benchmarks.common.config.config import FIELD_TYPES, RANGES, Config, Range, load_config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.run_folder import RunFolder
@@ -48,6 +49,7 @@ def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, 
         values["global_batch"] = 0  # one of the two, as load_config has them
     folder = RunFolder.create(tmp_path_factory.mktemp("a set"), "ddp", 1)
     config = Config(**values, config="my own.yaml")
+    assume(not why_refused(config.arch, config.norm, config.image_size))
     folder.write_requested(config, ASKED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUN_DIR", str(folder.config.parent))  # as its launcher sets it

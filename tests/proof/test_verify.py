@@ -121,12 +121,12 @@ FAULTS = {
     "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % layout.period == 0", "True"),
 }
 # What two ranks would show to the last bit, and three, or fp16, must show beside rounding: text in a file, and another.
-OPTIMIZER = "    return torch.optim.SGD(\n        model.parameters(),\n"
+OPTIMIZER = "    return optimizer_class(model.parameters(), **options)\n"
 HOOKED = "    for parameter in model.parameters():\n        parameter.register_hook(lambda g: {})\n" + OPTIMIZER
 OF_RANK_0 = "g * 3.0 * (__import__('os').environ.get('HOROVOD_RANK', __import__('os').environ.get('RANK')) == '0')"
 ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / num_steps))"
 MISTAKES = {
-    "no weight decay": (MODEL, "weight_decay=config.weight_decay,", "weight_decay=0.0,"),
+    "no weight decay": (MODEL, '"weight_decay": config.weight_decay', '"weight_decay": 0.0'),
     "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, num_steps - 1) or {ADVANCE}"),
     "one layer out of the optimizer": (
         MODEL,
@@ -191,6 +191,41 @@ def test_the_suite_as_it_is_agrees_to_the_last_bit(name, checkout, tiny_data, ti
     assert (row["steps"], row["tolerance"], row["world_size"]) == (6, 0, 2)
     assert rows["apex_ddp"]["verdict"] == "skipped" and "NVIDIA GPUs" in rows["apex_ddp"]["reason"]
     assert not list((tmp_path / "a set" / "verify").glob("weights-*"))  # 90 MB a strategy
+
+
+ALL_WAYS = "single dataparallel ddp zero1 fsdp model_parallel pipeline_parallel hybrid_parallel local_sgd"
+SOME_WAYS = "single pipeline_parallel"  # of a model with 86 million weights, whose checkpoints are 1 GB each
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arch", "strategies"), [("convnext_tiny", ALL_WAYS), ("vit_b_16", SOME_WAYS)])
+def test_models_that_adamw_trains_agree_to_the_last_bit(arch, strategies, checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the second family of models: both moments, the number of steps, the way from stage to stage, and what
+    each strategy saves and takes up."""
+    given = {"CONFIG": tiny_config, "STRATEGIES": strategies, "ARGS": f"--arch {arch}"}
+    code, _, rows = verify(checkout, tiny_data, tmp_path / "a set", "--steps", "4", **given)
+    assert code == 0 and {(row["verdict"], row["bit_identical"]) for row in rows.values()} == {("ok", "yes")}
+    assert rows.keys() == {*strategies.split()}
+
+
+ONE_MOMENT = 'for name, zeros in [("exp_avg", kept_there["exp_avg"])]:'
+ADAMW_MISTAKES = {
+    "another beta": ("ddp", MODEL, "ADAM_BETA2 = 0.999", "ADAM_BETA2 = 0.99"),
+    "no weight decay": ("ddp", *MISTAKES["no weight decay"]),
+    "resumed without moments": ("ddp", *ELSEWHERE["resumed without momentum"]),
+    "resumed with one moment": ("zero1", "benchmarks/zero1.py", "for name, zeros in kept_there.items():", ONE_MOMENT),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", ADAMW_MISTAKES)
+def test_mistakes_with_adamw_are_found(mistake, checkout, tiny_data, tiny_config, tmp_path):
+    """Protects the teeth of the same proof."""
+    strategy, *planted = ADAMW_MISTAKES[mistake]
+    copy = planted_copy(checkout, tmp_path, *planted)
+    given = {"CONFIG": tiny_config, "STRATEGIES": strategy, "ARGS": "--arch convnext_tiny"}
+    code, output, _ = verify(copy, tiny_data, tmp_path / "a set", "--steps", "4", **given)
+    assert code == 1 and "not the reference's update" in output
 
 
 @pytest.mark.slow

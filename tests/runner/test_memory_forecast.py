@@ -76,6 +76,7 @@ def real_peak(config: Config) -> int:
     [
         *(("resnet18", 64, 32), ("resnet18", 96, 16)),
         *(pytest.param("resnet50", *rest, marks=pytest.mark.slow) for rest in ((64, 16), (96, 8))),
+        *(pytest.param(arch, 96, 32, marks=pytest.mark.slow) for arch in ("convnext_tiny", "vit_b_16")),
     ],
 )
 def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from benchmarks.common.config.architectures import OPTIMIZER_FIELDS, architecture_of, why_refused
 from benchmarks.common.config.yaml_file import read_values, suggest_field
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import TYPED_OPTIONS
@@ -27,6 +28,8 @@ Arch = Literal[
     "resnext101_32x8d",
     "wide_resnet50_2",
     "wide_resnet101_2",
+    "convnext_tiny",
+    "vit_b_16",
 ]
 
 
@@ -78,11 +81,13 @@ class Config:
     first one ends the run."""
 
     arch: Arch = "resnet50"
-    """torchvision ResNet."""
+    """torchvision model: a ResNet, which SGD trains, or ConvNeXt or a vision transformer, which AdamW trains. A flag
+    that changes the optimizer of a file's model brings lr, lr_batch, weight_decay and momentum of its own."""
     image_size: Annotated[int, Range(8)] = 224
     """Pixels along each side of a training image."""
     norm: Literal["batch", "group", "sync"] = "batch"
-    """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only)."""
+    """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only). Models with LayerNorm keep it, and take the
+    default only."""
     precision: Precision = "fp32"
     """Arithmetic of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute
     capability 8), fp16 on others where the script scales gradients, else fp32."""
@@ -108,17 +113,18 @@ class Config:
     steps: Annotated[int, Range(0)] = 0
     """Optimizer steps of an epoch; 0: as many whole batches as the training set holds."""
     lr: Annotated[float, Range(0, 10**38)] = 0.1
-    """Learning rate for a global batch of `lr_batch`; scales in proportion to `global_batch`."""
+    """Learning rate for a global batch of `lr_batch`; scales in proportion to `global_batch`, with AdamW to its square
+    root. Models that AdamW trains have defaults of their own for lr, lr_batch and weight_decay (architectures.py)."""
     lr_batch: Annotated[int, Range(1)] = 256
-    """The global batch that `lr` is meant for (linear scaling, arXiv:1706.02677)."""
+    """The global batch that `lr` is meant for (arXiv:1706.02677 of SGD, arXiv:2205.10287 of AdamW)."""
     lr_warmup_epochs: Annotated[float, Range(0)] = 0.0
     """Epochs in which the learning rate climbs from 0 in a straight line."""
     lr_schedule: Literal["constant", "steps", "cosine"] = "constant"
     """`steps` divides by 10 every 30 epochs; `cosine` falls to 0 at the last step."""
     momentum: Annotated[float, Range(0, 10**38)] = 0.9
-    """SGD momentum."""
+    """SGD's momentum, or AdamW's first beta; its second is 0.999."""
     weight_decay: Annotated[float, Range(0, 10**38)] = 1e-4
-    """SGD weight decay."""
+    """Weight decay of all weights: SGD adds it to the gradient, AdamW takes lr times it off the weight."""
     seed: Annotated[int, Range(0, 2**62)] = 0
     """Seeds the initial weights, the order of the images and every augmentation."""
 
@@ -197,16 +203,19 @@ BATCH_FIELDS = ("global_batch", "batch_per_device")  # one of them is 0
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple[object, ...]) -> Config:
-    """Defaults, then the file that `--config` names, then flags. Each overrides the one before.
+    """Defaults, those of the architecture, then the file that `--config` names, then flags. Each overrides the one
+    before. What a file says of its own architecture's optimizer does not count where a flag chooses an architecture
+    with another optimizer.
 
     args: the command line without the program's name (default sys.argv[1:]).
     allowed: for a field, the values that the calling strategy supports, such as norm=("batch", "group").
-    Raises UserError for a mistake in the file and for a value out of range. Exits with 2 and tyro's message for a
-    mistake in a flag.
+    Raises UserError for a mistake in the file, for a value out of range, and for one that the architecture does not
+    take. Exits with 2 and tyro's message for a mistake in a flag.
     """
     args = sys.argv[1:] if args is None else args
     path = _flag(args, "config")
-    base = Config(**_one_batch(read_yaml(path), path)) if path else Config()
+    in_file = _one_batch(read_yaml(path), path) if path else {}
+    base = Config(**_with_defaults(in_file, _flag(args, "arch")))
     if base.rendezvous != "file" and not (_flag(args, "rendezvous") or _is_of_this_run(path)):
         raise UserError(
             f"{path}: rendezvous: {base.rendezvous} makes rank 0 listen on the network, which no file may choose; take "
@@ -222,11 +231,22 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     prog = "./bench flags" if os.environ.get(TYPED_OPTIONS) else None
     config = tyro.cli(Config, prog=prog, args=args, default=base, description=description)
     _check_ranges(config)
+    if why := why_refused(config.arch, config.norm, config.image_size):
+        raise UserError(why)
     for name, values in allowed.items():
         if getattr(config, name) not in values:
             supported = " or ".join(map(str, values))
             raise UserError(f"this strategy cannot honour {name}={getattr(config, name)}; it takes {supported}")
     return config
+
+
+def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:
+    """What a file says, over the defaults of the architecture that is trained."""
+    arch_in_file = in_file.get("arch", "")
+    trained = architecture_of(arch_flag or arch_in_file or Config.arch)
+    if arch_in_file and architecture_of(arch_in_file).optimizer != trained.optimizer:
+        in_file = {name: value for name, value in in_file.items() if name not in OPTIMIZER_FIELDS}
+    return {**trained.defaults, **in_file}
 
 
 def _is_of_this_run(path: str) -> bool:

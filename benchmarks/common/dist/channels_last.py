@@ -14,11 +14,14 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def all_in_order(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
-    """Weights and buffers of `model` by name, and the momentum that its optimizer has, each in order."""
+    """Weights and buffers of `model` by name, and what its optimizer keeps of each weight, such as momentum, in order.
+    A number of steps is left out: all ranks have made as many."""
     states = optimizer.state if optimizer else {}
-    moved = {f"momentum of {name}": states[tensor] for name, tensor in model.named_parameters() if tensor in states}
-    momenta = {name: state["momentum_buffer"] for name, state in moved.items()}
-    return {name: in_order(tensor) for name, tensor in (model.state_dict() | momenta).items()}
+    named = {name: states[tensor] for name, tensor in model.named_parameters() if tensor in states}
+    moments = {
+        f"{kind} of {name}": value for name, state in named.items() for kind, value in state.items() if value.dim()
+    }
+    return {name: in_order(tensor) for name, tensor in (model.state_dict() | moments).items()}
 
 
 class InOrder:

@@ -135,8 +135,9 @@ def sync_buffers(model: torch.nn.Module, context: RankContext, all_reduce: AllRe
 
 
 def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """All values of `tensors` as one float32 vector on `device`."""
-    return torch.cat([tensor.detach().to(device, torch.float32).flatten() for tensor in tensors])
+    """All values of `tensors` as one float32 vector on `device`, which is empty where there are none."""
+    vectors = [tensor.detach().to(device, torch.float32).flatten() for tensor in tensors]
+    return torch.cat(vectors) if vectors else torch.zeros(0, device=device)
 
 
 @torch.no_grad()

@@ -1,22 +1,22 @@
 """The model, its optimizer and its learning rate: the same for every strategy."""
 
-import functools
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-import torchvision
 from torch import nn
 
+from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import MEMORY_FORMATS
+from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.model.stages import trace
 from benchmarks.common.system.compiling import prepare_compiler
 from benchmarks.common.system.errors import UserError
 
 
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
-    """A torchvision ResNet with weights drawn from config.seed on the CPU, so that every rank, strategy and
+    """A torchvision model with weights drawn from config.seed on the CPU, so that every rank, strategy and
     device starts from the same ones; float32, but its forward pass computes in config.precision where that is bf16.
     Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as prepare_compiler does."""
     if config.norm == "sync" and device.type != "cuda":
@@ -35,6 +35,8 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
         model.compile(mode="reduce-overhead" if config.cuda_graphs else None)
     return model
 
+
+ADAM_BETA2 = 0.999  # torch's default, and that of arXiv:2201.03545
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -62,47 +64,55 @@ def in_precision(config: Config, module: ModuleT, logits: bool = True) -> Module
     return module
 
 
-def draw_model(config: Config, num_classes: int) -> nn.Module:
-    """The ResNet on the default device, with GroupNorm where that is requested, else BatchNorm."""
-    options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
-    return getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
-
-
 def flops_per_image(config: Config, num_classes: int) -> int:
     """FLOPs of training on one image: convolutions and matrix products, a multiply-add counted as 2, of a forward
     pass and a backward pass of twice as many (as in arXiv:2204.02311, appendix B; the first layer's is less)."""
     with torch.device("meta"):
-        net = getattr(torchvision.models, config.arch)(num_classes=num_classes)
+        net = draw_model(config, num_classes)
     return 3 * trace([net], config.image_size)[0][0]
 
 
-def build_optimizer(config: Config, model: nn.Module) -> torch.optim.SGD:
-    """SGD with momentum and weight decay; the engine sets the learning rate before every step."""
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=config.lr,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        fused=config.fused or None,
-    )
+def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """The architecture's optimizer, of all weights alike; the engine sets the learning rate before every step."""
+    optimizer_class, options = optimizer_of(config)
+    return optimizer_class(model.parameters(), **options)
 
 
-def start_momentum(optimizer: torch.optim.SGD) -> None:
-    """Momentum of zeros before the first step, where the optimizer has momentum: that step computes the same as without
+def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
+    """The class of the architecture's optimizer, and its keyword arguments: SGD with momentum, or AdamW, whose first
+    beta is `momentum`."""
+    options = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": config.fused or None}
+    if ARCHITECTURES[config.arch].optimizer == "AdamW":
+        return torch.optim.AdamW, options | {"betas": (config.momentum, ADAM_BETA2)}
+    return torch.optim.SGD, options | {"momentum": config.momentum}
+
+
+def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What the optimizer keeps of a parameter, under its own names, as before the first step: of SGD the momentum, if
+    there is any; of AdamW both moments, and the number of steps, which is on the CPU unless the update is fused."""
+    if ARCHITECTURES[config.arch].optimizer == "AdamW":
+        num_steps = torch.zeros((), device=parameter.device if config.fused else "cpu")
+        return {"step": num_steps} | {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+    return {"momentum_buffer": torch.zeros_like(parameter)} if config.momentum else {}
+
+
+def start_momentum(optimizer: torch.optim.Optimizer) -> None:
+    """Momentum of zeros before the first step, where SGD has momentum: that step computes the same as without
     (momentum x 0 + gradient). SGD's fused update starts from memory that nobody has written
-    (torch.optim.sgd._fused_sgd: empty_like), which it keeps where a gradient scaler has it leave the first step out."""
+    (torch.optim.sgd._fused_sgd: empty_like), which it keeps where a gradient scaler has it leave the first step out.
+    AdamW starts from zeros by itself."""
     for group in optimizer.param_groups:
-        for parameter in group["params"] if group["momentum"] else ():
+        for parameter in group["params"] if group.get("momentum") else ():
             optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def learning_rate(config: Config, epoch: float) -> float:
     """Learning rate at a moment of training, `epoch` counting passes as a real number from 0.
 
-    Linear scaling with the global batch and a linear warm-up (arXiv:1706.02677), then constant, divided by 10
-    every 30 epochs, or a cosine to 0 (arXiv:1608.03983 without restarts).
+    The peak of peak_learning_rate after a linear warm-up (arXiv:1706.02677), then constant, divided by 10 every 30
+    epochs, or a cosine to 0 (arXiv:1608.03983 without restarts).
     """
-    peak = config.lr * config.global_batch / config.lr_batch
+    peak = peak_learning_rate(config)
     if epoch < config.lr_warmup_epochs:
         return peak * epoch / config.lr_warmup_epochs
     if config.lr_schedule == "steps":
@@ -111,3 +121,11 @@ def learning_rate(config: Config, epoch: float) -> float:
         span = max(config.epochs - config.lr_warmup_epochs, 1e-9)
         return peak * (1 + math.cos(math.pi * min(1.0, (epoch - config.lr_warmup_epochs) / span))) / 2
     return peak
+
+
+def peak_learning_rate(config: Config) -> float:
+    """`lr` for this global batch: in proportion to the batch with SGD (arXiv:1706.02677), and to its square root with
+    AdamW (arXiv:2205.10287)."""
+    if ARCHITECTURES[config.arch].optimizer == "AdamW":
+        return config.lr * math.sqrt(config.global_batch / config.lr_batch)
+    return config.lr * config.global_batch / config.lr_batch

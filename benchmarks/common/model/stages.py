@@ -1,4 +1,4 @@
-"""A torchvision ResNet cut between residual blocks into stages, each of which takes the output of the one before.
+"""A torchvision model cut between residual blocks into stages, each of which takes the output of the one before.
 
 stages = cut_stages(config, net, num_stages=2)    # Sequentials of net's own modules: nothing is copied
 net.state_dict()                                  # torchvision's names, whatever device a stage is moved to
@@ -15,10 +15,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
-from torchvision.models import ResNet
+from torchvision.ops import Permute
 
+from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config
 from benchmarks.common.model.cuts import balanced_cuts
+from benchmarks.common.model.model_families import family_of
 from benchmarks.common.system.errors import UserError
 
 Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
@@ -30,7 +32,7 @@ FLOPS_PER_BYTE = 17
 
 
 def cut_stages(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[nn.Sequential]:
-    """Consecutive stages of a torchvision ResNet. The stem goes with the first block, the classifier with the last.
+    """Consecutive stages of a torchvision model. The stem goes with the first block, the classifier with the last.
 
     Nothing is measured: see find_cuts. Raises UserError as find_cuts does.
     """
@@ -65,14 +67,10 @@ def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
     return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
 
 
-def blocks_of(net: ResNet) -> list[nn.Sequential]:
+def blocks_of(net: nn.Module) -> list[nn.Sequential]:
     """The parts between which a cut can lie, each of net's own modules: residual blocks, the first with the stem, the
     last with the classifier."""
-    layers: list[nn.Sequential] = [net.layer1, net.layer2, net.layer3, net.layer4]
-    blocks: list[list[nn.Module]] = [[block] for layer in layers for block in layer]
-    blocks[0] = [net.conv1, net.bn1, net.relu, net.maxpool, *blocks[0]]
-    blocks[-1] += [net.avgpool, nn.Flatten(1), net.fc]
-    return [nn.Sequential(*block) for block in blocks]
+    return [nn.Sequential(*modules) for modules in family_of(net).parts(net)]
 
 
 def cuts_of(stages: Sequence[nn.Sequential]) -> int | str:
@@ -115,7 +113,8 @@ def rows_between(
     num_images flat rows, in the type in which it is computed on `device`."""
     shapes = [(3, config.image_size, config.image_size)] + [shape for _, shape in trace(stages, config.image_size)]
     # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
-    in_bf16 = config.precision == "bf16" and not (config.norm == "group" and device.type == "cuda")
+    in_float32 = (config.norm == "group" and device.type == "cuda") or ARCHITECTURES[config.arch].float32_between_blocks
+    in_bf16 = config.precision == "bf16" and not in_float32
     types = [torch.float32] + [torch.bfloat16 if in_bf16 else torch.float32] * len(stages)
     if config.precision == "bf16":
         types[-1] = torch.bfloat16  # the classifier's scores, whatever the norm before it
@@ -124,6 +123,28 @@ def rows_between(
         for shape, dtype in zip(shapes, types, strict=True)
     )
     return shapes, [*rows]
+
+
+def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Module:
+    """Flat rows, (N, values), to what a stage takes, (N, *shape). What a block handed on lies in memory as in the whole
+    model, on which the order of sums depends; images lie as they are loaded."""
+    if is_image or not ARCHITECTURES[config.arch].channels_last_between_blocks:
+        return nn.Unflatten(1, tuple(shape))
+    channels, *pixels = shape
+    return nn.Sequential(nn.Unflatten(1, (*pixels, channels)), Permute([0, 3, 1, 2]))
+
+
+def to_rows(config: Config, *, is_score: bool) -> nn.Module:
+    """What a stage hands on to flat rows, which from_rows takes."""
+    if is_score or not ARCHITECTURES[config.arch].channels_last_between_blocks:
+        return nn.Flatten(1)
+    return nn.Sequential(Permute([0, 2, 3, 1]), nn.Flatten(1))
+
+
+def rounds_as_whole(config: Config, cuts: Sequence[int]) -> bool:
+    """Whether a pipeline with these cuts computes every sum in the order of the whole model, gradients included."""
+    last_exact_cut = ARCHITECTURES[config.arch].last_exact_cut
+    return not last_exact_cut or all(cut <= last_exact_cut for cut in cuts)
 
 
 def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:

@@ -30,6 +30,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import SCHEMA, Half
 from benchmarks.common.store.results import write_json, write_text_atomically
@@ -76,7 +77,8 @@ class RunFolder:
         """
         write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": requested})
         defaults = vars(Config(config=config.config))  # a file cannot name itself
-        differences = {name: value for name, value in vars(config).items() if value != defaults[name]}
+        own = architecture_of(config.arch).defaults  # written in any case: Config's default is another value
+        differences = {name: value for name, value in vars(config).items() if value != defaults[name] or name in own}
         write_text_atomically(self.config, yaml.safe_dump(differences, sort_keys=False))
 
     def settings(self) -> dict[str, Any]:

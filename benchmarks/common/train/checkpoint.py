@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import torch
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.model.model import draw_model
+from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, open_lock, open_no_follow, replace_atomically

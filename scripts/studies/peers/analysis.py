@@ -14,12 +14,21 @@ from typing import Any
 
 import numpy
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.store.results import format_cell
+from benchmarks.common.system.errors import UserError
 from scripts.sets.rounds_needed import precise_enough
 from scripts.stats.families import ThroughputSample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
 SUITE, SYNTHETIC = "the suite", "the suite, synthetic images"
+
+
+def refuse_other_optimizers(arch: str) -> None:
+    """Raises UserError for an architecture that the suite does not train with SGD, as all loops beside it do."""
+    optimizer = architecture_of(arch).optimizer
+    if optimizer != "SGD":
+        raise UserError(f"{arch} is trained with {optimizer} here, and by the other loops with SGD; choose a ResNet")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,6 +51,7 @@ from scripts.studies.peers.analysis import (
     estimate_ratio,
     is_precise,
     ratio_rows,
+    refuse_other_optimizers,
     rows_to_publish,
 )
 from scripts.studies.peers.chart import peers_chart
@@ -103,6 +104,7 @@ def main(options: PeersOptions) -> int:
     variables = read_variables()
     flags = flags_of(variables)
     config = load_config(flags)
+    refuse_other_optimizers(config.arch)
     check_ranks([config], [variables.ranks_here])
     check_data(config.data)
     all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch

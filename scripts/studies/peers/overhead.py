@@ -35,6 +35,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
+from scripts.studies.peers.analysis import refuse_other_optimizers
 from scripts.studies.peers.repeated_images import repeated_images
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
@@ -91,6 +92,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     from benchmarks.common.data.loaders import open_datasets
 
     config = load_config(flags)
+    refuse_other_optimizers(config.arch)
     open_datasets(config)
     flags = [
         *flags,

@@ -9,18 +9,20 @@ field. Without either, Make's variables CONFIG and ARGS count.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import synchronize
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.model.stages import cut_stages, trace
+from benchmarks.common.model.model_families import residual_blocks
+from benchmarks.common.model.stages import blocks_of, trace
 from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
@@ -93,23 +95,20 @@ def profile(config: Config, num_classes: int, device: torch.device) -> Profile:
     net = build_model(config, num_classes, device)
     steps = time_steps(config, net, num_classes, device)
     ready = {name: sum(step.ready_ms[name] / step.backward_ms for step in steps) / STEPS for name in steps[0].ready_ms}
-    block_names = [
-        f"{layer}.{number}"
-        for layer in ("layer1", "layer2", "layer3", "layer4")
-        for number in range(len(getattr(net, layer)))
-    ]
-    out_bytes = activation_bytes(config, net, block_names)
-    num_bytes = {name: parameter.numel() * parameter.element_size() for name, parameter in net.named_parameters()}
-    gradients = []
+    # as where stages are cut, the stem is in the first block, and the classifier in the last
+    blocks = dict(zip(residual_blocks(net), blocks_of(net), strict=True))
+    block_of = {parameter: name for name, block in blocks.items() for parameter in block.parameters()}
+    out_bytes = activation_bytes(config, blocks)
+    parameters, gradients = dict(net.named_parameters()), []
     for name in sorted(ready, key=ready.__getitem__):
-        block = block_of(name, block_names)
-        gradients.append(Gradient(name, block, num_bytes[name], min(1.0, ready[name]), out_bytes[block]))
+        block, num_bytes = block_of[parameters[name]], parameters[name].numel() * parameters[name].element_size()
+        gradients.append(Gradient(name, block, num_bytes, min(1.0, ready[name]), out_bytes[block]))
     forward_ms = sum(step.forward_ms for step in steps) / STEPS
     backward_ms = sum(step.backward_ms for step in steps) / STEPS
     return Profile(tuple(gradients), forward_ms / 1000, backward_ms / 1000)
 
 
-def time_steps(config: Config, net: torch.nn.Module, num_classes: int, device: torch.device) -> list[TimedStep]:
+def time_steps(config: Config, net: nn.Module, num_classes: int, device: torch.device) -> list[TimedStep]:
     """STEPS timed steps of the model, after WARMUP_STEPS."""
     optimizer, clock = build_optimizer(config, net), Clock(device)
     images = torch.randn(config.global_batch, 3, config.image_size, config.image_size, device=device)
@@ -135,20 +134,10 @@ def time_steps(config: Config, net: torch.nn.Module, num_classes: int, device: t
     return steps
 
 
-def block_of(parameter: str, block_names: list[str]) -> str:
-    """The block that a parameter is in. As where stages are cut, the stem is in the first block, and the classifier in
-    the last."""
-    prefix = ".".join(parameter.split(".")[:2])
-    if prefix in block_names:
-        return prefix
-    return block_names[-1] if parameter.startswith("fc") else block_names[0]
-
-
-def activation_bytes(config: Config, net: torch.nn.Module, block_names: list[str]) -> dict[str, int]:
+def activation_bytes(config: Config, blocks: Mapping[str, nn.Module]) -> dict[str, int]:
     """Bytes of one image's activations after each block, in float32."""
-    stages = cut_stages(dataclasses.replace(config, cut="estimate"), net, len(block_names))
-    num_bytes = [4 * math.prod(shape) for _, shape in trace(stages, config.image_size)]
-    return dict(zip(block_names, num_bytes, strict=True))
+    num_bytes = [4 * math.prod(shape) for _, shape in trace([*blocks.values()], config.image_size)]
+    return dict(zip(blocks, num_bytes, strict=True))
 
 
 def baseline_config(results: Path) -> Config:

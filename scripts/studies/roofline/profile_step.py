@@ -28,6 +28,7 @@ import torchvision
 import tyro
 from torch._C._autograd import DeviceType
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.ranks import NotStarted
@@ -48,7 +49,7 @@ from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_fol
 
 # The first that an operation's name holds; both of a trace and of a profile.
 KINDS = (
-    ("optimizer", r"_foreach|_fused_sgd|optimizer"),
+    ("optimizer", r"_foreach|_fused_sgd|_fused_adam|optimizer"),
     ("exchange", r"nccl|gloo|c10d|all_?reduce|broadcast|reduce_scatter|all_gather"),
     ("batch norm", r"batch_norm"),
     ("convolution", r"conv"),
@@ -152,10 +153,11 @@ def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> 
 
 
 def roof_here(config: Config, images: int, name: str) -> dict[str, float]:
-    """`roof_ms` of a step on the device of this name; {} where its peaks are not known."""
+    """`roof_ms` of a step on the device of this name; {} where its peaks are not known, and of models that AdamW
+    trains, whose update trace_step does not have."""
     gpu = next((gpu for gpu in GPUS if gpu.device_name == name), None)
     tflops, _ = peak_tflops(name, config.precision, 0.0, {})
-    if gpu is None or tflops is None:
+    if gpu is None or tflops is None or architecture_of(config.arch).optimizer != "SGD":
         return {}
     net = functools.partial(torchvision.models.get_model, config.arch)
     return roof_ms(

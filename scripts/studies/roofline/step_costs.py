@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import RooflineOptions
@@ -176,6 +177,10 @@ def _is_optimizer(operations: list[Operation], number: int | None) -> bool | Non
 def main(options: RooflineOptions) -> int:
     if options.arch not in torchvision.models.list_models():
         raise UserError(f"torchvision has no model {options.arch!r}; `./bench flags` lists those of this suite")
+    if (optimizer := architecture_of(options.arch).optimizer) != "SGD":
+        raise UserError(
+            f"this study counts SGD's update, and {options.arch} is trained with {optimizer}; choose a ResNet"
+        )
     make_net = functools.partial(torchvision.models.get_model, options.arch)
     layers = {
         name: sum_by_layer(trace_step(make_net, options.batch, options.image_size, dtype))

@@ -1,0 +1,387 @@
+"""The architectures: their table, their optimizers, the blocks between which they are cut, and what they refuse.
+
+.venv/bin/python -m pytest tests/benchmarks/test_architectures.py
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import typing
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchvision
+from support import run_strategy
+from torch import nn
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+from torchvision.models.resnet import BasicBlock, ResNet
+from torchvision.models.vision_transformer import VisionTransformer
+
+from benchmarks.common.config.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
+from benchmarks.common.config.config import FIELDS, Arch, Config, load_config
+from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.dist.layout import Layout
+from benchmarks.common.model.model import (
+    build_model,
+    build_optimizer,
+    flops_per_image,
+    learning_rate,
+    peak_learning_rate,
+    state_of_zeros,
+)
+from benchmarks.common.model.model_families import FAMILIES, draw_model, family_of, residual_blocks
+from benchmarks.common.model.stages import (
+    blocks_of,
+    from_rows,
+    rounds_as_whole,
+    rows_between,
+    stages_at,
+    to_rows,
+    trace,
+)
+from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from scripts.options.study_options import RooflineOptions
+from scripts.proof.reference import Training, optimizer_state
+from scripts.proof.trained_states import rank_states
+from scripts.publish import mlperf_log
+from scripts.sets.identity import Identity
+from scripts.studies.peers.analysis import refuse_other_optimizers
+from scripts.studies.roofline.step_costs import main as roofline
+
+CPU = torch.device("cpu")
+# Hashes of configurations as they were before there was a second family.
+EARLIER_HASHES = {"smoke": "3e3e6059c804", "imagenet-bench": "1a36561af03c", "imagenet-resnet50": "2510f7d59d7e"}
+SMALL_NETS = {
+    "resnet18": lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10),
+    "convnext_tiny": lambda: ConvNeXt([CNBlockConfig(4, 8, 2), CNBlockConfig(8, 12, 1), CNBlockConfig(12, None, 2)]),
+    "vit_b_16": lambda: VisionTransformer(32, 16, num_layers=3, num_heads=2, hidden_dim=8, mlp_dim=12),
+}
+NUM_BLOCKS = {"resnet18": 4, "convnext_tiny": 5, "vit_b_16": 3}
+
+
+def small_net(arch: str) -> nn.Module:
+    """A small model of the architecture's class, with weights of a size at which every layer counts: ConvNeXt's blocks
+    begin with a scale of 1e-6, and a vision transformer's classifier with zeros."""
+    torch.manual_seed(0)
+    net = SMALL_NETS[arch]()
+    for parameter in net.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return net
+
+
+def random_images(num_images: int = 2, size: int = 32) -> torch.Tensor:
+    return torch.randn(num_images, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_every_architecture_and_every_family():
+    """Protects `--arch`: a name that the flag takes has a line in the table, and a family that builds it."""
+    assert {*typing.get_args(Arch)} == ARCHITECTURES.keys()
+    assert {facts.family for facts in ARCHITECTURES.values()} == FAMILIES.keys()
+    assert {*OPTIMIZER_FIELDS} <= FIELDS.keys()
+    assert all(facts.defaults.keys() <= {*OPTIMIZER_FIELDS} for facts in ARCHITECTURES.values())
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_published_parameters_and_flops_are_those_of_the_model(arch):
+    """Protects MFU, and the model itself: torchvision's tables count parameters, and multiply-adds for 224 px."""
+    published = torchvision.models.get_model_weights(arch)["IMAGENET1K_V1"].meta
+    with torch.device("meta"):
+        net = draw_model(Config(arch=arch), 1000)
+    assert sum(parameter.numel() for parameter in net.parameters()) == published["num_params"]
+    assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published["_ops"] * 1e9, rel=0.005)
+    assert type(net).__name__ == ARCHITECTURES[arch].family
+    normalisation = {"BatchNorm": nn.BatchNorm2d, "LayerNorm": nn.LayerNorm}[ARCHITECTURES[arch].normalisation]
+    assert any(isinstance(module, normalisation) for module in net.modules())
+
+
+def test_a_model_draws_no_random_numbers_in_training():
+    """Protects equal updates of all strategies: no block is left out at random, and nothing is dropped."""
+    for arch in ("convnext_tiny", "vit_b_16"):
+        with torch.device("meta"):
+            net = draw_model(Config(arch=arch), 10)
+        rates = [module.p for module in net.modules() if hasattr(module, "p")]
+        assert rates and {*rates} == {0.0}
+    net = small_net("vit_b_16")
+    before = torch.get_rng_state()
+    net(random_images())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# --- the configuration ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EARLIER_HASHES)
+def test_settings_of_a_resnet_have_the_hashes_that_they_had(name):
+    """Protects old sets: a round that is added to one finds its earlier runs. Mutants: a new field; a default that is
+    another one."""
+    config = load_config(["--config", f"configs/{name}.yaml"])
+    assert settings_hash(requested_settings(config, "ddp", 2, 1, 1, "")) == EARLIER_HASHES[name]
+
+
+def loaded(*flags: str) -> tuple[float, int, float]:
+    config = load_config([*flags])
+    return config.lr, config.lr_batch, config.weight_decay
+
+
+def test_adamw_has_defaults_of_its_own(tmp_path):
+    """Protects a user who adds `--arch` to a command for ResNets from SGD's learning rate, with which AdamW diverges;
+    and a user who chooses values for AdamW from losing them."""
+    with_arch, without = tmp_path / "with.yaml", tmp_path / "without.yaml"
+    with_arch.write_text("arch: resnet18\nlr: 0.5\nweight_decay: 0.25\n")
+    without.write_text("lr: 0.002\n")
+    assert loaded() == (0.1, 256, 1e-4) and loaded("--arch", "resnet18") == (0.1, 256, 1e-4)
+    assert loaded("--arch", "vit_b_16") == (3e-3, 4096, 0.3) and loaded("--arch=convnext_tiny") == (4e-3, 4096, 0.05)
+    assert loaded("--arch", "vit_b_16", "--lr", "0.1", "--weight-decay", "1e-4") == (0.1, 4096, 1e-4)
+    assert loaded("--config", str(with_arch), "--arch", "vit_b_16") == (3e-3, 4096, 0.3)
+    assert loaded("--config", str(with_arch), "--arch", "resnet50") == (0.5, 256, 0.25)
+    assert loaded("--config", str(without), "--arch", "vit_b_16") == (2e-3, 4096, 0.3)
+    assert architecture_of("no such name").optimizer == "SGD"  # which tyro refuses
+
+
+@pytest.mark.parametrize("lr", [0.1, 3e-3, 0.7])
+def test_a_run_reads_what_was_planned_for_it(tmp_path, lr):
+    """Protects values that are a ResNet's default and were typed for another model: a run's file holds what differs
+    from the defaults. Mutant: write_requested without the architecture's own."""
+    config = Config(arch="vit_b_16", lr=lr, lr_batch=256, weight_decay=1e-4)
+    folder = RunFolder.create(tmp_path, "single", 1)
+    folder.write_requested(config, {})
+    assert load_config(["--config", str(folder.config)]) == dataclasses.replace(config, config=str(folder.config))
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ("--arch vit_b_16 --norm group", "norm group: vit_b_16 has LayerNorm, which --norm does not replace; leave"),
+        ("--arch convnext_tiny --norm sync", "norm sync: convnext_tiny has LayerNorm"),
+        ("--arch vit_b_16 --image-size 56", "does not divide by vit_b_16's patches of 16 pixels; use 48 or 64"),
+        ("--arch vit_b_16 --image-size 8", "patches of 16 pixels; use 16"),
+        ("--arch convnext_tiny --image-size 31", "image_size is 31, but must be at least 32 for convnext_tiny"),
+    ],
+)
+def test_what_a_model_does_not_have_is_refused(flags, sentence):
+    """Protects the user from a norm that is not the model's, and from an error of a kernel in every rank."""
+    with pytest.raises(UserError, match=sentence):
+        load_config(flags.split())
+
+
+def test_what_is_about_sgd_refuses_other_optimizers():
+    """Protects ratios to loops that train with SGD, a roofline that has SGD's update, and MLPerf's log, whose keys are
+    of SGD."""
+    identity = Identity({"seed": 0, "lr": 1.0, "arch": "vit_b_16"}, {"num_shards": 1})
+    group = SimpleNamespace(ok=SimpleNamespace(run_id=["ddp-1"]), identity=identity)
+    with pytest.raises(UserError, match="ddp-1 trained vit_b_16 with AdamW, and MLPerf's resnet benchmark is of SGD"):
+        mlperf_log.identity_of_run(SimpleNamespace(path="a set", groups=[group]), "ddp-1")
+    with pytest.raises(UserError, match="vit_b_16 is trained with AdamW here, and by the other loops with SGD"):
+        refuse_other_optimizers("vit_b_16")
+    refuse_other_optimizers("resnet50")
+    with pytest.raises(UserError, match="counts SGD's update, and convnext_tiny is trained with AdamW"):
+        roofline(RooflineOptions(arch="convnext_tiny"))
+
+
+# --- the optimizer -------------------------------------------------------------------------------------------------
+
+
+def test_the_learning_rate_follows_the_batch_as_the_optimizer_needs():
+    """Protects both rules: 16 times the batch is 16 times SGD's learning rate, and 4 times AdamW's."""
+    for arch, growth in (("resnet18", 16), ("vit_b_16", 4)):
+        config = Config(arch=arch, lr=0.01, lr_batch=64, global_batch=64)
+        more = dataclasses.replace(config, global_batch=1024)
+        assert peak_learning_rate(config) == 0.01 and peak_learning_rate(more) == pytest.approx(0.01 * growth)
+        warming = dataclasses.replace(more, lr_warmup_epochs=2.0)
+        assert learning_rate(warming, 1.0) == pytest.approx(0.01 * growth / 2)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("arch", "momentum"), [("resnet18", 0.9), ("resnet18", 0.0), ("vit_b_16", 0.9)])
+def test_state_of_zeros_is_what_the_optimizer_starts_from(arch, momentum, fused):
+    """Protects checkpoints of zero1 and pipelines: what a rank sends in place of what another keeps has its names,
+    types and shapes, and a step from zeros is the first step."""
+    config = Config(arch=arch, momentum=momentum, fused=fused, lr=0.1)
+    weights = []
+    for from_zeros in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = build_optimizer(config, model)
+        expected = state_of_zeros(config, model.weight)
+        if from_zeros:
+            for parameter in model.parameters():
+                optimizer.state[parameter].update(state_of_zeros(config, parameter))
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter) * 0.5
+        optimizer.step()
+        found = {name: value for name, value in optimizer.state[model.weight].items() if value is not None}
+        assert found.keys() == expected.keys()
+        assert all(
+            (found[name].dtype, found[name].shape) == (each.dtype, each.shape) for name, each in expected.items()
+        )
+        weights.append(model.weight.detach().clone())
+    assert torch.equal(*weights)
+
+
+def test_adamw_takes_the_configurations_values():
+    """Protects fields from being read by SGD only."""
+    model = nn.Linear(3, 2)
+    optimizer = build_optimizer(Config(arch="vit_b_16", lr=0.02, momentum=0.8, weight_decay=0.4), model)
+    group = optimizer.param_groups[0]
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.02, (0.8, 0.999), 0.4)
+    sgd = build_optimizer(Config(), model).param_groups[0]
+    assert (sgd["lr"], sgd["momentum"], sgd["weight_decay"], sgd["fused"]) == (0.1, 0.9, 1e-4, None)
+
+
+def test_what_a_rank_of_local_sgd_saves_is_read_in_its_order():
+    """Protects the proof of local_sgd with AdamW, whose ranks save a vector: of each weight the steps and both moments.
+    Mutant: OF_OPTIMIZER in another order."""
+    training = Training(Config(arch="convnext_tiny"), Layout(2, period=2), "fp32", "cpu")
+    with torch.device("meta"):
+        weights = [name for name, _ in draw_model(training.config, 1).named_parameters()]
+    model = nn.Linear(2, 1)
+    optimizer = build_optimizer(training.config, model)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    kept, state = optimizer.state[model.weight], {name: torch.zeros(1, 2) for name in weights}
+    for name in weights:
+        state |= optimizer_state(name, kept)
+    vector = torch.cat([torch.zeros(2 * len(weights)), *(each.flatten() for _ in weights for each in kept.values())])
+    (read,) = rank_states(training, state, [vector])
+    assert read.keys() == state.keys() and all(torch.equal(read[name], state[name]) for name in state)
+
+
+# --- the blocks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", SMALL_NETS)
+def test_blocks_in_turn_are_the_model_for_every_cut(arch):
+    """Protects the order and completeness of stages. Mutants: the position embedding left out; a strided convolution
+    with the block before it, which is caught by the shapes; no last LayerNorm."""
+    net = small_net(arch).eval()
+    assert len(blocks_of(net)) == len(residual_blocks(net)) == NUM_BLOCKS[arch]
+    images = random_images()
+    with torch.no_grad():
+        expected = net(images)
+        assert expected.std() > 0
+        for num_cuts in range(NUM_BLOCKS[arch]):
+            for cuts in itertools.combinations(range(1, NUM_BLOCKS[arch]), num_cuts):
+                assert torch.equal(nn.Sequential(*stages_at(net, cuts))(images), expected), cuts
+
+
+@pytest.mark.parametrize("arch", SMALL_NETS)
+def test_gradients_of_stages_are_the_models(arch):
+    """Protects training by stages: each parameter is in one block, and gets the gradient that it gets in the model."""
+    net, images = small_net(arch), random_images()
+    net(images).square().sum().backward()
+    expected = [parameter.grad.clone() for parameter in net.parameters()]
+    net.zero_grad()
+    blocks = blocks_of(net)
+    nn.Sequential(*blocks)(images).square().sum().backward()
+    assert all(torch.equal(p.grad, grad) for p, grad in zip(net.parameters(), expected, strict=True))
+    owners = [id(parameter) for block in blocks for parameter in block.parameters()]
+    assert sorted(owners) == sorted(map(id, net.parameters()))
+
+
+@pytest.mark.parametrize("arch", SMALL_NETS)
+@pytest.mark.parametrize("cut", [1, 2])
+def test_rows_between_stages_change_no_bit(arch, cut):
+    """Protects the proof of pipelines: scores and gradients through flat rows are those of the model to the last bit,
+    for what a block hands on lies in memory as in the model. Mutant: ConvNeXt's rows in the order (C, H, W)."""
+    net, images, config = small_net(arch), random_images(4, 64 if arch == "convnext_tiny" else 32), Config(arch=arch)
+    net(images).square().sum().backward()
+    expected = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
+    net.zero_grad()
+    first, second = stages_at(net, [cut])
+    activation = first(images)
+    rows = to_rows(config, is_score=False)(activation)
+    assert rows.is_contiguous() and rows.shape == (4, math.prod(activation.shape[1:]))
+    sent = rows.detach().requires_grad_()
+    back = from_rows(config, activation.shape[1:], is_image=False)(sent)
+    assert torch.equal(back, activation)
+    second(back).square().sum().backward()
+    rows.backward(sent.grad)
+    differing = [name for name, parameter in net.named_parameters() if not torch.equal(parameter.grad, expected[name])]
+    assert differing == []
+
+
+def test_a_cut_behind_the_last_stride_of_convnext_is_not_called_exact():
+    """Protects a pipeline of many stages from a proof that fails by the last bit."""
+    config = Config(arch="convnext_tiny")
+    assert (
+        rounds_as_whole(config, [7]) and rounds_as_whole(config, [5, 10, 15]) and not rounds_as_whole(config, [8, 16])
+    )
+    assert rounds_as_whole(Config(arch="resnet18"), [7]) and rounds_as_whole(Config(arch="vit_b_16"), [11])
+    with torch.device("meta"):
+        net = draw_model(config, 10)
+    last_stage = [name for name in residual_blocks(net) if name.startswith("features.7.")]
+    assert len(residual_blocks(net)) - len(last_stage) == ARCHITECTURES["convnext_tiny"].last_exact_cut
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("arch", SMALL_NETS)
+def test_rows_have_the_type_in_which_a_block_hands_on(arch, precision):
+    """Protects pipelines in bf16: a receiver that waits for another type gets garbage, or refuses."""
+    config = Config(arch=arch, image_size=32, precision=precision)
+    stages = stages_at(small_net(arch).eval(), [1, 2])
+    shapes, rows = rows_between(config, stages, 2, CPU)
+    activation = random_images()
+    for number, stage in enumerate(stages, 1):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            activation = stage(activation)
+        assert (tuple(activation.shape[1:]), activation.dtype) == (shapes[number], rows[number].dtype)
+
+
+def test_attention_is_counted_in_evaluation_too():
+    """Protects the count: torch's fast path for attention is one operation that the counter does not know."""
+    config = Config(arch="vit_b_16", image_size=32)
+    net = build_model(config, 10, CPU).eval()
+    tokens, width = 5, 768
+    ((flops, shape),) = trace(blocks_of(net)[:1], 32)
+    patches = 2 * 4 * width * 3 * 16 * 16
+    block = 2 * tokens * 12 * width**2 + 2 * 2 * tokens**2 * width
+    assert (flops, shape) == (patches + block, (tokens, width))
+    assert not torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize("arch", SMALL_NETS)
+def test_a_family_is_found_by_its_class(arch):
+    """Protects models whose class a wrapper has changed, as autocast's and fully_shard's do."""
+    net = small_net(arch)
+    net.__class__ = type("Wrapped", (type(net),), {})
+    assert family_of(net) is FAMILIES[ARCHITECTURES[arch].family]
+
+
+# --- real runs -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp", "local_sgd", "pipeline_parallel"])
+def test_a_checkpoint_of_adamw_goes_to_ddp_and_back(tmp_path, tiny_data, tiny_config, strategy):
+    """Protects both moments and the number of steps, whoever kept which part of them: ddp takes the checkpoint up, and
+    counts on from it."""
+    folder, own = tmp_path / "checkpoints", {"DATA": tiny_data, "CONFIG": tiny_config, "NPROC": 2}
+    with torch.device("meta"):
+        num_parameters = len([*draw_model(Config(arch="convnext_tiny"), 4).parameters()])
+    for epochs, name in enumerate((strategy, "ddp", strategy), 1):
+        args = f"--arch convnext_tiny --no-augment --epochs {epochs} --resume --checkpoint-dir {folder}"
+        row = run_strategy(name, tmp_path / "set", args, **own)
+        assert row["status"] == "ok", row["reason"]
+        saved = torch.load(folder / f"{name}-1" / "last.pt", weights_only=True)
+        states = saved["optimizer"]["state"].values()
+        assert len(states) == num_parameters
+        assert {float(state["step"]) for state in states} == {5.0 * epochs}
+        (folder / f"{name}-1" / "last.pt").rename(folder / "last.pt")
+
+
+@pytest.mark.slow
+def test_each_run_records_the_values_of_its_optimizer(tmp_path, tiny_data, tiny_config):
+    """Protects a set of several models: each run records the values of its own optimizer."""
+    asked = []
+    for args in ("", "--arch convnext_tiny"):
+        row = run_strategy("single", tmp_path / "set", f"--epochs 1 {args}", DATA=tiny_data, CONFIG=tiny_config)
+        assert row["status"] == "ok", row["reason"]
+        asked.append(json.loads((tmp_path / "set" / "logs" / row["run_id"] / "settings.json").read_text())["asked"])
+    assert [each["lr"] for each in asked] == [0.1, 4e-3] and [each["weight_decay"] for each in asked] == [1e-4, 0.05]
