@@ -137,7 +137,7 @@ def _fast(rows: pandas.DataFrame) -> str:
     found = [(words, one.loc[name]) for name, words in OURS.items() if name in one.index]
     if not found:
         return ""
-    num_windows = plural_of_several({int(row.n) for _, row in found}, "window")
+    num_windows = plural_of_several({int(str(row["n"])) for _, row in found}, "window")
     shown = ", ".join(f"{words} {_bounded(*row[list(TIMES)])}" for words, row in found)
     return f"{shown}; 95 % intervals over {num_windows}, each in a process of its own"
 
