@@ -76,10 +76,15 @@ def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
 MODULE = [sys.executable, "-m"]
 STUDY = ["launchers/all.sh"]
 SHORT = "--archs resnet18 --image-sizes 32 --rounds 3 --window-steps 2"
+PROFILE = (
+    "import sys; from scripts.options.study_options import ProfileOptions; "
+    "from scripts.studies.roofline.profile_step import profile_on_ranks; "
+    "sys.exit(profile_on_ranks(ProfileOptions(strategy='ddp', steps=3), ['--config', sys.argv[1]]))"
+)
 COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5 steps on 40 images
     "peers": ([*MODULE, "scripts.studies.peers.measure", "--rounds", "1"], {}),
     "overhead": (
-        [*MODULE, "scripts.studies.peers.overhead", "--pairs", "6", "--config", "CONFIG", "--data", "DATA"],
+        [*MODULE, *"scripts.studies.peers.overhead --pairs 6 --launches 1 --config CONFIG --data DATA".split()],
         {},
     ),
     "allreduce": (
@@ -112,6 +117,7 @@ COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5
         [*MODULE, "scripts.studies.ab.ab"],
         {"STRATEGY": "ddp", "A": "flags:", "B": "flags:--bucket-cap-mb 1", "REPEATS": 2},
     ),
+    "profile": ([sys.executable, "-c", PROFILE, "CONFIG"], {}),
 }
 STOPPED = {"gpu_check", "ablate"}  # once their first ranks listen: they start many more runs of the same kind
 # Every module of scripts/ that starts processes, and the commands above that have it do so.
@@ -130,6 +136,7 @@ STARTED_BY = {
     "studies.peers.measure": ["peers"],
     "studies.peers.overhead": ["overhead"],
     "studies.predict.measure": ["predict_check"],
+    "studies.roofline.profile_step": ["profile"],
     # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
     "commands.actions": [],
     "commands.start": [],
