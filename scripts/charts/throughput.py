@@ -12,6 +12,7 @@ from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
 from scripts.charts.figures import in_paper_column
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
+from scripts.sets.strategy_cells import over_which_baseline
 from scripts.stats.formatting import format_interval, format_number, format_setting
 from scripts.stats.intervals import NO_REPEAT, strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
@@ -91,8 +92,10 @@ def _speedup_bar(results: ResultSet, group: RunGroup, number: int) -> Bar | None
         return None
     points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.run_windows]
     cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
+    mark = over_which_baseline(results, group)
+    label = f"{group.label} ({mark})" if mark else group.label
     ideal = _ideal(group, single)
-    return Bar(group.label, over.value, over.low, over.high, points, cells, group.is_parallel, number, ideal)
+    return Bar(label, over.value, over.low, over.high, points, cells, group.is_parallel, number, ideal)
 
 
 def _times(value: float) -> str:

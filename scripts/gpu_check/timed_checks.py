@@ -191,10 +191,8 @@ def options(scale: Scale, results: Path) -> list[Check]:
         interpreter_path(),
         "-m",
         "scripts.studies.peers.overhead",
-        "--pairs",
-        "6",
-        "--config",
-        scale.config,
+        *("--pairs", "6", "--launches", "1"),
+        *("--config", scale.config),
         *images,
     )
     claim = "the suite's loop is timed beside a bare one"

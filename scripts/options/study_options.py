@@ -17,14 +17,19 @@ class PeersOptions:
     """Half-width of an interval at which its peer is done."""
     rounds: int = 0
     """At most so many; 0: no such limit."""
+    output: Path | None = None
+    """CSV file for the ratios, such as results/published/measured/peers.csv; what was there is replaced."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OverheadOptions:
-    what: Literal["loop", "instrumentation"] = "loop"
-    """Compare the suite with a bare loop, or a window with its clock with one without."""
+    what: Literal["loop", "same-decoder", "instrumentation"] = "loop"
+    """Compare the suite with a bare loop, the same with Pillow on both sides, or a window with its clock with one
+    without."""
     pairs: int = 60
     """Pairs of windows; for the instrumentation a third as many samples, each the median of 25 pairs."""
+    launches: int = 5
+    """Launches of the loops, each with its share of the pairs; the interval is over launches. 1: over pairs."""
     config: str = "configs/smoke.yaml"
     """YAML file of the configuration."""
     data: str = ""

@@ -13,9 +13,10 @@ from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import method_text, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate
-from scripts.strategies.strategy_list import BASELINE
+from scripts.strategies.strategy_list import BASELINE, all_strategies
 
 MOST_NAMES = 3  # in a sentence; more are counted
+NOT_RUN = "was not run"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,8 @@ def rank_groups(results: ResultSet) -> Ranking:
 def one_sentence(results: ResultSet, ranking: Ranking) -> str:
     """The answer of the set in one sentence: whether a strategy is faster than one process, and which is the fastest.
 
-    Without timed groups of a parallel strategy, or with too few rounds, it says that there is no verdict, and why.
+    It names the precision that the answer is about, and what has no time. Without timed groups of a parallel strategy,
+    or with too few rounds, it says that there is no verdict, and why.
     """
     return f"{_answer(results, ranking)}{_without_a_time(results)}."
 
@@ -61,13 +63,13 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     speed = f"{format_number(best.timed_throughput.value)} images/s"
     over, single = results.strategy_speedups, results.baseline_of(best)
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
+    several, among = len({compute_precision(group.identity) for group in timed}) > 1, _scope(timed, best)
+    within = f" {among.lower().rstrip(', ')}" if among else ""
     if not made:
-        among = _scope(timed, best).lower().rstrip(", ")
         alike = " of comparable runs" if len(ranking.comparable_groups) < len(timed) else ""
-        highest = f"the highest mean{alike}{among and ' ' + among} is that of {best.label}, {speed}"
+        highest = f"the highest mean{alike}{within} is that of {best.label}, {speed}"
         return f"No verdict, since {_why_none(ranking, over)}; {highest}"
     faster = [label for label, each in over.items() if each.verdict == "faster"]
-    among = _scope(timed, best)
     if best.label in faster and single:
         times = f"{over[best.label].value:.2f} times as fast as {single.label}"
         if ranking.best_is_fastest:
@@ -80,11 +82,14 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
             _name(faster, "strategies"),
             join([*dict.fromkeys(results.baseline_label_of[label] for label in faster)]),
         )
-        rest = "; the highest mean is that of" if best.strategy != BASELINE else ", but was not seen to be faster than"
-        return f"{named} {'is' if len(faster) == 1 else 'are'} faster than {bases}{rest} {best.label}"
+        is_baseline = best.strategy == BASELINE
+        rest = ", but was not seen to be faster than" if is_baseline else f"; the highest mean{within} is that of"
+        scope = "" if several else among  # of several precisions each baseline's label says its own
+        return f"{scope}{named} {'is' if len(faster) == 1 else 'are'} faster than {bases}{rest} {best.label}"
     if over:
-        same = " in the same precision" if among else ""
-        return f"No strategy was seen to be faster than one process{same}{_unseen(list(over.values()))}"
+        none = "No strategy" if several or not among else f"{among}no strategy"
+        same = " in the same precision" if several else ""
+        return f"{none} was seen to be faster than one process{same}{_unseen(list(over.values()))}"
     leads = "is the fastest strategy" if ranking.best_is_fastest else "has the highest mean"
     return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
 
@@ -101,9 +106,9 @@ def _answer_of_one(timed: list[RunGroup]) -> str:
 
 
 def _scope(timed: list[RunGroup], best: RunGroup) -> str:
-    """'In fp32, ' where the set has several precisions."""
-    several = len({compute_precision(group.identity) for group in timed}) > 1
-    return f"In {compute_precision(best.identity) or 'one precision'}, " if several else ""
+    """'In fp32, ': what a verdict is about, also where the set has no other precision; '' where none was recorded."""
+    recorded = any(compute_precision(group.identity) for group in timed)
+    return f"In {compute_precision(best.identity) or 'one precision'}, " if recorded else ""
 
 
 def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
@@ -127,17 +132,30 @@ def _unseen(ratios: list[RatioEstimate]) -> str:
 
 
 def _without_a_time(results: ResultSet) -> str:
-    """'; apex_ddp was skipped': the groups without a time, by what became of them."""
+    """'; apex_ddp was skipped and 5 strategies were not run'. A set of one strategy compares none: there only what was
+    tried is named."""
+    compares = len({group.strategy for group in results.strategy_groups}) > 1
+    ends = [(end, labels) for end, labels in untimed(results).items() if compares or end != NOT_RUN]
+    parts = [in_words(end, labels, _name(labels, "strategies")) for end, labels in ends]
+    return f"; {join(parts)}" if parts else ""
+
+
+def untimed(results: ResultSet) -> dict[str, list[str]]:
+    """The labels of the groups without a time by what became of them, and the suite's strategies that the set has no
+    row of."""
     ends: dict[str, list[str]] = {}
     for group in results.groups:
         if not group.run_windows:
             statuses = {*group.status_counts}
             ends.setdefault("was skipped" if statuses == {"skipped"} else "has no time", []).append(group.label)
-    parts = []
-    for end, labels in ends.items():
-        several = end.replace("was", "were").replace("has", "have")
-        parts.append(f"{_name(labels, 'strategies')} {end if len(labels) == 1 else several}")
-    return f"; {' and '.join(parts)}" if parts else ""
+    found = {group.strategy for group in results.groups}
+    missing = [name for name in all_strategies() if name not in found]
+    return ends | ({NOT_RUN: missing} if missing else {})
+
+
+def in_words(end: str, labels: list[str], names: str) -> str:
+    """'a and b were skipped'. end: a key of `untimed`. names: of the labels, as text."""
+    return f"{names} {end if len(labels) == 1 else end.replace('was', 'were').replace('has', 'have')}"
 
 
 def _name(labels: list[str], noun: str) -> str:

@@ -195,12 +195,13 @@ def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
 
 
 def compute(path: Path) -> str:
-    """Wall clock and device-hours of every attempt in the set and the sets inside it, failures and warm-ups too."""
+    """The sum of the times and the device-hours of every attempt in the set and the sets inside it, failures and
+    warm-ups too. It is not the elapsed time: attempts may have run side by side, or days apart."""
     inside = sorted(each.parent for each in path.glob("*/runs.csv"))
     rows = pandas.concat([read_table(each, "runs") for each in (path, *inside)])
     rows = rows[rows.wall_s > 0]
     hours, known = rows.wall_s.sum() / 3600, rows[rows.world_size > 0]
-    text = f"{format_number(hours)} h of wall clock in {plural(len(rows), 'attempt')}, failures and warm-ups included"
+    text = f"{plural(len(rows), 'attempt')}, failures and warm-ups included, add up to {format_number(hours)} h"
     text += f" ({', '.join(['this set', *(each.name for each in inside)])})" if inside else ""
     for device, name in (("cuda", "GPU-hours"), ("cpu", "core-hours")):
         mine = known[known.device == device]

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from scripts.pages.headline import headline
 from scripts.pages.latex import (
     Tex,
+    escape_tex,
     tex_column_format,
     tex_command,
     tex_environment,
@@ -25,6 +26,7 @@ from scripts.pages.provenance import reproduction_commands
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_failures, describe_images
+from scripts.sets.strategy_cells import over_which_baseline
 from scripts.stats.intervals import mean_interval
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -56,7 +58,8 @@ def _row(results: ResultSet, group: RunGroup) -> dict[str, str]:
     rate, over = group.timed_throughput, results.speedups.get(group.label)
     joules = group.ok.energy_j_per_image.dropna()
     energy = mean_interval(joules.to_numpy(float)) if len(joules) else None
-    accuracy = top1_accuracy(group)
+    accuracy, mark = top1_accuracy(group), escape_tex(over_which_baseline(results, group))
+    times_bounds = tex_interval(over.low, over.high, tex_fixed) if over else ""
     return {
         "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "devices": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
@@ -64,7 +67,7 @@ def _row(results: ResultSet, group: RunGroup) -> dict[str, str]:
         "speed": tex_number(rate.value),
         "speed_bounds": tex_interval(rate.low, rate.high),
         "times": tex_fixed(over.value) if over else Tex(""),
-        "times_bounds": tex_interval(over.low, over.high, tex_fixed) if over else Tex(""),
+        "times_bounds": Tex(", ".join(filter(None, [times_bounds, mark]))) if over else Tex(""),
         "top1": accuracy.text if accuracy else "",
         "joules": tex_number(energy[0]) if energy else Tex(""),
         "joules_bounds": tex_interval(*energy[1:]) if energy else Tex(""),

@@ -10,6 +10,7 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
+from scripts.pages.headline import in_words, join, untimed
 from scripts.pages.markdown import code_span, escape_markdown
 from scripts.publish.markdown_tables import markdown_table, read_cells
 from scripts.publish.readme_columns import column_figures
@@ -30,7 +32,7 @@ from scripts.sets.proofs import BIT_IDENTICAL, proof_text
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
-from scripts.sets.strategy_cells import of_another_precision
+from scripts.sets.strategy_cells import over_which_baseline, ratio_with_baseline
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
@@ -118,6 +120,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     return {
         "strategies": markdown_table(header, rows),
         "top1": _top1_text(timed, images),
+        "untimed": _untimed_text(results),
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
@@ -126,6 +129,12 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
+
+
+def _untimed_text(results: ResultSet) -> str:
+    """What has no time in the set, each by its name."""
+    parts = [in_words(end, labels, join([*map(code_span, labels)])) for end, labels in untimed(results).items()]
+    return join(parts) if parts else "every strategy has a time"
 
 
 def _top1_text(groups: Sequence[RunGroup], num_images: str) -> str:
@@ -155,7 +164,7 @@ def _strategy_row(
         code_span(group.label) + ("" if group.is_parallel else " (not parallel)"),
         f"{group.ok.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
-        _ratio_text(over) + of_another_precision(results, group) if over else "1" if base else "",
+        ratio_with_baseline(_ratio_text(over), over_which_baseline(results, group)) if over else "1" if base else "",
         "" if exposed is None else exposed.text(),
         accuracy.text if accuracy else "",
     )
@@ -227,9 +236,9 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
             size, ends = (f"{row.world_size:.0f}", f"{row.steps:.0f}"), escape_markdown(row.verdict)
             cells = *size, difference, format_number(row.tolerance), ends
             where = "the published set" if folder == path else folder.name
-            alike.setdefault((where, *cells), []).append(code_span(row.strategy))
+            alike.setdefault((where, *cells), []).append(row.strategy)
     header = ("strategies", "settings of", "devices", "steps", "largest relative difference", "tolerance", "verdict")
-    lines = [(", ".join(names), *cells) for cells, names in alike.items()]
+    lines = [(_count_names(names), *cells) for cells, names in alike.items()]
     results = load_set(path)
     said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.run_windows]
     identical = sum(words.startswith(BIT_IDENTICAL) for words in said)
@@ -237,9 +246,15 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
 
 
 def _last_proofs(path: Path) -> pandas.DataFrame:
-    """The last row of each strategy in a set's equivalence.csv, but for those that could not run."""
-    rows = read_table(path, "equivalence").drop_duplicates("strategy", keep="last")
+    """The last row of each configuration in a set's equivalence.csv, but for those that could not run."""
+    rows = read_table(path, "equivalence").drop_duplicates(["strategy", "asked"], keep="last")
     return rows[rows.verdict != "skipped"]
+
+
+def _count_names(names: Sequence[str]) -> str:
+    """`ddp`, `single` in 2 configurations"""
+    several = {name: f" in {number} configurations" for name, number in Counter(names).items() if number > 1}
+    return ", ".join(f"{code_span(name)}{several.get(name, '')}" for name in dict.fromkeys(names))
 
 
 if __name__ == "__main__":

@@ -7,28 +7,38 @@ from pathlib import Path
 
 import pandas
 
+from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_figures
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.sets.frames import iterate_rows
-from scripts.stats.formatting import format_number
+from scripts.stats.formatting import format_number, plural_of_several
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
 ORIGIN = ("commit", "date", "machine")
 LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", *ORIGIN)
+PEERS = (
+    *("what", "num_pairs", "suite_images_per_s", "peer_images_per_s", "ratio", "ratio_low", "ratio_high", "half_width"),
+    *("verdict", "why_not", "about", *ORIGIN),
+)
+OVERHEAD = ("what", "quantity", "ratio", "ci_low", "ci_high", "num_pairs", "num_launches")
+START_UP = ("when", "num_images", "fingerprint_s", "contents_s", *ORIGIN)
 OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
 
 
 def measured_figures(measured: Path) -> dict[str, str]:
     """What belongs to no result set. What has not been measured yet names the command that does it."""
-    overhead = read_cells(measured / "overhead.csv", ("what", "quantity", "ratio", "ci_low", "ci_high"))
+    overhead = read_cells(measured / "overhead.csv", OVERHEAD)
     by_the_wall = overhead[~overhead.quantity.str.contains("CPU")]
     planted = read_cells(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
     faults = read_cells(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
     loaders = read_cells(measured / "loaders.csv", LOADERS)
+    peers = read_cells(measured / "peers.csv", PEERS)
+    start_up = read_cells(measured / "start_up.csv", START_UP)
     made = {
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
+        "overhead.same_decoder": _ratios(by_the_wall[by_the_wall.what == "same-decoder"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
         "planted": markdown_table(
             ("planted fault", "in", "devices", "steps", "largest relative difference"),
@@ -41,7 +51,10 @@ def measured_figures(measured: Path) -> dict[str, str]:
             ("#", "fault", "ends with", "seconds"),
             [(row.number, row.fault, row.ended, row.seconds) for row in iterate_rows(faults)],
         ),
+        "peers": _peers(peers),
+        "peers.origin": "; ".join([*dict.fromkeys(peers.about), *filter(None, [describe_origin(peers)])]),
         "planted.origin": describe_origin(planted),
+        "start_up": _start_up(start_up),
         "faults.origin": describe_origin(faults),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
@@ -54,6 +67,10 @@ def measured_figures(measured: Path) -> dict[str, str]:
     }
     commands = {
         "overhead": "./bench study overhead",
+        "overhead.same_decoder": "./bench study overhead --what same-decoder",
+        "overhead.instrumentation": "./bench study overhead --what instrumentation",
+        "peers": "./bench study peers",
+        "start_up": "PYTHONPATH=. .venv/bin/python tests/start_up_times.py",
         "planted": "make test-all",
         "faults": "make test-faults",
         "loaders": "./bench study loaders",
@@ -63,14 +80,45 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "allreduce": "./bench study allreduce",
         "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }
-    return {name: text or f"(not measured yet: `{commands[name.split('.')[0]]}`)" for name, text in made.items()}
+    missing = {name: commands.get(name, commands[name.split(".")[0]]) for name, text in made.items() if not text}
+    return made | {name: f"(not measured yet: `{command}`)" for name, command in missing.items()}
 
 
 def _ratios(rows: pandas.DataFrame) -> str:
-    shown = [
-        f"{float(row.ratio):.3f} [{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]" for row in iterate_rows(rows)
-    ]
+    """Each ratio with its interval, and over what that is."""
+    shown = []
+    for row in iterate_rows(rows):
+        unit = "samples" if row.what == "instrumentation" else "pairs of windows"
+        over = f"{row.num_launches} launches" if row.num_launches != "1" else f"{row.num_pairs} {unit} of one launch"
+        bounds = f"[{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]"
+        shown.append(f"{float(row.ratio):.3f} {bounds} (95 % over {over})")
     return ", ".join(shown)
+
+
+def _peers(rows: pandas.DataFrame) -> str:
+    """A row a loop: both speeds, their ratio, how far its interval reaches, and the verdict or why there is none."""
+    lines = []
+    for row in iterate_rows(rows):
+        speeds = [
+            format_number(float(cell)) if cell else "" for cell in (row.suite_images_per_s, row.peer_images_per_s)
+        ]
+        bounds = f" [{float(row.ratio_low):.3f}, {float(row.ratio_high):.3f}]" if row.ratio_low else ""
+        ratio = f"{float(row.ratio):.3f}{bounds}" if row.ratio else ""
+        reach = f"{100 * float(row.half_width):.1f} %" if row.half_width else ""
+        said = row.why_not or row.verdict
+        lines.append([escape_markdown(cell) for cell in (row.what, row.num_pairs, *speeds, ratio, reach, said)])
+    header = ("loop", "pairs", "suite, images/s", "its images/s", "suite / it [95%]", "half-width", "")
+    return markdown_table(header, lines)
+
+
+def _start_up(rows: pandas.DataFrame) -> str:
+    """The seconds that naming the images of a folder takes the first time and later, and where that was measured."""
+    seconds = {row.when: float(row.fingerprint_s) + float(row.contents_s) for row in iterate_rows(rows)}
+    if not seconds:
+        return ""
+    images = f"{int(rows.num_images.iloc[0]):,} images in memory"
+    times = f"{format_number(seconds['first'])} s the first time, {format_number(seconds['later'])} s later"
+    return f"{images}: {times} ({describe_origin(rows)})"
 
 
 def _loaders(rows: pandas.DataFrame) -> str:
@@ -87,7 +135,11 @@ def _fast(rows: pandas.DataFrame) -> str:
     """What our folder of JPEGs and our packed pixels are worth on one core."""
     one = rows[(rows.cores == "1") & rows.loader.isin(OURS)].set_index("loader")
     found = [(words, one.loc[name]) for name, words in OURS.items() if name in one.index]
-    return ", ".join(f"{words} {_bounded(*row[list(TIMES)])}" for words, row in found)
+    if not found:
+        return ""
+    num_windows = plural_of_several({int(str(row["n"])) for _, row in found}, "window")
+    shown = ", ".join(f"{words} {_bounded(*row[list(TIMES)])}" for words, row in found)
+    return f"{shown}; 95 % intervals over {num_windows}, each in a process of its own"
 
 
 def _bounded(value: str, low: str, high: str) -> str:

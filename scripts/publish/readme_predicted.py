@@ -21,6 +21,7 @@ NUMBERS = (
     "measured_low",
     "measured_high",
     "off",
+    "plain_sum_off",
 )
 RATIOS = tuple(f"over_bare_{name}{end}" for name in ("all", "from_1_mb") for end in ("", "_low", "_high"))
 LINK = ("latency_s", "bytes_per_s", "busy")

@@ -41,7 +41,7 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     """
     rows = [(row, _identity(row)) for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok):
-        return "skipped" if rows and rows[-1][0].verdict == "skipped" else ""
+        return proof_verdict(rows[-1][0]) if rows and rows[-1][0].verdict == "skipped" else ""
     if not rows:
         return NOT_YET
     known = [(row, identity) for row, identity in rows if identity] if group.identity.recorded else []

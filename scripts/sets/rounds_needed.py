@@ -123,7 +123,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
         needed = [fewest_rounds(difference, each, len(pairs)) for each in (sd, high)]
         rounds.append({"difference": difference, "rounds": needed[0], "rounds_of_noisiest": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
-        takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)}"
+        takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)} of runs"
         lines.append(f"to find {100 * difference:3.0f} %: {texts[0]} rounds (of the noisiest {texts[1]}){takes}")
     if found is not None:
         found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_ratios": sd}

@@ -14,9 +14,22 @@ from scripts.strategies.strategy_list import BASELINE
 STRATEGY_COLUMNS = ("strategy", "images/s", "n", "x single", "status", "top-1 %")
 
 
-def of_another_precision(results: ResultSet, group: RunGroup) -> str:
-    """', over bf16 single' where that is not the precision that most groups compute in; '' for a ratio like most."""
-    return "" if group in results.rankable_groups else f", over {compute_precision(group.identity)} {BASELINE}"
+def over_which_baseline(results: ResultSet, group: RunGroup) -> str:
+    """'over bf16 single' where that is not the precision of most groups, or another run is called plain BASELINE; ''
+    for another ratio. In fp16 it names one rank of the strategy that stands in for BASELINE."""
+    base = results.baseline_of(group)
+    if base is None or base.strategy != BASELINE:
+        return f"over {base.label}" if base else ""
+    precision = compute_precision(base.identity)
+    found = {each.label: compute_precision(each.identity) for each in results.timed_groups_of(BASELINE)}
+    plain = {found[BASELINE]} if BASELINE in found else {*found.values()}
+    of_most = {compute_precision(each.identity) for each in results.rankable_groups}
+    return "" if plain == of_most == {precision} else f"over {precision or 'another'} {BASELINE}"
+
+
+def ratio_with_baseline(ratio: str, mark: str) -> str:
+    """'1.11 [0.97, 1.27], over bf16 single'. mark: of over_which_baseline."""
+    return f"{ratio}, {mark}" if mark else ratio
 
 
 def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
@@ -29,7 +42,7 @@ def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
         cells["images/s"] = format_with_interval(estimate.value, estimate.low, estimate.high, format_number)
         cells["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"
     if estimate and over:
-        cells["x single"] = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
-        cells["x single"] += of_another_precision(results, group)
+        ratio = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
+        cells["x single"] = ratio_with_baseline(ratio, over_which_baseline(results, group))
     cells["top-1 %"] = accuracy.text if accuracy else ""
     return cells

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from start_up_times import make_images, start_up_row
 from support import ROOT
 
 from benchmarks.common.data import contents
@@ -140,6 +141,15 @@ def test_it_is_hashed_once_and_again_after_a_change(images, monkeypatch):
     for spoilt in ("", "[]", "{}", kept.read_text().replace('"files": {', '"files": {"/gone": [1, 2, 3], ')):
         kept.write_text(spoilt)
         assert cached_contents(images) == after
+
+
+def test_the_folder_of_the_start_up_times_is_as_large_as_it_says(tmp_path):
+    """Protects the two published times: all images are counted, and later both names come from the cache."""
+    data = tmp_path / "many"
+    make_images(data, num_classes=3, num_train=10, num_val=4, num_bytes=100)
+    assert sorted(len([*folder.iterdir()]) for folder in data.glob("*/*")) == [1, 1, 2, 3, 3, 4]
+    row = start_up_row(data, "first")
+    assert (row["when"], row["num_images"]) == ("first", 14) and row["contents_s"] > 0
 
 
 def test_images_that_were_just_written_are_not_kept(images):

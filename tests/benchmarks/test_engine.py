@@ -27,6 +27,7 @@ from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.host import machine_facts
 from benchmarks.common.train.clock import Clock, check_windows_fit
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import exit_at_once
@@ -123,6 +124,9 @@ def test_a_run_records_its_resolved_settings(config, run_dir):
     assert met.keys() >= {"device_name", "nodes", "threads_per_rank", "python", "cuda", "cudnn"}
     assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
     assert met.items() >= stored_fields(Layout()).items()
+    # what of the machine separates runs; mutant: Record.finish without one of these
+    kernels = {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "gpu_driver": "", "nccl": ""}
+    assert met.items() >= (machine_facts() | kernels).items()
     assert {name: row[name] for name in TABLES["runs"] if name in met}.items() <= met.items()
     assert None not in met.values() and "images_per_s" not in met
     assert row["parallel"] is None and "parallel" not in met  # the baseline's

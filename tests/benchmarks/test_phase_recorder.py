@@ -245,7 +245,8 @@ def test_the_verdict_goes_by_what_training_loses():
     """Protects the reader from "not the limit, margin 3.16" beside a quarter of the throughput lost."""
     output = describe_limit(windows(316, 100, 75))
     assert output.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
-    assert output.endswith("(they take turns in one process: --workers 0); n = 8 launches")
+    over_what = "; [a, b]: 95 % interval over launches; n = 8 launches"
+    assert output.endswith(f"(they take turns in one process: --workers 0){over_what}"), "of what the interval is"
     assert "(they share cores, or memory)" in describe_limit(windows(316, 100, 75, workers=2))
     assert describe_limit(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
     assert describe_limit(windows(300, 100, 99, 4)).startswith(

@@ -261,7 +261,9 @@ def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, version):
     """Protects the comparison of sets: hybrid_parallel's backend is `nccl-legacy` with torch 2.15, and another NCCL is
     another machine there, too. Horovod has one of its own. Mutant: `nccl` alone."""
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
-    assert record._kernels(RankContext(torch.device("cuda", 0), backend=backend))["nccl"] == version
+    monkeypatch.setattr(record, "driver_version", lambda: "580.1")
+    of_gpu = record._kernels(RankContext(torch.device("cuda", 0), backend=backend))
+    assert (of_gpu["nccl"], of_gpu["gpu_driver"]) == (version, "580.1"), "another driver is another group, too"
 
 
 # --- the device's peak ----------------------------------------------------------------------------------------------

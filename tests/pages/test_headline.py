@@ -12,6 +12,7 @@ from support import recorded
 from benchmarks.common.store.results import append_rows
 from scripts.pages.headline import headline
 from scripts.sets.result_set import load_set
+from scripts.strategies.strategy_list import all_strategies
 
 
 def verdict_of(folder):
@@ -24,22 +25,27 @@ def verdict_of(folder):
 @pytest.mark.parametrize(
     ("speeds", "num_rounds", "words"),
     [
-        ({"single": 100, "ddp": 180, "slurm": 140}, 5, r"ddp is the fastest strategy, 1\.\d\d times as fast as single"),
+        (
+            {"single": 100, "ddp": 180, "slurm": 140},
+            5,
+            r"In fp32, ddp is the fastest strategy, 1\.\d\d times as fast as single",
+        ),
         (
             {"single": 100, "ddp": 180, "ddp_spawn": 181},
             5,
-            r"(ddp|ddp_spawn) is 1\.\d\d times as fast as single, but no difference was seen between it and "
+            r"In fp32, (ddp|ddp_spawn) is 1\.\d\d times as fast as single, but no difference was seen between it and "
             r"(?!\1)(ddp_spawn|ddp)",
         ),
         (
             {"single": 100, "ddp": 60},
             5,
-            r"No strategy was seen to be faster than one process; this set may miss a gain below \d+ %",
+            r"In fp32, no strategy was seen to be faster than one process; this set may miss a gain below \d+ %",
         ),
         (
             {"single": 100, "ddp": 180},
             3,
-            r"No verdict, since 5 rounds are needed and this set has 3; the highest mean is that of ddp, 1\S+ images/s",
+            r"No verdict, since 5 rounds are needed and this set has 3; the highest mean in fp32 is that of ddp, 1\S+ "
+            r"images/s",
         ),
         ({"single": 100, "ddp": 180}, 1, r"No verdict, since 5 rounds are needed and this set has 1; .*"),
         ({"single": 100}, 5, r"One process ran alone, so that no strategies are compared; it trains .* images/s"),
@@ -47,15 +53,25 @@ def verdict_of(folder):
         (
             {"ddp": 180, "slurm": 140},
             5,
-            r"ddp is the fastest strategy, 1.* images/s; no run of single has its settings, so that there .*",
+            r"In fp32, ddp is the fastest strategy, 1.* images/s; no run of single has its settings, so that there .*",
         ),
     ],
 )
 def test_the_verdict_of_each_set(tmp_path, speeds, num_rounds, words):
-    """Protects the answer that most readers take away: it says what the intervals say, and that there is no verdict
-    where they are missing. Mutants: `excluded` always true; the number of rounds not looked at; no case for one
-    strategy."""
-    assert re.fullmatch(words + r"\.", verdict_of(write_set(tmp_path / "set", speeds, num_rounds)))
+    """Protects the answer that most readers take away: it says what the intervals say, in which precision, how many
+    strategies were not run, and that there is no verdict where intervals are missing. Mutants: `excluded` always true;
+    the number of rounds not looked at; no case for one strategy; a scope only where there are several precisions."""
+    missing = f"; {len(all_strategies()) - len(speeds)} strategies were not run" if len(speeds) > 1 else ""
+    sentence = verdict_of(write_set(tmp_path / "set", speeds, num_rounds, precision="fp32"))
+    assert re.fullmatch(f"{words}{missing}\\.", sentence), sentence
+
+
+def test_what_was_not_run_is_in_the_verdict(tmp_path):
+    """Protects from "the fastest strategy" of a set in which others were never tried. Mutant: only what has rows."""
+    speeds = {name: 100 + 10 * number for number, name in enumerate(all_strategies()) if name != "zero1"}
+    assert verdict_of(write_set(tmp_path / "set", speeds, 1)).endswith("; zero1 was not run.")
+    speeds["zero1"] = 100
+    assert "not run" not in verdict_of(write_set(tmp_path / "all", speeds, 1))
 
 
 def test_settings_of_one_process_are_no_strategies(tmp_path):
@@ -76,6 +92,19 @@ def test_other_precisions_are_named(tmp_path):
     assert verdict_of(tmp_path).startswith("In fp32, ddp is the fastest strategy, 1.")
 
 
+def test_the_highest_mean_of_several_precisions_names_its_own(tmp_path):
+    """Protects from "the highest mean" of a set whose bf16 runs have a higher one. Mutant: no precision there."""
+    for name, strategy, speed, row in (
+        ("a", "single", 100, {"world_size": 1}),
+        ("b", "ddp", 140, {}),
+        ("c", "model_parallel", 180, {"world_size": 1, "threads_per_rank": 2}),
+        ("d", "ddp_amp", 300, {"precision": "bf16"}),
+    ):
+        add_runs(tmp_path / name, strategy, speed, **row)
+    sentence = verdict_of(join_sets(tmp_path, "a", "b", "c", "d"))
+    assert sentence.startswith("ddp is faster than single; the highest mean in fp32 is that of model_parallel; ")
+
+
 def test_one_process_on_all_cores_is_not_passed_over(tmp_path):
     """Protects who has a faster way: ddp beats `single`, and one process with all threads beats ddp. Mutant: the
     highest mean left out of the sentence."""
@@ -87,9 +116,8 @@ def test_one_process_on_all_cores_is_not_passed_over(tmp_path):
         add_runs(tmp_path / name, strategy, speed, **row)
     folder = join_sets(tmp_path, "a", "b", "c")
     best = max((group for group in load_set(folder).groups), key=lambda group: group.timed_throughput.value).label
-    assert re.fullmatch(
-        rf"ddp is faster than single.*, but was not seen to be faster than {best}\.", verdict_of(folder)
-    )
+    verdict = rf"In fp32, ddp is faster than single.*, but was not seen to be faster than {best}"
+    assert re.fullmatch(rf"{verdict}; \d+ strategies were not run\.", verdict_of(folder))
 
 
 def ended(folder, strategy, status, number=1):
@@ -101,13 +129,13 @@ def ended(folder, strategy, status, number=1):
 @pytest.mark.parametrize(
     ("ends", "words"),
     [
-        ({"apex_ddp": "skipped"}, "; apex_ddp was skipped."),
-        ({"fsdp": "failed"}, "; fsdp has no time."),
+        ({"apex_ddp": "skipped"}, "; apex_ddp was skipped and 13 strategies were not run."),
+        ({"fsdp": "failed"}, "; fsdp has no time and 13 strategies were not run."),
         (
             {"apex_ddp": "skipped", "slurm": "skipped", "fsdp": "timeout"},
-            "; apex_ddp and slurm were skipped and fsdp has",
+            "; apex_ddp and slurm were skipped, fsdp has no time and 11 strategies were not run.",
         ),
-        (dict.fromkeys("abcd", "failed"), "; 4 strategies have no time."),
+        (dict.fromkeys("abcd", "failed"), "; 4 strategies have no time and 14 strategies were not run."),
     ],
 )
 def test_strategies_without_a_time_are_in_the_verdict(tmp_path, ends, words):

@@ -144,10 +144,11 @@ def test_methods_name_an_interval_where_one_is_shown_only(tmp_path):
 
 
 def test_the_checklist_counts_every_attempt(folder, tmp_path):
-    """Protects the hours that a paper states. By hand: 11 attempts of 10 s and one of 60 s; ddp has 2 cores."""
+    """Protects the hours that a paper states: a sum, and no elapsed time. By hand: 11 attempts of 10 s and one of 60 s;
+    ddp has 2 cores. Mutant: "h of wall clock"."""
     own = shutil.copytree(folder, tmp_path / "own")
     append_rows(own, "runs", [{"run_id": "x", "strategy": "ddp", "status": "failed", "repeat": 1, "wall_s": 60}])
-    assert compute(own).startswith(f"{170 / 3600:.3g} h of wall clock in 12 attempts")
+    assert compute(own).startswith(f"12 attempts, failures and warm-ups included, add up to {170 / 3600:.3g} h")
     assert f"{(6 * 10 + 5 * 20) / 3600:.3g} core-hours" in compute(own)
     answers = dict(checklist(load_set(own)))
     assert answers["Seeds"].startswith("0, one for all runs") and "1 failed" in answers["Runs"]

@@ -10,7 +10,7 @@ import tomllib
 
 import pytest
 import yaml
-from result_sets import write_set
+from result_sets import add_runs, join_sets, write_set
 from support import ROOT
 
 from benchmarks.common.system.errors import UserError
@@ -51,6 +51,20 @@ def test_numbers_reach_siunitx_whole(results, tex):
     assert cells[5] == f"{over.value:.2f}" and cells[6] == rf"[\num{{{over.low:.2f}}}, \num{{{over.high:.2f}}}]"
     assert "Training throughput on 2 classes, 40 training and 23 validation images." in tex
     assert "table-format=4.0" in tex and "J/image" not in tex.partition(r"\toprule")[2].partition(r"\midrule")[0]
+
+
+def test_a_ratio_of_mixed_precision_says_what_it_is_over(tmp_path):
+    """Protects a paper's table: x single of ddp_amp is over bf16 single, as in every other table."""
+    for name, strategy, speed, precision in (
+        ("a", "single", 100, "fp32"),
+        ("b", "ddp", 170, "fp32"),
+        ("c", "single", 150, "bf16"),
+        ("d", "ddp_amp", 200, "bf16"),
+    ):
+        add_runs(tmp_path / name, strategy, speed, precision=precision)
+    results = load_set(join_sets(tmp_path, "a", "b", "c", "d"))
+    rows = {line.partition(" &")[0]: line for line in paper_tex(results, {}).splitlines() if " & " in line}
+    assert "}], over bf16 single &" in rows[r"ddp\_amp"] and "}], over fp32 single &" in rows["ddp"]
 
 
 def test_names_mean_themselves(tex):

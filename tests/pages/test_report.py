@@ -261,7 +261,7 @@ def test_the_table_has_the_measured_numbers(written):
     assert ddp["same update?"] == "yes: within 1.2e-07 (tolerance 1.0e-06); the proof differs in length"
     assert rows["single"]["same update?"] == "yes: bit-identical; the proof differs in length"
     assert rows[EVIL]["same update?"].startswith("NO: relative difference 5.0e-01")
-    assert rows["apex_ddp"]["same update?"] == "skipped"
+    assert rows["apex_ddp"]["same update?"] == "skipped: no GPU", "the reason of the proof"
     assert rows["horovod_ddp"]["same update?"] == "no proof yet: ./bench verify"
     assert rows["apex_ddp"]["status"] == "1 skipped" and rows["apex_ddp"]["images/s"] == ""
 
@@ -274,6 +274,7 @@ def test_each_column_has_its_method(written):
         assert "Top-1: n = 1 seed, 5 runs" in text and "Wilson's 95 % interval for the images" in text
     reported = " ".join(html.split())
     assert "Of step p50 and p95, memory and J/image: Student's t over runs." in reported
+    assert "Of MFU: the same, over the least and the most that the peak was measured at." in reported
     assert "Of the others" not in reported and 'as said under "How sure is this?".' in reported
 
 
@@ -281,7 +282,8 @@ def test_the_loader_verdict_is_in_the_report(written):
     # The sentence of the rates beside it, not the one that was stored; and what it rests on.
     _, html, markdown = written
     for text in (" ".join(Page(html).texts), markdown):
-        assert "loading costs 25 % [" in text and "; n = 5 launches." in text
+        assert "loading costs 25 % [" in text and "95 % interval over launches; n = 5 launches." in text
+        assert "images/s [95 % over launches]" in text.replace("\\", "")
         assert "406.0" in text and "812.3" in text and "margin of 4.06" not in text
 
 
@@ -313,7 +315,7 @@ def test_one_round_and_no_gain_are_named_so(tmp_path):
     add_runs(tmp_path / "worse", "single", 100)
     add_runs(tmp_path / "worse", "ddp", 50)
     sentences = " ".join(headline(load_set(tmp_path / "worse")))
-    assert "No strategy was seen to be faster than one process" in sentences and "ddp is 0.5" in sentences
+    assert "In fp32, no strategy was seen to be faster than one process" in sentences and "ddp is 0.5" in sentences
     add_runs(tmp_path / "noise", "single", 100, noise=0.1)
     add_runs(tmp_path / "noise", "ddp", 104, noise=0)
     sentences = " ".join(headline(load_set(tmp_path / "noise")))

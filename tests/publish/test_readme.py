@@ -38,6 +38,7 @@ from scripts.publish.readme_columns import column_figures
 from scripts.sets.result_set import load_set
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers import overhead
+from scripts.studies.peers.analysis import SUITE, Launch, ratio_rows, rows_to_publish
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
 TEXTS = {path: path.read_text() for path in READMES}
@@ -124,13 +125,16 @@ def test_figures_follow_their_files(tmp_path):
         for name, cell in (cells | {"run_id": f"{strategy}-spoiled"}).items():
             spoiled[names.index(name)] = cell
         proofs.append(",".join(spoiled))
+    proofs += [next(line for line in proofs if line.startswith("single-") and '""precision"":""fp32""' in line)]
     (tmp_path / "equivalence.csv").write_text("\n".join([header, *proofs]) + "\n")
     made = named_figures(tmp_path, tmp_path)
     assert float(made["images_per_s.ddp"]) == pytest.approx(2 * float(figures_made()["images_per_s.ddp"]), abs=2)
     assert made["images_per_s.single"] == figures_made()["images_per_s.single"]
     proven, of = map(int, re.findall(r"\d+", figures_made()["proof"]))
     assert made["proof"] == f"{proven - 2} of {of} configurations"
-    assert re.search(r"\| `ddp` \| the published set \| 2 \| \d+ \| 0\.25 \| \S+ \| failed \|", made["proofs"])
+    for strategy, num_devices in (("ddp", 2), ("single", 1)):
+        row = rf"\| `{strategy}` \| the published set \| {num_devices} \| \d+ \| 0\.25 \| \S+ \| failed \|"
+        assert re.search(row, made["proofs"]), "of single in bf16, too, although fp32 was proved later"
 
 
 def test_the_readme_says_what_its_chart_says():
@@ -184,12 +188,81 @@ def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):
         ratios = {"images per second": [ratio] * 6, "images per CPU second": [2.0] * 6}
         monkeypatch.setattr(overhead, "compare_loops", lambda pairs, flags, ratios=ratios: ratios)
         assert overhead.main(overhead.OverheadOptions(output=path)) == 0
-    assert measured_figures(path.parent)["overhead.loop"] == "0.500 [0.500, 0.500], 0.750 [0.750, 0.750]"
+    over = "(95 % over 5 launches)"
+    assert measured_figures(path.parent)["overhead.loop"] == f"0.500 [0.500, 0.500] {over}, 0.750 [0.750, 0.750] {over}"
     with pytest.raises(UserError, match="has other columns than what, commit, date, machine; move it away"):
         add_rows(path, [{"what": "loop"}])
     path.write_text("what\nloop\n")
     with pytest.raises(UserError, match=r"overhead\.csv lacks the columns quantity, ratio"):
         measured_figures(path.parent)
+
+
+def test_the_same_decoder_is_a_figure_of_its_own(tmp_path, monkeypatch):
+    """Protects the suite's cost from the gain of its decoder: with Pillow on both sides the ratio is another. Mutants:
+    the flag left out; both under one name."""
+    seen = []
+
+    def compare_loops(pairs, flags):
+        seen.append(flags[-2:] == ["--decoder", "pillow"])
+        return {"images per second": [0.9 if seen[-1] else 1.1] * 6}
+
+    monkeypatch.setattr(overhead, "compare_loops", compare_loops)
+    assert "--what same-decoder" in measured_figures(tmp_path)["overhead.same_decoder"]
+    for what in ("loop", "same-decoder"):
+        options = overhead.OverheadOptions(what=what, pairs=6, launches=1, output=tmp_path / "overhead.csv")
+        assert overhead.main(options) == 0
+    made, over = measured_figures(tmp_path), "(95 % over 6 pairs of windows of one launch)"
+    assert seen == [False, True] and made["overhead.loop"] == f"1.100 [1.100, 1.100] {over}"
+    assert made["overhead.same_decoder"] == f"0.900 [0.900, 0.900] {over}"
+
+
+def test_the_interval_of_the_overhead_is_over_launches(tmp_path, monkeypatch):
+    """Protects the interval: pairs of windows of one launch share its luck. Mutant: all pairs in one list."""
+    ratios, seen = [1.0, 1.1, 0.9, 1.05, 0.95], []
+
+    def compare_loops(pairs, flags):
+        seen.append(pairs)
+        return {"images per second": [ratios[len(seen) - 1] * 1.001, ratios[len(seen) - 1] / 1.001]}
+
+    monkeypatch.setattr(overhead, "compare_loops", compare_loops)
+    assert overhead.main(overhead.OverheadOptions(output=tmp_path / "overhead.csv")) == 0
+    value, low, high = overhead.interval(ratios)
+    shown = f"{value:.3f} [{low:.3f}, {high:.3f}] (95 % over 5 launches)"
+    assert measured_figures(tmp_path)["overhead.loop"] == shown and seen == 5 * [12]
+    with pytest.raises(UserError, match="--launches is 4, but must be 1 to 3"):
+        overhead.main(overhead.OverheadOptions(pairs=6, launches=4))
+
+
+def test_peers_become_a_table_with_both_speeds(tmp_path):
+    """Protects who compares: speeds of both, how far the interval reaches, and the reason where there is no ratio."""
+    noise = numpy.random.default_rng(0)
+    launches = [
+        Launch(number, place, name, speed * float(numpy.exp(0.01 * noise.normal())), 30.0)
+        for number in range(1, 9)
+        for place, (name, speed) in enumerate(((SUITE, 110.0), ("other", 100.0)), 1)
+    ]
+    names = [("other", "another loop", SUITE), ("gone", "one that is not here", SUITE)]
+    rows = ratio_rows(names, launches, {"gone": "not installed; pip install gone"})
+    assert "./bench study peers" in measured_figures(tmp_path)["peers"]
+    add_rows(tmp_path / "peers.csv", rows_to_publish(rows, "resnet18, 48 px, 2 ranks"), replace=True)
+    made = measured_figures(tmp_path)
+    _, _, first, second = made["peers"].strip().splitlines()
+    speed = r"\d+\.\d"
+    row = rf"\| another loop \| 8 \| {speed} \| {speed} \| 1\.\d+ \[1\.\d+, 1\.\d+\] \| \d\.\d % \| faster \|"
+    assert re.fullmatch(row, first), first
+    assert second == "| one that is not here | 0 |  |  |  |  | not installed; pip install gone |"
+    assert made["peers.origin"].startswith("resnet18, 48 px, 2 ranks; ")
+
+
+def test_start_up_times_become_a_sentence(tmp_path):
+    """Protects who has ImageNet: both times, of fingerprint and contents together."""
+    rows = [
+        {"when": when, "num_images": 1_331_167, "fingerprint_s": seconds, "contents_s": 2 * seconds}
+        for when, seconds in (("first", 7.0), ("later", 0.5))
+    ]
+    add_rows(tmp_path / "start_up.csv", rows)
+    text = measured_figures(tmp_path)["start_up"]
+    assert text.startswith("1,331,167 images in memory: 21.0 s the first time, 1.5 s later (")
 
 
 def test_predictions_become_a_table_and_a_verdict(tmp_path):
@@ -198,7 +271,7 @@ def test_predictions_become_a_table_and_a_verdict(tmp_path):
     case = {"arch": "resnet18", "image_size": 48, "strategy": "ddp"}
     numbers = {"predicted_ms": 110.0, "predicted_high": 115.0}
     numbers |= {"measured_ms": 100.0, "measured_low": 95.0, "measured_high": 104.0}
-    rows = [{"network": name} | case | numbers | {"predicted_low": low, "error": 0.0, "off": off}
+    rows = [{"network": name} | case | numbers | {"predicted_low": low, "error": 0.0, "off": off, "plain_sum_off": 0.1}
             for name, low, off in (("loopback", 99, 0.06), ("1 Gb/s", 105, 0.25))]  # fmt: skip
     add_rows(tmp_path / "predictions.csv", rows)
     made = measured_figures(tmp_path)
@@ -208,6 +281,7 @@ def test_predictions_become_a_table_and_a_verdict(tmp_path):
     good, bad = re.findall(r"it (?:holds|does not hold)", made["predictions.said"])
     assert (good, bad) == ("it holds", "it does not hold")
     assert re.findall(r"measured mean in (\d of \d)", made["predictions.said"]) == ["1 of 1", "0 of 1"]
+    assert re.findall(r"it is (?:not )?closer", made["predictions.said"]) == ["it is not closer", "it is closer"]
     assert "./bench study allreduce" in made["allreduce"] and "gradient_times" in made["published"]
 
 

@@ -84,7 +84,7 @@ PROFILE = (
 COMMANDS = {  # name: (words, variables); the configuration is the tests' own, 5 steps on 40 images
     "peers": ([*MODULE, "scripts.studies.peers.measure", "--rounds", "1"], {}),
     "overhead": (
-        [*MODULE, "scripts.studies.peers.overhead", "--pairs", "6", "--config", "CONFIG", "--data", "DATA"],
+        [*MODULE, *"scripts.studies.peers.overhead --pairs 6 --launches 1 --config CONFIG --data DATA".split()],
         {},
     ),
     "allreduce": (

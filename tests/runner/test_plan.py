@@ -13,6 +13,7 @@ import sys
 import pytest
 from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
 
+from benchmarks.common.config.settings import READERS
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
@@ -25,6 +26,7 @@ from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, pa
 from scripts.studies.ab import worktrees
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.sweep import plan as sweep_plan
+from scripts.studies.sweep.field_flags import value_flags
 
 # --- done already -------------------------------------------------------------------------------------------------
 
@@ -239,6 +241,23 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(make_variables, tmp_pa
 
 
 # --- which strategies, and over what ------------------------------------------------------------------------------
+
+
+OPTIONS_OF_SOME = {
+    **{"bucket_cap_mb": "1", "static_graph": "yes", "gradient_as_bucket_view": "yes", "comm_hook": "fp16"},
+    **{"powersgd_rank": "2", "shard_ranks": "1", "local_period": "2", "local_group": "2", "compression": "fp16"},
+    **{"opt_level": "O2", "cut": "3", "split_size": "4", "copy_stream": "yes", "microbatches": "2"},
+    **{"pipeline_schedule": "gpipe"},
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_option_of_some_strategies_is_refused_by_none(make_variables, name):
+    """Protects `make bench-all ARGS="--compression fp16"`: whoever does not read the option runs as ever. That scripts
+    of others read none is in tests/benchmarks/test_host.py. Mutant: a check of KEY against STRATEGIES."""
+    flags = " ".join(value_flags(name, OPTIONS_OF_SOME[name]))
+    runs = run_plan.plan_strategies(make_variables(STRATEGIES="all", ARGS=flags))
+    assert {run.strategy for run in runs} == {*all_strategies()} and not any(run.variables.get("SKIP") for run in runs)
 
 
 def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_variables):

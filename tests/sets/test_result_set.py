@@ -17,6 +17,7 @@ from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set, same_hash_other_settings
 from scripts.sets.set_text import describe_aa
+from scripts.sets.strategy_cells import over_which_baseline
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
 MET = {
@@ -390,6 +391,24 @@ def bases(folder):
     return {label: base.label for label, base in found.items() if base}
 
 
+def marks(folder):
+    """What stands beside the ratio of each group that has a baseline."""
+    results = load_set(folder)
+    return {group.label: over_which_baseline(results, group) for group in results.groups if results.baseline_of(group)}
+
+
+def test_of_few_runs_mixed_precision_is_marked_too(tmp_path):
+    """Protects `./bench run single ddp_amp`: two of its three groups are in bf16, and the plain `single` is not.
+    Mutant: a mark for the precision of the fewest groups alone."""
+    add(tmp_path, asked("single"))
+    add(tmp_path, asked("single", precision="bf16"), MET | {"precision": "bf16"})
+    add(tmp_path, asked("ddp_amp"), MET | {"precision": "bf16"})
+    assert marks(tmp_path) == {"ddp_amp": "over bf16 single"}
+    add(tmp_path / "one", asked("single", precision="bf16"), MET | {"precision": "bf16"})
+    add(tmp_path / "one", asked("ddp", precision="bf16"), MET | {"precision": "bf16"})
+    assert marks(tmp_path / "one") == {"ddp": ""}, "a set of one precision"
+
+
 def test_a_speed_up_is_over_the_same_precision(tmp_path):
     """Protects x single: it is of how the work is divided, and never of the arithmetic, whoever asked for it."""
     for precision in ("fp32", "bf16"):
@@ -400,6 +419,7 @@ def test_a_speed_up_is_over_the_same_precision(tmp_path):
     add(tmp_path, asked("slurm"))
     over_bf16 = dict.fromkeys(("ddp_spawn", "ddp_amp"), "single, bf16")
     assert bases(tmp_path) == over_bf16 | {"slurm": "single, fp32"}
+    assert marks(tmp_path) == dict.fromkeys(over_bf16, "over bf16 single") | {"slurm": "over fp32 single"}
 
 
 def test_the_plain_baseline_keeps_its_name_and_no_other_is_one(tmp_path):
@@ -413,6 +433,7 @@ def test_the_plain_baseline_keeps_its_name_and_no_other_is_one(tmp_path):
     (tmp_path / "environment.json").write_text('{"num_cores": 2}')
     assert [*labels(tmp_path)] == ["single", "single, bf16", "single, all cores", "ddp", "ddp_amp"]
     assert bases(tmp_path) == {"ddp": "single", "ddp_amp": "single, bf16"}
+    assert marks(tmp_path) == {"ddp": "", "ddp_amp": "over bf16 single"}
     add(tmp_path / "alone", asked("single") | {"threads_per_rank": 2})
     add(tmp_path / "alone", asked("ddp"))
     assert bases(tmp_path / "alone") == {}, "all cores are no baseline of one rank's share"
@@ -436,7 +457,8 @@ def test_an_a_a_comparison_is_of_the_baseline_and_no_baseline_itself(tmp_path):
     assert [group.label for group in results.rankable_groups] == ["single", "ddp"]
     assert [*results.aa_comparisons] == ["single, again"] and [*results.strategy_speedups] == ["ddp"]
     assert "no difference was seen, and there is none" in describe_aa(results)
-    assert headline(results)[0] == "ddp is the fastest strategy, 1.99 times as fast as single."
+    assert {over_which_baseline(results, group) for group in results.groups} == {""}, "all are in one precision"
+    assert headline(results)[0].startswith("In fp32, ddp is the fastest strategy, 1.99 times as fast as single; ")
     assert not any("again" in sentence for sentence in headline(results))
 
 
@@ -464,6 +486,7 @@ def test_a_speed_up_in_fp16_is_over_one_rank_of_what_can_train_in_it(tmp_path):
     add(tmp_path, asked("ddp_amp", 4), met | {"world_size": 4})
     add(tmp_path, asked("apex_ddp", 4), MET | {"precision": "apex-O1", "world_size": 4})
     assert bases(tmp_path) == dict.fromkeys(("ddp_amp, ranks 4", "apex_ddp"), "ddp_amp, ranks 1")
+    assert marks(tmp_path) == dict.fromkeys(("ddp_amp, ranks 4", "apex_ddp"), "over ddp_amp, ranks 1")
 
 
 def test_batches_a_device_are_compared_and_other_batches_are_not(tmp_path):

@@ -56,6 +56,7 @@ def test_a_prediction_by_hand(tmp_path):
     assert row["predicted_ms"] == pytest.approx(120 + 5 + 40.2, rel=1e-3)
     assert (row["alone_ms"], row["side_ms"], row["late_ms"]) == pytest.approx((100, 120, 5))
     assert row["gb_per_s"] == pytest.approx(1.0, rel=1e-3) and row["busy"] == 1
+    assert row["plain_sum_ms"] == pytest.approx(120 + 40.2, rel=1e-3) and row["gradient_bytes"] == 40 * MB
 
 
 def test_the_slowdown_beside_another(tmp_path):
@@ -73,6 +74,7 @@ def test_compressed_gradients_take_their_own_link(tmp_path):
     write_inputs(tmp_path, strategy="ddp_compressed")
     (row,) = predict_cases(tmp_path).to_dict("records")
     assert row["predicted_ms"] == pytest.approx(120 + 5 + 2 * 20.2, rel=1e-3)
+    assert row["plain_sum_ms"] == pytest.approx(120 + 2 * 20.2, rel=1e-3) and row["gradient_bytes"] == 20 * MB
 
 
 def test_no_step_with_communication_is_read(tmp_path):
@@ -104,14 +106,16 @@ def test_missing_inputs_say_what_makes_them(tmp_path):
 @pytest.mark.parametrize(
     ("predicted", "error"), [(100.0, 0.0), (104.0, 0.0), (110.0, 110 / 104.30265 - 1), (90.0, 90 / 95.69735 - 1)]
 )
-def test_an_error_is_counted_from_the_nearer_end(predicted, error):
-    """Three windows with a standard deviation of sqrt(3) ms: the interval of their mean is 100 +- 4.30265."""
+def test_an_error_is_the_distance_from_the_measured_mean(predicted, error):
+    """Three windows with a standard deviation of sqrt(3) ms: the interval of their mean is 100 +- 4.30265, and `error`,
+    which no verdict goes by, is counted from its nearer end."""
     rounds = enumerate((98.267949, 100.0, 101.732051))
     measured = pandas.DataFrame([CASE | {"round": r, "step": s, "ms": ms} for r, ms in rounds for s in (0, 1)])
-    (row,) = compare_with_measured(pandas.DataFrame([CASE | {"predicted_ms": predicted}]), measured).to_dict("records")
+    case = CASE | {"predicted_ms": predicted, "plain_sum_ms": 97.0}
+    (row,) = compare_with_measured(pandas.DataFrame([case]), measured).to_dict("records")
     assert (row["measured_low"], row["measured_high"]) == pytest.approx((95.69735, 104.30265), abs=1e-4)
     assert row["error"] == pytest.approx(error, abs=1e-5) and row["num_rounds"] == 3
-    assert row["off"] == pytest.approx(predicted / 100 - 1)
+    assert (row["off"], row["plain_sum_off"]) == pytest.approx((predicted / 100 - 1, -0.03))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +123,21 @@ def test_an_error_is_counted_from_the_nearer_end(predicted, error):
 )
 def test_the_verdict_goes_by_the_median_and_the_largest(errors, good):
     bounds = {"measured_ms": [100.0, 89.0, 121.0], "predicted_low": 90.0, "predicted_high": 120.0}
-    found, text = summarize_errors(pandas.DataFrame({"error": 0.0, "off": errors} | bounds))
+    found, text = summarize_errors(pandas.DataFrame({"error": 0.0, "off": errors, "plain_sum_off": 0.06} | bounds))
     assert f"biased by {100 * numpy.mean(errors):+.1f} %" in text, "a wide interval makes `error` 0, and no error small"
     assert found is good and "interval holds the measured mean in 1 of 3" in text
+
+
+def test_the_rival_is_named_with_its_own_errors():
+    """Protects from a model that is further off than a plain sum and holds all the same. Mutants: the rival's errors
+    without their sign; the closer one by the largest error."""
+    bounds = {"measured_ms": 100.0, "predicted_low": 90.0, "predicted_high": 120.0}
+    off = {"off": [-0.1, -0.1, -0.1], "plain_sum_off": [0.05, -0.04, 0.15]}
+    lines = summarize_errors(pandas.DataFrame(off | bounds))[1].splitlines()
+    errors = "within 15.0 % of the measured means, biased by +5.3 %; median error 5.0 %"
+    assert lines[1] == f"a plain sum, with no overlap: {errors}: it is closer than the prediction"
+    swapped = {"off": off["plain_sum_off"], "plain_sum_off": off["off"]}
+    assert summarize_errors(pandas.DataFrame(swapped | bounds))[1].splitlines()[1].endswith(": it is not closer")
 
 
 def test_an_interval_of_few_rounds_holds_what_it_should():

@@ -389,6 +389,32 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     assert "oversubscribed" in drawn and "64 % of single" in drawn.replace("(", "").replace(")", "")
 
 
+def test_scaling_over_single_is_of_one_precision(tmp_path):
+    """Protects `study scaling --strategy ddp_amp`: its ratio was over fp32 `single`, and nothing said so. Mutants: the
+    precision not compared; the baseline planned as it is for ddp."""
+    for ranks, speed in ((1, 150), (2, 250)):
+        row = {"world_size": ranks, "precision": "bf16", "asked": {"precision": "bf16"}}
+        add_runs(tmp_path, "ddp_amp", speed, **row)
+    add_runs(tmp_path, "single", 100, world_size=1, precision="fp32", asked={})
+    assert {point.over_single for point in scaling_points(load_set(tmp_path), "ddp_amp")["strong"]} == {None}
+    add_runs(tmp_path, "single", 125, world_size=1, precision="bf16", asked={"precision": "bf16"})
+    first, second = scaling_points(load_set(tmp_path), "ddp_amp")["strong"]
+    assert first.over_single.value == pytest.approx(150 / 125, rel=0.05)
+    assert second.over_single.value == pytest.approx(250 / 125, rel=0.05)
+
+
+@pytest.mark.parametrize(("strategy", "precision"), [("ddp", "fp32"), ("ddp_amp", "bf16")])
+def test_scaling_plans_the_baseline_in_the_strategys_precision(monkeypatch, strategy, precision):
+    user_variables = {"NPROC": "2", "NUM_GPUS": "0", "ARGS": "--loader synthetic", "STRATEGY": strategy, "RANKS": "1 2"}
+    for name, text in user_variables.items():
+        monkeypatch.setenv(name, text)
+    runs = scaling_plan.plan_runs(run_plan.read_variables())
+    alone = [run for run in runs if run.strategy == "single"]
+    assert alone and {run.config.precision for run in alone} == {precision}
+    assert {run.config.precision for run in runs if run.strategy == strategy} == {"fp32"}
+    assert all(("--precision bf16" in run.flags) == (precision == "bf16") for run in alone)
+
+
 def test_scaling_asks_the_settings(tmp_path):
     # Another model at another number of ranks is no point; two whole studies in one set are refused.
     for ranks, batch, asked in ((1, 32, {}), (2, 32, {}), (4, 32, {"norm": "group"})):

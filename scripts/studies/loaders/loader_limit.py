@@ -32,7 +32,8 @@ def describe_limit(rows: pandas.DataFrame) -> str:
     if num_launches < MIN_ROUNDS:
         return f"no verdict: {num_launches} of at least {MIN_ROUNDS} launches; run ./bench study loader-limit"
     found = _sentence(rows, ratio_of_rounds(loader - training), ratio_of_rounds(both - training))
-    return f"{found}; n = {num_launches} launches"
+    over_what = "; [a, b]: 95 % interval over launches" if "[" in found else ""
+    return f"{found}{over_what}; n = {num_launches} launches"
 
 
 def _sentence(rows: pandas.DataFrame, loader: RatioEstimate, both: RatioEstimate) -> str:

@@ -69,6 +69,7 @@ def main(options: LoadersOptions) -> int:
     rates = table(windows, {variant.name: variant.bare for variant in variants})
     print(f"{machine}, load average {os.getloadavg()[0]:.1f}")
     print(rates.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
+    print("low, high: 95 % intervals over n windows, each in a process of its own; of ratios paired by round")
     print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
     print(costs.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     options.out.mkdir(parents=True, exist_ok=True)

@@ -61,7 +61,7 @@ def main(config: Config, results: Path | None) -> None:
         bounds = format_interval(throughput.low, throughput.high, "{:.1f}".format)
         print(
             f"{kind:<15} {throughput.value:9.1f} images/s {bounds}  "
-            f"{of_a_core:9.1f} images/s a core  (n = {throughput.num_windows} windows)"
+            f"{of_a_core:9.1f} images/s a core  (n = {throughput.num_runs} launches, {throughput.num_windows} windows)"
         )
     print(describe_limit(table))
     if results:

@@ -24,8 +24,9 @@ def tables(results: ResultSet) -> list[ReportTable]:
         speed = f"{format_number(throughput.value)} {bounds}".rstrip()
         per_core = windows_of_loader.images_per_s_per_core.mean()
         per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
-        cells.append([kind, speed, per_core_text, f"{windows_of_loader.num_windows.sum():.0f}"])
-    header = ("one rank", "images/s", "images/s a core", "n windows")
+        num_windows = f"{windows_of_loader.num_windows.sum():.0f}"
+        cells.append([kind, speed, per_core_text, str(throughput.num_runs), num_windows])
+    header = ("one rank", "images/s [95 % over launches]", "images/s a core", "n launches", "n windows")
     return [ReportTable("Is the loader the limit?", f"{describe_limit(windows)}.", header, cells)]
 
 

@@ -134,9 +134,10 @@ def needed_cores_text(curve: Curve, images_per_s: float) -> str:
 
 def _rate(estimate: Estimate) -> str:
     bounds = format_interval(estimate.low, estimate.high, format_number)
+    over_what = "; [a, b]: 95 % interval over these" if bounds else ""
     return (
         f"{format_number(estimate.value)} {bounds}".rstrip()
-        + f" images/s (n = {plural(estimate.num_windows, 'window')})"
+        + f" images/s (n = {plural(estimate.num_windows, 'window')}{over_what})"
     )
 
 

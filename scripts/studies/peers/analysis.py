@@ -103,11 +103,15 @@ def ratio_rows(
     return rows
 
 
+def rows_to_publish(rows: Iterable[Mapping[str, Any]], about: str = "") -> list[dict[str, Any]]:
+    """The rows without `pairs`. about: the model and the ranks, in a column of its own."""
+    own = {"about": about} if about else {}
+    return [{name: value for name, value in row.items() if name != "pairs"} | own for row in rows]
+
+
 def csv_text(rows: Iterable[Mapping[str, Any]], about: str = "") -> str:
-    """The rows as CSV, without `pairs`. about: the model and the ranks, in a column of its own."""
-    written = [{name: value for name, value in row.items() if name != "pairs"} for row in rows]
-    if about:
-        written = [row | {"about": about} for row in written]
+    """What rows_to_publish makes of them, as CSV."""
+    written = rows_to_publish(rows, about)
     out = io.StringIO()
     writer = csv.DictWriter(out, [*written[0]], lineterminator="\n")
     writer.writeheader()

@@ -42,6 +42,7 @@ from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_result_set
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers.analysis import (
     SUITE,
     SYNTHETIC,
@@ -51,6 +52,7 @@ from scripts.studies.peers.analysis import (
     is_precise,
     ratio_rows,
     refuse_other_optimizers,
+    rows_to_publish,
 )
 from scripts.studies.peers.chart import peers_chart
 from scripts.studies.peers.repeated_images import repeated_images
@@ -118,6 +120,8 @@ def main(options: PeersOptions) -> int:
         launches = run_rounds(options, available, launch_here, results, why_not)
     rows = ratio_rows([(peer.name, peer.what, peer.suite) for peer in chosen], launches, why_not)
     write_text_atomically(results / "peers.csv", csv_text(rows, about))
+    if options.output:
+        add_rows(options.output, rows_to_publish(rows, about), replace=True)
     print(
         text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(terminal_cells, rows)], left=(0, 5))
     )

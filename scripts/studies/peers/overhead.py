@@ -1,13 +1,14 @@
 """What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
 
     ./bench study overhead                             # images/s of benchmarks.ddp / of the bare loop
+    ./bench study overhead --what same-decoder         # the same, where the suite decodes with Pillow, too
     ./bench study overhead --what instrumentation      # speed of a window with the clock / without
 
-`loop`: one torchrun of benchmarks.ddp as it is. Alternately before and after its timed windows, the same ranks
+`loop`: launches of benchmarks.ddp as it is, by torchrun. Alternately before and after its timed windows, the same ranks
 run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
-means that the suite is as fast. `instrumentation`: windows of the same steps, alternately with and without the clock; 1
-means that it costs nothing. Beside the wall clock, CPU time (user and system, of the first rank) gives a second
-ratio, which other programs on the machine disturb less.
+means that the suite is as fast; `same-decoder` leaves the gain of the suite's decoder out. `instrumentation`: windows
+of the same steps, alternately with and without the clock; 1 means that it costs nothing. Beside the wall clock, CPU
+time (user and system, of the first rank) gives a second ratio, which other programs on the machine disturb less.
 """
 
 import json
@@ -46,15 +47,21 @@ def main(options: OverheadOptions) -> int:
     if options.pairs < 6:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
-    loop = options.what == "loop"
-    ratios = compare_loops(options.pairs, flags) if loop else compare_windows(options.pairs // 3, flags)
+    flags += ["--decoder", "pillow"] if options.what == "same-decoder" else []
+    of_windows = options.what == "instrumentation"
+    num_launches = 1 if of_windows else options.launches
+    if not 1 <= num_launches <= options.pairs // 2:
+        raise UserError(f"--launches is {num_launches}, but must be 1 to {options.pairs // 2}: half of --pairs")
+    ratios = compare_windows(options.pairs // 3, flags) if of_windows else compare_launches(options, flags)
+    unit = "samples of one process" if of_windows else "launches" if num_launches > 1 else "pairs of one launch"
     rows = []
     for name, values in ratios.items():
         value, low, high = interval(values)
         rows.append({"what": options.what, "quantity": name, "ratio": value, "ci_low": low, "ci_high": high})
-        rows[-1]["num_pairs"] = len(values)
+        num_pairs = len(values) if num_launches == 1 else options.pairs // num_launches * num_launches
+        rows[-1] |= {"num_pairs": num_pairs, "num_launches": num_launches}
         spread = f"from {min(values):.4f} to {max(values):.4f}, standard deviation {statistics.stdev(values):.4f}"
-        print(f"{name}: {value:.4f} [{low:.4f}, {high:.4f}] (95 %, n={len(values)}); {spread}")
+        print(f"{name}: {value:.4f} [{low:.4f}, {high:.4f}] (95 %, n={len(values)} {unit}); {spread}")
     if options.output:
         add_rows(options.output, rows)
     return int(interval(next(iter(ratios.values())))[0] < options.fail_under)
@@ -66,6 +73,15 @@ def interval(ratios: list[float]) -> tuple[float, float, float]:
     margin = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
     mean, low, high = (float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
     return mean, low, high
+
+
+def compare_launches(options: OverheadOptions, flags: list[str]) -> dict[str, list[float]]:
+    """What compare_loops finds, a value for each launch: the geometric mean of its pairs, which share its luck. Of one
+    launch the values are those of its pairs."""
+    found = [compare_loops(options.pairs // options.launches, flags) for _ in range(options.launches)]
+    if len(found) == 1:
+        return found[0]
+    return {name: [float(numpy.exp(numpy.log(launch[name]).mean())) for launch in found] for name in found[0]}
 
 
 def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:

@@ -4,9 +4,10 @@
 
 Strong scaling: the configured global batch, divided by more and more devices. Weak scaling: on every number of devices,
 as many images per device as the most devices have in strong scaling. Efficiency is the throughput per device over that
-of the fewest devices. Beside it is the throughput over the baseline's: one process without a strategy, on the batch
-that is divided (strong), or on the images of one device (weak). On a CPU a rank stands for a device. `ranks` of
-scaling.csv counts devices, as `world_size` of runs.csv does. scripts/studies/scaling/chart.py draws the points.
+of the fewest devices. Beside it is the throughput over the baseline's: one process without a strategy, in the same
+precision, on the batch that is divided (strong), or on the images of one device (weak). On a CPU a rank stands for a
+device. `ranks` of scaling.csv counts devices, as `world_size` of runs.csv does. scripts/studies/scaling/chart.py draws
+the points.
 """
 
 import csv
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
-from scripts.sets.identity import key_without_derived
+from scripts.sets.identity import compute_precision, key_without_derived
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, plural, text_table
@@ -91,12 +92,16 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
 
 
 def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], baseline_batch: float) -> list[ScalingPoint]:
-    """The points with their throughput over that of the baseline's runs with this batch and as many threads."""
+    """The points with their throughput over that of the baseline's runs with this batch, as many threads, and the same
+    precision: a gain from another arithmetic is no scaling."""
     (threads,) = set(points[0].group.ok.threads_per_rank)
+    precision = compute_precision(points[0].group.identity)
     baselines = [
         group
         for group in results.timed_groups_of(BASELINE)
-        if set(group.ok.global_batch) == {baseline_batch} and set(group.ok.threads_per_rank) == {threads}
+        if set(group.ok.global_batch) == {baseline_batch}
+        and set(group.ok.threads_per_rank) == {threads}
+        and compute_precision(group.identity) == precision
     ]
     if len(baselines) != 1 or baselines[0].strategy == points[0].group.strategy:
         return points

@@ -20,8 +20,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     """The runs of STRATEGY on each of RANKS, and the baseline's, REPEATS times.
 
     Strong scaling: every number of ranks has the configured batch. Weak scaling: every rank has as many images as a
-    rank of the most ranks has in strong scaling. Every rank has as many threads as among the most ranks. Raises
-    UserError for a variable that is missing or wrong.
+    rank of the most ranks has in strong scaling. Every rank has as many threads as among the most ranks. The baseline
+    computes in the strategy's precision. Raises UserError for a variable that is missing or wrong.
     """
     if not variables.strategy or not variables.ranks:
         both = f"{option_as_typed('STRATEGY')} and {option_as_typed('RANKS')}"
@@ -36,10 +36,15 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     baselines = [(strategy_list.BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
     alone = [] if strategy == strategy_list.BASELINE else baselines
     points = [*alone, *((strategy, *shape) for shape in shapes)]
+    mixed = strategy_list.mixed_precision_baselines(config, [strategy_list.BASELINE, strategy])
+    precision_of = {name: precision for name, precision, _ in mixed if name == strategy_list.BASELINE}
 
     def make_template(name: str, num_ranks: int, global_batch: int) -> RunTemplate:
         scaled = dataclasses.replace(config, global_batch=global_batch, batch_per_device=0)
-        return RunTemplate(name, scaled, f"{variables.args} --global-batch {global_batch}".strip(), threads, num_ranks)
+        flags = f"{variables.args} --global-batch {global_batch}".strip()
+        if precision := precision_of.get(name):
+            scaled, flags = dataclasses.replace(scaled, precision=precision), f"{flags} --precision {precision}"
+        return RunTemplate(name, scaled, flags, threads, num_ranks)
 
     return make_runs(variables, [make_template(*point) for point in points])
 
