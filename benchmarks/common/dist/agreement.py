@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.devices import AllReduce, RankContext
-from benchmarks.common.system.errors import Diverged
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import Diverged
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # each requests a checkpoint
 POST_LIMIT_S, POLL_S = 5.0, 0.02  # how long a rank waits for the other ranks' posts, and between two looks

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.common.config.config import Config, resolve_global_batch
+from benchmarks.common.dist.precision import resolve_precision
+from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
-from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.system.options_as_typed import option_as_typed
 
 AllReduce = Callable[[torch.Tensor], torch.Tensor]

@@ -93,8 +93,8 @@ def stored_fields(layout: Layout) -> dict[str, int | str | bool]:
 class StrategyFacts:
     """What has to be known of a strategy before torch is imported.
 
-    A script says it in a constant, `FACTS = StrategyFacts(...)`, with literal arguments, which
-    scripts.strategies.strategy_list.strategy_facts reads without importing the script. A script without FACTS has the defaults.
+    A script says it in a constant, `FACTS = StrategyFacts(...)`, with literal arguments. The function strategy_facts of
+    scripts.strategies.strategy_list reads it without importing the script. A script without FACTS has the defaults.
 
     mixed_precision: the strategy is about mixed precision and scales gradients: where fp32, the default, is requested,
         it runs what `auto` stands for.

@@ -19,7 +19,7 @@ def sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> d
 
 @torch.no_grad()
 def load_sharded_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Take up a checkpoint: each rank takes its shards of the whole. Raises KeyError for another model's. A collective."""
+    """Load a checkpoint: each rank takes its shards of the whole. Raises KeyError for another model's. A collective."""
     parameters, states = [*model.parameters()], saved["optimizer"]["state"]
     for name, tensor in model.state_dict().items():
         tensor.copy_(_shard_of(saved["model"][name], tensor))
