@@ -72,7 +72,7 @@ def hostile_figures(measured: Path) -> dict[str, str]:
     headers = [f"{size}, {rounds} rounds" for rounds in ROUNDS for size in sizes]
     return {
         "hostile.families": markdown_table(
-            ("case", *headers, *(f"no verdict, {rounds} rounds" for rounds in ROUNDS), "UNTIL covers"),
+            ("case", *headers, *(f"no verdict, {rounds} rounds" for rounds in ROUNDS), "--until covers"),
             [(case, *_hostile_family(found, case), _rounded(of_until.get(case))) for case in cases],
         ),
         "hostile.ab": markdown_table(

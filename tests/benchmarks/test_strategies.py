@@ -136,7 +136,16 @@ def test_an_error_of_a_spawned_rank_is_written_where_only_the_user_writes(monkey
 
 def test_every_script_has_a_launcher():
     """Protects `make bench-<name>`, which is there for every script."""
-    not_strategies = {"all", "cluster", "lib", "slurm_all", "slurm_all_job", "slurm_run_job", "slurm_submit"}
+    not_strategies = {
+        "all",
+        "cluster",
+        "external",
+        "lib",
+        "slurm_all",
+        "slurm_all_job",
+        "slurm_run_job",
+        "slurm_submit",
+    }
     assert {path.stem for path in (ROOT / "launchers").glob("*.sh")} - not_strategies == set(STRATEGIES)
 
 
