@@ -81,9 +81,13 @@ def load_script(strategy: str) -> ModuleType:
 def strategy_facts(strategy: str) -> StrategyFacts:
     """The constant FACTS of a strategy's script, without importing the script, which imports torch.
 
-    Raises ValueError where the constant's arguments are no literals.
+    Raises ValueError where the constant's arguments are no literals, and UserError where the script is no Python.
     """
-    tree = ast.parse(script_of(strategy).read_text(encoding="utf-8"))
+    script = script_of(strategy)
+    try:
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{script}, line {error.lineno}: {error.msg}; mend the script") from None
     for node in tree.body:
         if (
             isinstance(node, ast.Assign)

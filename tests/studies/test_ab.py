@@ -351,6 +351,9 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
         assert [*rows.status] == [WARM_UP, "ok", "ok"] and rows.images_per_s.min() > 0
     (clone.folder / "benchmarks/single.py").write_text("a syntax error\n")
     bad = clone.commit("does not build")
+    here = clone.run(A="HEAD~1", B=bad)  # the plan reads this checkout's script
+    assert here.returncode == 2 and "benchmarks/single.py, line 1: invalid syntax; mend the script" in here.stderr
+    clone.git("checkout", "-q", "HEAD~1", "--", "benchmarks/single.py")
     done = clone.run(A="HEAD~1", B=bad)
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 4 and last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
