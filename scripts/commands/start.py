@@ -25,8 +25,8 @@ FOREIGN_CODE = ("CDPATH", "PYTHONSAFEPATH")
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
 SUITES = (["make", "bench-all"], ["run"])
 """Commands that build libraries when a run needs them, and not before the first result."""
-WITHOUT_RUNS = (["data"], ["compare"], ["power"], ["plot"], ["gallery"], ["publish"], ["flags"], ["readme"])
-"""Commands that run no strategy, and need no library that has to be built."""
+WITHOUT_RUNS = "data compare power decide trend export plot gallery publish mlperf flags readme forecast-memory".split()
+"""First words of commands that run no strategy, and need no library that has to be built."""
 HELP = ("--help", "-h")
 
 
@@ -61,7 +61,7 @@ def start(words: list[str]) -> NoReturn:
             print("Its options are listed once everything is installed: ./bench setup")
             sys.exit(0)
     else:
-        may_defer = words[:2] in SUITES or words[:1] in (*SUITES, *WITHOUT_RUNS)
+        may_defer = words[:2] in SUITES or words[:1] in SUITES or words[0] in WITHOUT_RUNS
         prepare(again=words[0] == "setup" or words == ["make", "setup"], may_defer=may_defer)
     if not can_start(python):
         print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)

@@ -116,7 +116,8 @@ def test_those_that_wait_for_a_build_come_last_in_the_first_round_only(make_vari
 
 @pytest.mark.parametrize(
     ("words", "may_defer"),
-    [("run ddp", True), ("compare a b", True), ("data import a b", True), ("make bench-all", True), ("ab a b", False),
+    [("run ddp", True), ("compare a b", True), ("data import a b", True),
+     ("decide a b", True), ("make bench-all", True), ("ab a b", False),
      ("slurm all", False), ("verify", False), ("setup", False)],
 )  # fmt: skip
 def test_what_runs_no_strategy_waits_for_no_build(monkeypatch, words, may_defer):

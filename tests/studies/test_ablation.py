@@ -108,7 +108,7 @@ def test_a_small_gpu_gets_fewer_images(planned, tmp_path, monkeypatch, capsys, f
     monkeypatch.setenv("GPU_MEMORY_GB", "2")
     (tmp_path / "large.yaml").write_text("loader: synthetic\nbatch_per_device: 16\nimage_size: 448\narch: resnet50\n")
     variables = {"CONFIG": tmp_path / "large.yaml", "ARGS": flags, "NUM_GPUS": "1", "NPROC": "1", "STRATEGY": "single"}
-    ablation_plan.note_once.cache_clear()
+    ablation_plan.fitting_batch.cache_clear()
     for _ in range(2):
         runs = planned(**variables)
     (found,) = {run.requested["batch_per_device"] for run in runs if option_name(run.requested) == BASELINE_OPTION}

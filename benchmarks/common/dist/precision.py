@@ -11,8 +11,8 @@ def resolve_precision(requested: Precision, capability: tuple[int, int] | None, 
     """The precision in which a run computes: fp32, tf32, bf16 or fp16.
 
     capability: CUDA's compute capability of the GPU, the least one of several; None on a CPU. mixed: the script scales
-    gradients, as fp16 needs it, and is about mixed precision: where the default, fp32, is requested, it takes that of
-    auto.
+    gradients, as fp16 needs it, and is about mixed precision: where the default, fp32, is requested, it takes what
+    auto stands for.
     Raises UserError where the device or the script cannot compute in it.
     """
     # Not torch.cuda.is_bf16_supported(), which is true of Volta and Turing: they emulate it.

@@ -74,8 +74,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 
 
 def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Config) -> Config:
-    """The configuration with fewer images on a GPU where the baseline does not fit, unless the user named a batch. The
-    first call says so."""
+    """The configuration with fewer images on a GPU where the baseline does not fit, unless the user named a batch."""
     words = {word.split("=")[0] for word in variables.args.split()}
     if not config.batch_per_device or words & {"--batch-per-device", "--global-batch"}:
         return config
@@ -84,16 +83,18 @@ def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Conf
     baseline = dataclasses.replace(config, **fields)
     num_ranks, num_nodes = machine.ranks_and_nodes(variables.ranks_here)
     case = memory_check.MemoryCase(strategy, baseline, num_ranks, num_nodes)
-    images, refused = memory_check.largest_fitting_batch(case, variables.ranks_here)
-    if refused:
-        note_once(f"note: {images} images on a GPU instead of {config.batch_per_device}, which do not fit: {refused}")
-    return dataclasses.replace(config, batch_per_device=images)
+    return dataclasses.replace(config, batch_per_device=fitting_batch(case, variables.ranks_here))
 
 
 @functools.cache
-def note_once(text: str) -> None:
-    """Print it to stderr, at the first call: a plan is made for every round."""
-    print(text, file=sys.stderr)
+def fitting_batch(case: memory_check.MemoryCase, ranks_here: int) -> int:
+    """Images on a device with which the case fits; a note says where these are fewer than its own. It is found once, as
+    it takes seconds and a plan is made for every round."""
+    images, refused = memory_check.largest_fitting_batch(case, ranks_here)
+    if refused:
+        own = case.config.batch_per_device
+        print(f"note: {images} images on a GPU instead of {own}, which do not fit: {refused}", file=sys.stderr)
+    return images
 
 
 def missing(option: Option, config: Config, ranks_here: int) -> str:
