@@ -4,6 +4,7 @@ A name from an archive is data of somebody else: it becomes a file's or a class 
 path component. Nothing is repaired, since a repaired name is another name.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -118,3 +119,10 @@ def check_size(num_bytes: int, name: str, shard: str) -> None:
     """Raises UserError for an image that no loader would read."""
     if num_bytes > MAX_IMAGE_BYTES:
         raise UserError(f"{shard}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
+
+
+def image_checksum(part: str, image: SourceImage) -> int:
+    """SHA-256 of an image's path and its bytes."""
+    digest = hashlib.sha256(f"{part}/{image.class_name}/{image.name}\0".encode())
+    digest.update(image.content)
+    return int.from_bytes(digest.digest(), "big")
