@@ -118,6 +118,9 @@ def test_one_process_on_all_cores_is_not_passed_over(tmp_path):
     best = max((group for group in load_set(folder).groups), key=lambda group: group.timed_throughput.value).label
     verdict = rf"In fp32, ddp is faster than single.*, but was not seen to be faster than {best}"
     assert re.fullmatch(rf"{verdict}; \d+ strategies were not run\.", verdict_of(folder))
+    add_runs(tmp_path / "d", "ddp_spawn", 141)
+    two = join_sets(tmp_path, "a", "b", "c", "d")
+    assert re.search(rf" are faster than single.*, but were not seen to be faster than {best}", verdict_of(two))
 
 
 def ended(folder, strategy, status, number=1):
