@@ -17,7 +17,7 @@ from scripts.data_import.class_lists import (
     find_devkit,
     read_annotations,
 )
-from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name
+from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name, refuse_outside
 
 TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
 NUM_TOGETHER = 1000  # images of val/ that are a shard
@@ -34,12 +34,6 @@ def images_in(folder: Path, source: Path) -> list[Path]:
                 if entry.is_symlink():
                     refuse_outside(folder / entry.name, source)
     return [folder / name for name in sorted(names)]
-
-
-def refuse_outside(path: Path, source: Path) -> None:
-    """Raises UserError where a link leads from `path` out of the source."""
-    if not path.resolve().is_relative_to(source.resolve()):
-        raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
 
 
 def find_flat_val(folder: Path) -> Path | None:
