@@ -50,6 +50,7 @@ def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
     for place in (flat, flat.parent, folder):
         for table in TABLES:
             if (place / table).is_file():
+                refuse_outside(place / table, folder if place.is_relative_to(folder) else place)
                 by_stem = read_annotations(place / table)
                 class_of = {name: by_stem.get(os.path.splitext(name)[0], "") for name in names}
                 if missing := [name for name, named in class_of.items() if not named]:
