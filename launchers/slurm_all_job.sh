@@ -35,7 +35,7 @@ if [ "$warned" = 1 ] && [ "$code" != 0 ]; then
     echo "job $SLURM_JOB_ID: the time limit is near; back into the queue, to go on"
     scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until the controller ends this script
   else
-    echo "error: job $SLURM_JOB_ID: no run has come to its end within the time limit; raise TIME=" >&2
+    echo "error: job $SLURM_JOB_ID: no run has come to its end within the time limit; raise --time-min, or TIME" >&2
   fi
 fi
 exit "$code"

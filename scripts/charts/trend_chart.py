@@ -19,6 +19,7 @@ from scripts.sets.dated_sets import DatedSet
 from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import plural_of_several
 
+MAX_LABELS = 25  # side by side; more would lie on each other
 NOTES = (
     "Points: geometric means of a set's runs; bars: 95 % intervals over these runs. They do not cover what a day does. "
     "So no two days are compared here.",
@@ -68,9 +69,10 @@ def trend_chart(about: str, pairs: Sequence[tuple[DatedSet, RunGroup]]) -> Figur
 
 
 def _mark_days(axes: Axes, dated: Sequence[DatedSet]) -> None:
-    """A label for each set, a band for every second day, and a line where a version changes."""
-    names = [f"{each.day}\n{each.commit}" for each in dated]
-    axes.set_xticks(range(len(dated)), names, rotation=90 if len(dated) > 7 else 0, fontsize=6.5)
+    """A label for each set, or for some of many; a band for every second day, and a line where a version changes."""
+    labelled = range(0, len(dated), -(-len(dated) // MAX_LABELS))
+    names = [f"{dated[number].day}\n{dated[number].commit}" for number in labelled]
+    axes.set_xticks([*labelled], names, rotation=90 if len(labelled) > 7 else 0, fontsize=6.5)
     days = list(dict.fromkeys(each.day for each in dated))
     for number, each in enumerate(dated):
         if days.index(each.day) % 2:

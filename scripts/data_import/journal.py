@@ -1,8 +1,8 @@
 """What an import has finished, shard by shard, so that the same command goes on after any kill.
 
-The first line says what kind of source it is, and in which boot of the machine this began; each further line is a
-finished shard. A kill loses nothing that was written. A power cut may, as no image is synced by itself: after a boot
-all is written again. A shard whose file has changed is read again.
+It begins with the kinds of source and target, and the boot of the machine in which the import began. Each further line
+is a finished shard. A kill loses nothing that was written. A power cut may, as no image is synced by itself: after a
+boot all is written again. A shard whose file has changed is read again.
 """
 
 import contextlib
@@ -13,8 +13,10 @@ from pathlib import Path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import open_no_follow, read_regular_file
-from scripts.data_import.source_images import Shard, Source
+from scripts.data_import.source_images import Shard
 
+WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
+JOURNAL = "journal"
 MODULUS = 1 << 256
 LARGEST_BYTES = 1 << 28
 
@@ -32,23 +34,31 @@ class Total:
         return Total(self.num_images + other.num_images, self.num_bytes + other.num_bytes, f"{checksum:x}")
 
 
+def make_total(num_images: int, num_bytes: int, checksum: int) -> Total:
+    """checksum: a sum of SHA-256, of any size."""
+    return Total().plus(Total(num_images, num_bytes, f"{checksum:x}"))
+
+
 class Journal:
     """goes_on: whether an earlier run has begun this import."""
 
-    def __init__(self, path: Path, source: Source, boot: str):
-        """boot: the machine's boot_id. Raises UserError where the journal is of another kind of source, and OSError."""
+    def __init__(self, path: Path, kind: str, shards: list[Shard], boot: str):
+        """kind: of source and target. boot: the machine's boot_id.
+
+        Raises UserError where the journal is of an import of another kind, and OSError.
+        """
         begun, finished = read_journal(path)
         self.goes_on = bool(begun)
-        if begun and begun[0] != source.kind:
+        if begun and begun[0] != kind:
             raise UserError(
                 f"{path.parent} is of an import from {begun[0]}, which was stopped; remove it, or give another folder"
             )
         if begun and begun[1] != boot:
             print("the machine has started again since this import was stopped; all images are written again")
             finished = {}
-        known = {shard_key(shard): shard for shard in source.shards}
+        known = {shard_key(shard) for shard in shards}
         self._totals = {key: total for key, total in finished.items() if key in known}
-        lines = [json.dumps([source.kind, boot]), *(line_of(key, total) for key, total in self._totals.items())]
+        lines = [json.dumps([kind, boot]), *(line_of(key, total) for key, total in self._totals.items())]
         write_text_atomically(path, "\n".join([*lines, ""]))  # without a line that was cut off
         self._file = open(path, "a", encoding="utf-8", opener=open_no_follow)  # noqa: SIM115
 

@@ -35,9 +35,11 @@ class ImportOptions:
     source: tyro.conf.Positional[Path]
     """Folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a val/ without class folders."""
     to: tyro.conf.Positional[Path]
-    """Folder that gets train/ and val/."""
+    """Folder that gets train/ and val/, or with --pack packed/."""
     classes: Path | None = None
     """Names of the classes (ImageNet: the wnids), one a line, in the order of the labels; where the source has none."""
+    pack: Literal["full", "256", "jpeg256"] | None = None
+    """Pack the images into TO/packed as they come, and write no folders. What is kept of an image: as in data pack."""
 
 
 @dataclasses.dataclass(frozen=True)

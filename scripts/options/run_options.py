@@ -84,7 +84,7 @@ class SlurmOptions(RunOptions):
     gpus_per_node: int | None = None
     """GPUs of each node; default: those of this machine."""
     cpus_per_task: int | None = None
-    """Cores of each rank; default: its share of a node's cores."""
+    """Cores of each rank; default: its share of the cores of the partition's smallest node."""
     partition: str = ""
     """Slurm's partition; default: the cluster's."""
     account: str = ""

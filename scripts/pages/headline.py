@@ -83,9 +83,11 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
             join([*dict.fromkeys(results.baseline_label_of[label] for label in faster)]),
         )
         is_baseline = best.strategy == BASELINE
-        rest = ", but was not seen to be faster than" if is_baseline else f"; the highest mean{within} is that of"
+        is_or_are, was_or_were = ("is", "was") if len(faster) == 1 else ("are", "were")
+        unsure = f", but {was_or_were} not seen to be faster than"
+        rest = unsure if is_baseline else f"; the highest mean{within} is that of"
         scope = "" if several else among  # of several precisions each baseline's label says its own
-        return f"{scope}{named} {'is' if len(faster) == 1 else 'are'} faster than {bases}{rest} {best.label}"
+        return f"{scope}{named} {is_or_are} faster than {bases}{rest} {best.label}"
     if over:
         none = "No strategy" if several or not among else f"{among}no strategy"
         same = " in the same precision" if several else ""

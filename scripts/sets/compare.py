@@ -257,11 +257,14 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
     return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
 
 
-def find_day_spread(day_sd: str, paths: tuple[Path, ...], anyway: bool, compared: Sequence[Path]) -> DaySpread | None:
+def find_day_spread(
+    day_sd: str, paths: tuple[Path, ...], anyway: bool | None, compared: Sequence[Path]
+) -> DaySpread | None:
     """The day-to-day spread: day_sd, such as 2%, or measured from sets of the same settings; None without either.
 
-    compared: the sets whose ratio it is for. Raises UserError for both, for one of `compared`, whose difference would
-    count as the day's, or for sets that do not tell it.
+    anyway: whether sets of other settings only get a warning; None: the command has no such option. compared: the sets
+    whose ratio it is for. Raises UserError for both, for one of `compared`, whose difference would count as the day's,
+    or for sets that do not tell it.
     """
     if day_sd and paths:
         raise UserError("--day-sd gives what --day-sets measures: leave one of them out")
@@ -288,7 +291,7 @@ def _samples(groups: dict[str, RunGroup]) -> dict[str, ThroughputSample]:
     return {label: group.sample for label, group in groups.items()}
 
 
-def _refuse_unlike(title: str, first: RunGroup, second: RunGroup, anyway: bool) -> None:
+def _refuse_unlike(title: str, first: RunGroup, second: RunGroup, anyway: bool | None) -> None:
     """Of two sets: raises UserError where they are not alike in all but FIELDS_THAT_MAY_DIFFER; these are printed."""
     one, other = _identities(first, second)
     names = differing_fields([one, other])
@@ -320,11 +323,11 @@ def _identities(first: RunGroup, second: RunGroup) -> tuple[Identity, Identity]:
     return identity_from_columns(first.ok.iloc[0]), identity_from_columns(second.ok.iloc[0])
 
 
-def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool) -> None:
+def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool | None) -> None:
     """Raises UserError that names every field in which two groups are not alike, or warns with --anyway."""
     text = f"{title}: not alike in {_differences(one, other, names)}"
     if names and not anyway:
-        raise UserError(f"{text}. --anyway compares all the same")
+        raise UserError(text if anyway is None else f"{text}. --anyway compares all the same")
     if names:
         print(f"warning: {text}", file=sys.stderr)
 

@@ -106,8 +106,12 @@ def key_without(identity: Identity, names: Collection[str]) -> str:
 
 
 def key_without_derived(identity: Identity, *names: str) -> str:
-    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software."""
+    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software.
+
+    What `auto` became may follow from `names`, as the cut of a model follows from the size of a micro-batch.
+    """
     follow = {name for name in identity.fields if name in DERIVED_FIELDS or name.endswith(RESOLVED_SUFFIX)}
+    follow |= {name for name, value in identity.requested.items() if value == AUTO}
     return key_without(identity, {*names, *follow})
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy
 import tyro
 
+from benchmarks.common.config.config import PACK_KINDS
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -52,12 +53,20 @@ def format_names(names: Iterable[str], limit: int = 3) -> str:
     return ", ".join(repr(name) for name in names[:limit]) + rest
 
 
+def name_packs(data: str) -> str:
+    """How to train on the packed files of a folder that has no images; '' where it has none."""
+    for kind in PACK_KINDS:
+        if Path(data, "packed", kind, "train.safetensors").is_file():
+            return f"it has packed files, for a run of ./bench run single -- --loader packed --pack {kind}"
+    return ""
+
+
 def count_part(data: str, part: str) -> dict[str, int]:
     """The number of images in each class of `part`, "train" or "val". Raises as check_image_folder does."""
     folder = os.path.join(data, part)
     if not os.path.isdir(folder):
         what = "is a link that leads nowhere" if os.path.islink(folder) else "is not there"
-        raise ValueError(f"{data!r}: {part}/ {what}; {EXPECTED_LAYOUT}")
+        raise ValueError(f"{data!r}: {part}/ {what}; {name_packs(data) or EXPECTED_LAYOUT}")
     with os.scandir(folder) as iterator:
         entries = list(iterator)
     if not any(entry.is_dir() for entry in entries):

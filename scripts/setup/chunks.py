@@ -99,15 +99,20 @@ def encode_image(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
         if error.errno not in (errno.EINVAL, errno.EFBIG):
             raise
         return b"", (0, 0)
+    return encode_content(content, kind, path)
+
+
+def encode_content(content: bytes, kind: str, name: str) -> tuple[bytes, tuple[int, int]]:
+    """As encode_image, of the bytes of an image's file. name: for the message where memory is short."""
     try:
-        return _encode_content(content, kind)
+        return _encode(content, kind)
     except MemoryError:
-        raise UserError(f"no memory for {path!r}; free some, and ./bench data pack goes on") from None
+        raise UserError(f"no memory for {name!r}; free some, and the same command goes on") from None
     except Exception:  # Pillow raises errors of many types for damaged files
         return b"", (0, 0)
 
 
-def _encode_content(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
+def _encode(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
     with open_image(content) as opened:
         image = opened.convert("RGB")
     if kind != "full" and min(image.size) > SHORT_SIDE:

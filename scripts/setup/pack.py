@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TextIO
+from typing import BinaryIO, TextIO
 
 import numpy
 import tyro
@@ -26,8 +26,8 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
-from benchmarks.common.data.mapped_arrays import ALIGNED, ArrayShapes, DamagedFile, checksum, file_header
-from benchmarks.common.data.packed import FILE_KIND, VERSION, PackedSource, note_checked, pack_path
+from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
+from benchmarks.common.data.packed import PackedSource, note_checked, pack_path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, sync_folder
@@ -36,10 +36,10 @@ from benchmarks.common.system.programs import run_program
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
+from scripts.setup.pack_file import flush, header_size, pack_metadata, write_tables
 
 CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
-MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 
 
 def main(options: PackOptions) -> None:
@@ -80,11 +80,10 @@ def is_complete(path: Path, images: dict[str, str]) -> bool:
     if not path.exists():
         return False
     try:
+        refuse_other_images(path, images)
         pack = PackedSource(path)
         expected = images | {"part": path.stem}
         if any(pack.metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
-            if os.environ.get("PACKED"):
-                raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise DamagedFile("it is of other images")
         pack.check(f"checking {path.name}")
     except (OSError, DamagedFile, KeyError, ValueError) as error:
@@ -93,6 +92,15 @@ def is_complete(path: Path, images: dict[str, str]) -> bool:
     note_checked(path)
     print(f"{path} is whole: {len(pack)} images")
     return True
+
+
+def refuse_other_images(path: Path, images: dict[str, str]) -> None:
+    """Raises UserError for a packed file of other images in the folder that PACKED names, of whatever version it is."""
+    if os.environ.get("PACKED"):
+        metadata = map_arrays(path)[0]
+        expected = images | {"part": path.stem}
+        if any(metadata.get(name, value) != value for name, value in expected.items()):
+            raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
 
 
 def estimate_bytes(config: Config, part: str, listing: ImageListing) -> int:
@@ -138,9 +146,8 @@ def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, s
     Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
-    metadata |= images | {"classes": json.dumps(listing.classes)}
-    header_bytes = MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
+    metadata = pack_metadata(kind, listing, images)
+    header_bytes = header_size(metadata)
     plan = json.dumps([metadata, listing.times, header_bytes])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
@@ -160,7 +167,7 @@ def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, s
             file.seek(0, os.SEEK_END)
             num_done = sum(len(chunk.sizes) for chunk in done)
             done += write_chunks(file, notes, listing, chunks.encode_chunks(listing, kind, num_done, began_ns))
-            write_tables(file, metadata, listing, done, header_bytes)
+            write_tables(file, metadata, make_tables(listing, done), header_bytes)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise UserError(
@@ -234,34 +241,17 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     return found
 
 
-def write_tables(
-    file: BinaryIO, metadata: dict[str, str], listing: ImageListing, done: list[chunks.Chunk], header_bytes: int
-) -> None:
-    """The tables after the images, and at last the header before them."""
+def make_tables(listing: ImageListing, done: list[chunks.Chunk]) -> Arrays:
+    """The tables of images that lie one after the other."""
     sizes = numpy.concatenate([chunk.sizes for chunk in done]).astype("<i8")
-    tables = {
-        "ends": numpy.cumsum(sizes),
+    ends = numpy.cumsum(sizes)
+    return {
+        "starts": ends - sizes,
+        "ends": ends,
         "shapes": numpy.concatenate([chunk.shapes for chunk in done]).astype("<i4"),
         "targets": listing.targets().astype("<i4"),
         "checksums": numpy.concatenate([chunk.checksums for chunk in done]).astype("<u4"),
     }
-    padding = -int(sizes.sum()) % ALIGNED
-    arrays: ArrayShapes = {"images": (numpy.dtype("u1"), (int(sizes.sum()) + padding,))}
-    arrays |= {name: (table.dtype, table.shape) for name, table in tables.items()}
-    metadata["checksum"] = checksum(metadata, tables)
-    file.write(bytes(padding))
-    for table in tables.values():
-        file.write(table.tobytes())
-    flush(file)
-    file.seek(0)
-    file.write(file_header(metadata, arrays, header_bytes))
-    flush(file)
-
-
-def flush(file: IO[Any]) -> None:
-    """Wait until what was written is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())
 
 
 if __name__ == "__main__":

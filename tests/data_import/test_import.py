@@ -5,14 +5,12 @@
 
 import gzip
 import io
-import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import stat
-import sys
 import tarfile
 from pathlib import Path
 
@@ -20,13 +18,14 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from data_import.killed_import import run_killed
 from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_parquet, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders
 
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
-from scripts.data_import import import_images
+from scripts.data_import import import_images, progress
 from scripts.data_import.class_lists import DEVKIT_ARCHIVE, find_devkit
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
@@ -316,7 +315,7 @@ def test_it_stops_before_the_disk_is_full(tmp_path, tiny_data, monkeypatch):
     """Protects the disk: before the first image, and again while images are written; then the same command goes on.
     Mutant: no look at the disk after the first."""
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
-    monkeypatch.setattr(import_images, "CHECK_BYTES", 1000)
+    monkeypatch.setattr(progress, "CHECK_BYTES", 1000)
     with pytest.raises(UserError, match=r"GB are needed .* the same command goes on"):
         import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 1000)
     assert not contents(target).keys() - {f"{WORKSHOP}/journal", f"{WORKSHOP}/lock"}
@@ -366,6 +365,31 @@ def test_a_folders_links_and_files_are_only_its_own_images(tmp_path, tiny_data):
     assert not (tmp_path / "imagenet" / "train").exists()
 
 
+@pytest.mark.parametrize("kind", ["WebDataset", "flat val"])
+def test_no_list_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_data, kind):
+    """Protects the words of a private file: a download had a link to it as its classes.txt, and they became names of
+    class folders. A link in the source stays fine, and so does a list that the user names. Mutants: the list not seen;
+    the table not seen; the list that the user names refused."""
+    write, name = {
+        "WebDataset": (write_webdataset, "classes.txt"),
+        "flat val": (write_flat, "val/val_annotations.txt"),
+    }[kind]
+    source, target = write(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    secret = tmp_path / "private/tokens"
+    secret.parent.mkdir()
+    (source / name).rename(secret)
+    (source / name).symlink_to(secret)
+    assert "leads out of" in refused(source, target) and not (target / "train").exists()
+    if kind == "WebDataset":
+        import_all(source, tmp_path / "named", classes=source / name)
+        assert contents(tmp_path / "named") == contents(tiny_data)
+    secret.rename(source / "list")
+    (source / name).unlink()
+    (source / name).symlink_to(source / "list")
+    import_all(source, target)
+    assert contents(target) == contents(tiny_data)
+
+
 def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     """Protects files of the user from a .importing that another user, or the author of a download, has put there.
     Mutants: each of the checks left out."""
@@ -399,45 +423,16 @@ def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
 # --- killed, and started again ------------------------------------------------------------------------------------
 
 
-def run_killed(source: Path, target: Path, moment: int) -> tuple[int, int]:
-    """Import in a fork that is killed before its moment-th call that opens or renames something below target; 0: never.
-
-    Returns the fork's exit code, and which of these calls was the last that renames: it puts val/ in its place.
-    """
-    calls = target.with_suffix(".calls")
-    child = os.fork()
-    if not child:
-        counter, renames = itertools.count(1), []
-
-        def look(event: str, words: tuple) -> None:
-            if event in ("open", "os.rename", "os.mkdir") and str(words[0]).startswith(f"{target}/"):
-                number = next(counter)
-                if number == moment:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if event == "os.rename":
-                    renames.append(number)
-
-        sys.addaudithook(look)
-        code = 1
-        try:
-            code = import_images.main(ImportOptions(source, target))
-            calls.write_text(str(renames[-1]))
-        finally:
-            os._exit(code)
-    status = os.waitpid(child, 0)[1]
-    return os.waitstatus_to_exitcode(status), int(calls.read_text()) if calls.exists() else 0
-
-
 def test_a_killed_import_goes_on(tmp_path, tiny_data):
-    """Protects an import of hours: killed at ten moments, from the first file to the last rename, the same command
+    """Protects an import of hours: killed at 13 moments, from the first file into the clean-up, the same command
     makes the same set. Mutant: a shard noted before its images are written."""
     source = write_webdataset(tmp_path / "from", tiny_data)
-    code, last = run_killed(source, tmp_path / "whole", 0)
+    code, last = run_killed(ImportOptions(source, tmp_path / "whole"), 0)
     assert code == 0 and last > NUM_TRAIN + NUM_VAL
-    moments = [3, *(last * tenth // 9 for tenth in range(1, 8)), last - 1, last]
+    moments = [3, *(last * tenth // 9 for tenth in range(1, 8)), last - 2, last - 1, last, last + 1, last + 2]
     for moment in moments:
         target = tmp_path / f"killed {moment}"
-        assert run_killed(source, target, moment)[0] == -signal.SIGKILL
+        assert run_killed(ImportOptions(source, target), moment)[0] == -signal.SIGKILL
         import_all(source, target)
         assert contents(target) == contents(tiny_data), moment
 

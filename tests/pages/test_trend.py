@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/pages/test_trend.py
 """
 
+import dataclasses
 import re
 
 import pytest
@@ -68,6 +69,13 @@ def test_versions_are_marked_where_they_change(nights, tmp_path):
     cpu, gpu = charts([*nights, later]).values()
     assert [(text.get_text(), text.xy[0]) for text in cpu.texts] == [("torch 2.16.0", 1.5)] and not gpu.texts
     assert len(cpu.patches) == 1, "a band for the second day"
+
+
+def test_labels_of_many_nights_do_not_lie_on_each_other(nights):
+    """Protects a page of months. Mutant: a label for each set."""
+    (pairs,) = groups_by_hardware(in_order_of_days([load_set(nights[1])])).values()
+    many = [(dataclasses.replace(each), group) for _ in range(60) for each, group in pairs[:1]]
+    assert 12 < len(trend_chart("", many).axes[0].get_xticks()) <= 25
 
 
 def test_a_set_without_times_comes_last(tmp_path, nights):

@@ -139,7 +139,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
     if came_to == "ok":
         assert (tmp_path / "scontrol-calls").read_text() == "requeue 7\n" and err == ""
     else:
-        assert not (tmp_path / "scontrol-calls").exists() and "raise TIME=" in err
+        assert not (tmp_path / "scontrol-calls").exists() and "raise --time-min" in err
 
 
 def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):

@@ -131,7 +131,7 @@ def test_one_flipped_byte_anywhere_is_refused_or_changes_nothing(own_data):
     whole, chance = path.read_bytes(), random.Random(0)
     room = 8 + int.from_bytes(whole[:8], "little")
     text = len(whole[8:room].rstrip())
-    tables = len(whole) - NUM_TRAIN * 24
+    tables = len(whole) - NUM_TRAIN * 32
     places = [0, 3, 8, *(chance.randrange(8, 8 + text) for _ in range(40))]
     places += [chance.randrange(room, tables - 8) for _ in range(10)]
     places += [chance.randrange(tables, len(whole)) for _ in range(40)]
@@ -183,7 +183,8 @@ def hostile_pack(draw) -> bytes:
     changed = draw(
         st.sampled_from(["nothing", "kind", "classes", "header", "places", *(tables := [*packed.TABLES][1:])])
     )
-    rows = {"ends": [12, 24], "shapes": [2, 2, 1, 4], "targets": [0, 1], "checksums": [zlib.crc32(bytes(12))] * 2}
+    rows = {"starts": [0, 12], "ends": [12, 24], "shapes": [2, 2, 1, 4], "targets": [0, 1]}
+    rows["checksums"] = [zlib.crc32(bytes(12))] * 2
     if changed in tables:
         place, row = draw(st.integers(0, 1)), rows[changed]
         row[place : place + draw(st.integers(0, 2))] = [draw(numbers)] * draw(st.integers(0, 2))
@@ -221,7 +222,7 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
     """Protects from a file that somebody made: whatever its header and tables say, it is refused as Damaged, or each
     image is its own bytes. A checksum does not help: who writes the tables writes it.
 
-    Mutants: `begin != expected_begin` of arrays._layout, and the order of `ends`, left out.
+    Mutants: `begin != expected_begin` of arrays._layout, and the bounds of `starts` and `ends`, left out.
     """
     path = tmp_path_factory.getbasetemp() / "hostile.safetensors"
     path.write_bytes(content)
@@ -230,7 +231,9 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
     except DamagedFile as error:
         assert str(error) and "\n" not in str(error)
         return
-    assert 1 <= len(hostile) <= 2 and 0 <= hostile._ends[0] <= hostile._ends[-1] <= NUM_BYTES
+    assert 1 <= len(hostile) <= 2
+    for start, end in zip(hostile._starts, hostile._ends, strict=True):
+        assert 0 <= start <= end <= NUM_BYTES
     for index in range(len(hostile)):
         assert hostile.classes[hostile.target(index)] in "ab" and hostile.target(index) >= 0
         try:
@@ -248,9 +251,12 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"ends": [-1, 24]}, "not in order, or lie beyond"),
-        ({"ends": [24, 12]}, "not in order, or lie beyond"),
-        ({"ends": [12, 33]}, "not in order, or lie beyond"),
+        ({"starts": [-1, 12]}, "ends before it begins, or lies beyond"),
+        ({"starts": [13, 12]}, "ends before it begins, or lies beyond"),
+        ({"ends": [-1, 24]}, "ends before it begins, or lies beyond"),
+        ({"ends": [12, 33]}, "ends before it begins, or lies beyond"),
+        ({"starts": [0]}, "the same number of images"),
+        ({"starts": [0, 0], "ends": [24, 24]}, "overlap"),
         ({"ends": [12, 25]}, "size of its shape"),  # 13 bytes are not 2 x 2 pixels, though 13 // 3 is 4
         ({"shapes": [[-2, -2], [1, 4]]}, "size of its shape"),
         ({"targets": [0, -1]}, "no class"),
@@ -260,7 +266,7 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
 )
 def test_each_bound_of_a_packs_tables_is_checked(changes, reason):
     """Protects from each of them alone. Mutants: each comparison of check_tables left out."""
-    rows = {"ends": [12, 24], "shapes": [[2, 2], [1, 4]], "targets": [0, 1], "checksums": [0, 0]}
+    rows = {"starts": [0, 12], "ends": [12, 24], "shapes": [[2, 2], [1, 4]], "targets": [0, 1], "checksums": [0, 0]}
     right = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in rows.items()}
     packed.check_tables(right, NUM_BYTES, 2, pixels=True)
     changed = {name: numpy.array(row, packed.TABLES[name][0]) for name, row in changes.items()}
@@ -394,8 +400,8 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
     assert "it holds val full, not train full" in problem(own_data)
     path.write_bytes(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(packed, "VERSION", "3")
-        assert "it has version '2', and this code reads '3'" in problem(own_data)
+        patch.setattr(packed, "VERSION", "4")
+        assert "it has version '3', and this code reads '4'" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
     assert f"it is of other images than {own_data}" in problem(own_data)
     shutil.rmtree(own_data / "train")

@@ -25,7 +25,8 @@ from scripts.publish.readme import PUBLISHED
 from scripts.stats.families import ThroughputSample
 from scripts.stats.two_days import DaySpread
 from scripts.studies.decide import analysis, chart, decide
-from scripts.studies.decide.analysis import Choice, Family, Interval, cheapest, pareto_frontier
+from scripts.studies.decide.analysis import Family, cheapest, pareto_frontier
+from scripts.studies.decide.choices import Choice, Interval
 from scripts.studies.decide.decision_text import best_sentence
 
 IMAGES = 90 * 1_281_167
@@ -265,7 +266,8 @@ def test_auto_is_what_the_machine_made_of_it(run, tmp_path):
 def test_what_belongs_to_a_machine_may_differ(run, tmp_path):
     """Protects the comparison itself: no two machines have equal devices, cores and versions."""
     a = add_machine(tmp_path / "a", {"ddp": 100}, torch="2.10.0", asked={"workers": "auto"})
-    b = add_machine(tmp_path / "b", {"ddp": 200}, world_size=4, threads_per_rank=12, commit="def")
+    of_slurm = {"partition": "h100", "gpus_per_node": "8", "cpus_per_task": "12"}
+    b = add_machine(tmp_path / "b", {"ddp": 200}, world_size=4, threads_per_rank=12, commit="def", asked=of_slurm)
     done = run(a, b, "--price", "1")
     assert {row["equal_settings"] for row in done.rows} == {"yes"}
     assert "Versions differ at equal settings: torch (2.10.0; 2.15.0), commit (abc; def)." in done.out
@@ -395,6 +397,19 @@ def test_the_chart_has_a_point_for_each_strategy_and_machine(sets):
     assert ringed == [min(points)], "the H100 is the fastest and the cheapest"
     assert own.get_xscale() == own.get_yscale() == "log"
     assert all(low <= x <= high for x, _ in points for low, high in [own.get_xlim()])
+
+
+def test_the_chart_has_no_empty_panel(sets):
+    """Protects from half a chart without a point, where no strategy ran with equal settings on all machines."""
+    answer = decide.find_answer(parse(BY_WORDS["decide"], [*map(str, sets), *PRICES]))
+    axes, legend = chart.decide_chart(answer.sets, answer.machines, [], answer.prices, []).axes
+    assert "no strategy ran with equal settings" in axes.get_title("left") and len(axes.containers) == 9
+    assert not legend.axison
+
+
+def test_as_many_markers_as_a_set_has_labels():
+    """Protects from two strategies with one marker: single and slurm had one. A whole set with A/A has 18 labels."""
+    assert len({*chart.ALL_MARKERS}) == len(chart.ALL_MARKERS) >= 18
 
 
 def test_a_point_that_another_beats_is_not_on_the_frontier():

@@ -75,6 +75,7 @@ def test_the_job_types_a_command_that_there_is(gate, tmp_path):
     command, rest = find_command(words)
     options = parse(command, rest)
     assert (command.words, options.fail_over) == ("ab", "5%")
+    assert options.strategy != "ddp" and options.strategy_dir, "ddp imports no library but torch"
     assert (options.a, options.b) == ("python:/a runner/old/bin/python", "python:/a runner/new/bin/python")
     assert (tmp_path / "interpreter").read_text() == "/a runner/old/bin/python no\n"
     modules = re.findall(r"-m (scripts[\w.]+)", "".join(step.get("run", "") for step in STEPS))

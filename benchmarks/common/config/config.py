@@ -62,7 +62,7 @@ class Config:
     data: str = "data/imagenet-mini"
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     loader: Literal["folder", "packed", "synthetic"] = "folder"
-    """`folder` reads JPEG files, `packed` what `./bench data pack` made of them; `synthetic` repeats a random batch."""
+    """`folder` reads JPEG files, `packed` what `./bench data pack` made; `synthetic` repeats a random batch."""
     decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow", "nvimgcodec-gpu"] = "auto"
     """What decodes JPEGs; auto: the first of nvimgcodec, torchcodec and pillow that is installed. Pixels differ by 1 of
     255, in one of millions of values by 2. nvimgcodec-gpu: on the rank's GPU, in threads; not run on one yet."""

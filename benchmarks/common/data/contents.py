@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,9 +50,8 @@ def cached_contents(data: Path) -> str:
 
 def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     """The name of the bytes, and the files that were hashed, as they were before."""
-    num_images = len(train) + len(val)
-    chosen = [each for listing in (train, val) for each in _sample(listing, num_images)]
-    digest = hashlib.sha256()
+    chosen = _sample_of_both(train, val)
+    hashes: list[bytes] = []
     stats: Stats = {}
     unreadable: list[str] = []
     stop = threading.Event()
@@ -60,9 +59,9 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
         try:
             hashed = pool.map(lambda path: _hash_file(path, stop), (path for _, path in chosen))
             bar = tqdm(hashed, "hashing images", len(chosen), unit="image", delay=2, disable=None, leave=False)
-            for (name, path), (content, stat, trouble) in zip(chosen, bar, strict=True):
+            for (_, path), (content, stat, trouble) in zip(chosen, bar, strict=True):
                 stats[path] = stat
-                digest.update(os.fsencode(name) + b"\0" + content)
+                hashes.append(content)
                 unreadable += [f"{path!r} ({trouble})"] if trouble else []
         except BaseException:  # as ^C: else the pool would hash all that is left
             stop.set()
@@ -71,7 +70,25 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     if unreadable:
         more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         print(f"warning: an image cannot be hashed: {unreadable[0]}{more}; replace or remove it", file=sys.stderr)
-    return f"{len(chosen)}-of-{num_images}-{digest.hexdigest()[:DIGITS]}", stats
+    return _name(train, val, [name for name, _ in chosen], hashes), stats
+
+
+def contents_of(train: ImageListing, val: ImageListing, sha256: Callable[[str], bytes]) -> str:
+    """The name of the bytes of images whose hashes are known. sha256: that of the image <part>/<class>/<image>."""
+    names = [name for name, _ in _sample_of_both(train, val)]
+    return _name(train, val, names, [sha256(name) for name in names])
+
+
+def _name(train: ImageListing, val: ImageListing, names: list[str], hashes: list[bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, content in zip(names, hashes, strict=True):
+        digest.update(os.fsencode(name) + b"\0" + content)
+    return f"{len(names)}-of-{len(train) + len(val)}-{digest.hexdigest()[:DIGITS]}"
+
+
+def _sample_of_both(train: ImageListing, val: ImageListing) -> list[tuple[str, str]]:
+    num_images = len(train) + len(val)
+    return [each for listing in (train, val) for each in _sample(listing, num_images)]
 
 
 def _sample(listing: ImageListing, num_images: int) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,21 +41,30 @@ def fingerprint(train: ImageListing, val: ImageListing) -> str:
 
 def _fingerprint_and_stats(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     """The fingerprint, and the files whose sizes are in it."""
+    # cached_fingerprint may be called in another working folder next time
+    roots = {images.folder: os.path.realpath(images.folder) for images in (train, val)}
+    stats: Stats = {}
+
+    def size_bytes(folder: Path, name: str) -> int:
+        path = os.path.join(roots[folder], name)
+        stats[path] = file_stat(path)
+        return stats[path][0]
+
+    return fingerprint_of(train, val, size_bytes), stats
+
+
+def fingerprint_of(train: ImageListing, val: ImageListing, size_bytes: Callable[[Path, str], int]) -> str:
+    """size_bytes(folder, name): of the image `name`, such as <class>/<image>, below the folder of a listing."""
     digest = hashlib.sha256()
-    all_stats: Stats = {}
     for images in (train, val):
         classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
-        root = os.path.realpath(images.folder)  # cached_fingerprint may be called in another working folder next time
         for number, name in enumerate(classes):
             files = images.names(number)
-            below = os.path.join(root, name)
-            ends = [os.path.join(below, file) for file in (*files[:1], *files[-1:])]
-            stats = {path: file_stat(path) for path in ends}
-            all_stats |= stats
-            words = (name, str(len(files)), *(str(stats[path][0]) for path in ends), *files)
+            sizes = [str(size_bytes(images.folder, os.path.join(name, file))) for file in (*files[:1], *files[-1:])]
+            words = (name, str(len(files)), *sizes, *files)
             digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
     num_classes = len({*train.classes, *val.classes})
-    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}", all_stats
+    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}"
 
 
 def file_stat(path: str) -> list[int]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -140,6 +140,47 @@ def is_unchanged(folder: Path, times: dict[str, int]) -> bool:
     return all(os.stat(os.path.join(folder, name)).st_mtime_ns == time_ns for name, time_ns in times.items())
 
 
+class IndexTables:
+    """The tables of an index, while the folders that hold images are added in their order."""
+
+    def __init__(self) -> None:
+        self._folders: list[str] = []
+        self._first: list[int] = []
+        self._class: list[int] = []
+        self._lengths = [numpy.zeros(0, numpy.int64)]
+        self._names: list[bytes] = []
+        self._num_images = 0
+
+    def add(self, folder: str, class_number: int, images: list[bytes]) -> None:
+        """folder: its path below the listed one. images: the names of those directly in it, sorted."""
+        self._folders.append(folder)
+        self._first.append(self._num_images)
+        self._class.append(class_number)
+        self._lengths.append(numpy.fromiter(map(len, images), numpy.int64, len(images)))
+        self._names.append(b"".join(images))
+        self._num_images += len(images)
+
+    def finish(self, classes: list[str], times: dict[str, int]) -> tuple[dict[str, str], Arrays]:
+        """The metadata and the arrays of an ImageListing. times: as is_unchanged has them."""
+        values = (("classes", classes), ("folders", self._folders), ("times", times))
+        metadata = {"version": VERSION} | {name: json.dumps(value) for name, value in values}
+        return metadata, {
+            "ends": numpy.cumsum(numpy.concatenate(self._lengths)),
+            "first": numpy.array(self._first, numpy.int64),
+            "class": numpy.array(self._class, numpy.int64),
+            "names": numpy.frombuffer(b"".join(self._names), numpy.uint8),
+        }
+
+
+def list_names(folder: Path, names: Mapping[str, list[str]]) -> ImageListing:
+    """What list_images gives for a folder whose class folders hold these images. Nothing is read: the folder need not
+    exist."""
+    tables, classes = IndexTables(), sorted(names)
+    for number, name in enumerate(classes):
+        tables.add(name, number, [os.fsencode(image) for image in sorted(names[name])])
+    return ImageListing(folder, *tables.finish(classes, {}))
+
+
 def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     """List `folder` anew: the index's metadata and arrays, and whether all of it was left alone for a while."""
     began_ns = time.time_ns()
@@ -148,7 +189,7 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
         classes = sorted(entry.name for entry in entries if entry.is_dir())
     if not classes:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
-    folders, first, of_class, lengths, names, total = [], [], [], [], [], 0
+    tables = IndexTables()
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
         listed = pool.map(lambda name: [*_walk(folder, name)], classes)
         bar = tqdm(listed, f"listing {folder.name}", len(classes), unit="class", delay=2, disable=None, leave=False)
@@ -156,21 +197,8 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
             for path, time_ns, images in sorted(found):
                 times[path] = time_ns
                 if images:
-                    folders.append(path)
-                    first.append(total)
-                    of_class.append(number)
-                    lengths.append(numpy.fromiter(map(len, images), numpy.int64, len(images)))
-                    names.append(b"".join(images))
-                    total += len(images)
-    metadata = {"version": VERSION} | {
-        name: json.dumps(value) for name, value in (("classes", classes), ("folders", folders), ("times", times))
-    }
-    arrays = {
-        "ends": numpy.cumsum(numpy.concatenate([numpy.zeros(0, numpy.int64), *lengths])),
-        "first": numpy.array(first, numpy.int64),
-        "class": numpy.array(of_class, numpy.int64),
-        "names": numpy.frombuffer(b"".join(names), numpy.uint8),
-    }
+                    tables.add(path, number, images)
+    metadata, arrays = tables.finish(classes, times)
     return metadata, arrays, began_ns - max(times.values()) > MIN_FOLDER_AGE_NS
 
 

@@ -1,8 +1,9 @@
-"""One file with all images of train/ or val/, mapped into memory: written by `./bench data pack`, for `loader: packed`.
+"""One file with all images of train/ or val/, mapped into memory, for `loader: packed`.
 
-It is a safetensors file (see mapped_arrays.py). `images` holds the bytes of all images, one after the other. Tables
-hold the end, the shape, the class and the checksum of each image. Images have the order of the folder, so that batches
-are the same as with `loader: folder`. Arrow would need 40 MB of library to map the same bytes, and a .npy file holds
+`./bench data pack` and `./bench data import --pack` write it. It is a safetensors file (see mapped_arrays.py).
+`images` holds the bytes of all images. Tables hold where the bytes of each image begin and end, and its shape, class
+and checksum. The tables have the order of the folder, so that batches are the same as with `loader: folder`. The bytes
+have another order where an import wrote them. Arrow would need 40 MB of library to map the same bytes, and a .npy file holds
 one array only. Needs no torch.
 """
 
@@ -28,14 +29,14 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, locked, read_regular_file
 
-FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "2"
+FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "3"
 IMAGES_PER_CHECK = 1000  # images
 CHECK_LIMIT_S = 3600.0  # how long a rank waits for another rank's check; reading 700 GB takes about an hour
 PARTS = ("train", "val")
 LARGEST_NOTE_BYTES = 1000
 # The type and the shape of a row of each table. `images` has one row per byte, the others have one row per image.
-TABLES = {"images": ("|u1", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,)), "targets": ("<i4", ())}
-TABLES |= {"checksums": ("<u4", ())}
+TABLES = {"images": ("|u1", ()), "starts": ("<i8", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,))}
+TABLES |= {"targets": ("<i4", ()), "checksums": ("<u4", ())}
 
 
 class PackedSource:
@@ -64,8 +65,8 @@ class PackedSource:
         self._pixels = self.metadata["kind"] != "jpeg256"
         check_tables(arrays, len(images), len(self.classes), self._pixels)
         check_counts(self.metadata, len(arrays["targets"]), len(self.classes))
-        self._images, self._ends, self._shapes = images, arrays["ends"].data, arrays["shapes"]
-        self._targets, self._checksums = arrays["targets"], arrays["checksums"]
+        self._images, self._starts, self._ends = images, arrays["starts"].data, arrays["ends"].data
+        self._shapes, self._targets, self._checksums = arrays["shapes"], arrays["targets"], arrays["checksums"]
 
     def __len__(self) -> int:
         return len(self._targets)
@@ -87,6 +88,10 @@ class PackedSource:
     def target(self, index: int) -> int:
         return int(self._targets[index])
 
+    def num_unreadable(self) -> int:
+        """Images that could not be decoded when they were packed."""
+        return sum(start == end for start, end in zip(self._starts, self._ends, strict=True))
+
     def check(self, description: str) -> None:
         """Compare every image with its checksum. Raises DamagedFile with the first that differs."""
 
@@ -101,7 +106,7 @@ class PackedSource:
                     raise DamagedFile(f"image {found[0]} does not have its checksum")
 
     def _stored(self, index: int) -> numpy.ndarray:
-        return self._images[self._ends[index - 1] if index else 0 : self._ends[index]]
+        return self._images[self._starts[index] : self._ends[index]]
 
 
 def check_metadata(metadata: dict[str, str]) -> list[str]:
@@ -138,14 +143,17 @@ def check_counts(metadata: dict[str, str], num_images: int, num_classes: int) ->
 def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool) -> None:
     """Raises DamagedFile where a table points outside of the images or the classes, or a shape does not fit its
     size."""
-    ends, shapes, targets = tables["ends"], tables["shapes"].astype(numpy.int64), tables["targets"]
-    if not len(ends) == len(shapes) == len(targets) == len(tables["checksums"]):
+    starts, ends, targets = tables["starts"], tables["ends"], tables["targets"]
+    shapes = tables["shapes"].astype(numpy.int64)
+    if len({len(table) for table in tables.values()}) > 1:
         raise DamagedFile("its tables do not have the same number of images")
     if not len(ends):
         raise DamagedFile("it holds no image")
-    if ends[0] < 0 or (ends[1:] < ends[:-1]).any() or ends[-1] > num_bytes:
-        raise DamagedFile("the ends of its images are not in order, or lie beyond its bytes")
-    sizes = numpy.diff(ends, prepend=0)
+    if (starts < 0).any() or (ends < starts).any() or (ends > num_bytes).any():
+        raise DamagedFile("an image ends before it begins, or lies beyond the bytes of all images")
+    sizes = ends - starts
+    if sizes.sum(dtype=numpy.float64) > num_bytes:
+        raise DamagedFile("its images overlap")
     if (targets < 0).any() or (targets >= num_classes).any():
         raise DamagedFile("an image has no class")
     areas = shapes[:, 0] * shapes[:, 1]  # below 2^62

@@ -7,7 +7,7 @@ the chart can be read without colours. Needs no torch.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,9 +18,14 @@ from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, draw_legend, foo
 from scripts.sets.result_set import ResultSet
 from scripts.sets.training_cost import NUM_EPOCHS
 from scripts.stats.formatting import format_number, plural_of_several, printable
-from scripts.studies.decide.analysis import Choice, Interval, pareto_frontier
+from scripts.studies.decide.analysis import pareto_frontier
+from scripts.studies.decide.choices import Choice, Interval
 from scripts.studies.decide.decision_text import NO_EQUAL_SETTINGS
 
+Marker = str | tuple[int, Literal[0, 1, 2], int]
+ALL_MARKERS: tuple[Marker, ...] = (*MARKERS, (4, 1, 0), (3, 1, 0), (6, 1, 0), (3, 1, 180), (4, 1, 45), (8, 1, 0))
+"""Those of matplotlib that can be filled, and stars: a whole set has 18 labels. Stars cannot be filled by half, so that
+from the third machine on they are told apart by colour and line only."""
 FILLINGS = ("full", "none", "left", "top", "right", "bottom")
 MOST_ON_LINEAR_AXES = 8.0  # the largest over the smallest; beyond, small values lie on top of each other
 FRONTIER: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.1}
@@ -40,11 +45,14 @@ def decide_chart(
     prices: Mapping[str, float],
     remarks: Sequence[str],
 ) -> Figure:
-    """Two panels: the choices with equal settings on all machines, and all choices. remarks: for below the chart."""
+    """A panel with the choices that have equal settings on all machines, if there are any, and one with all choices.
+
+    remarks: for below the chart.
+    """
     everything = [choice for choices in machines.values() for choice in choices]
     labels = [*dict.fromkeys(choice.label for choice in everything)]
     machine_styles = {name: _machine_style(number) for number, name in enumerate(machines)}
-    markers = {label: MARKERS[number % len(MARKERS)] for number, label in enumerate(labels)}
+    markers = {label: ALL_MARKERS[number % len(ALL_MARKERS)] for number, label in enumerate(labels)}
     handles = [Line2D([], [], **_with_marker(style)) for style in machine_styles.values()]
     handles += [Line2D([], [], linestyle="none", marker=each, color="dimgray") for each in markers.values()]
     handles.append(Line2D([], [], **FRONTIER, **RING))
@@ -52,18 +60,15 @@ def decide_chart(
     entries = [*entries, *map(printable, labels), "ring: Pareto frontier of the means"]
     num_columns, num_rows = legend_shape(entries)
     title = f"{NUM_EPOCHS} ImageNet epochs: cost over time"
-    figure, panels, legend = make_figure(title, sets, [2.9], num_rows, num_columns=2)
-    panels[0].set_title("at equal settings")
-    panels[1].set_title("each with its machine's own settings")
-    for axes, choices in zip(panels, ([choice for row in shared for choice in row], everything), strict=True):
+    compared = {"each with its machine's own settings": everything}
+    if shared:
+        compared = {"at equal settings": [choice for row in shared for choice in row], **compared}
+    figure, panels, legend = make_figure(title, sets, [2.9], num_rows, num_columns=len(compared))
+    for axes, (panel_title, choices) in zip(panels, compared.items(), strict=True):
+        axes.set_title(panel_title if shared else f"{panel_title}; {NO_EQUAL_SETTINGS}")
         axes.set_xlabel(f"hours of {NUM_EPOCHS} epochs")
         axes.set_ylabel("cost, in the currency of the prices")
-        if choices:
-            _draw_choices(axes, choices, machine_styles, markers)
-        else:
-            axes.text(0.5, 0.5, NO_EQUAL_SETTINGS, ha="center", va="center", transform=axes.transAxes, wrap=True)
-            axes.set_xticks([])
-            axes.set_yticks([])
+        _draw_choices(axes, choices, machine_styles, markers)
     draw_legend(legend, handles, entries, num_columns)
     footnote(figure, [*remarks])
     return figure
@@ -88,7 +93,7 @@ def _machine_entry(name: str, choices: Sequence[Choice], price: float) -> str:
 
 
 def _draw_choices(
-    axes: Axes, choices: Sequence[Choice], styles: Mapping[str, dict[str, Any]], markers: Mapping[str, str]
+    axes: Axes, choices: Sequence[Choice], styles: Mapping[str, dict[str, Any]], markers: Mapping[str, Marker]
 ) -> None:
     x_limits, y_limits = (_set_scale(axes, which, choices) for which in ("x", "y"))
     for machine, money_per_hour in dict.fromkeys((each.machine, each.money_per_hour) for each in choices):

@@ -32,23 +32,25 @@ from scripts.sets.set_warnings import warnings_by_cause
 from scripts.sets.training_cost import NUM_EPOCHS, read_prices
 from scripts.stats.formatting import printable
 from scripts.studies.decide.analysis import (
-    Choice,
     Family,
-    Interval,
     Winner,
     best_of_each,
     cheapest,
-    choices_by_machine,
-    describe_left_out,
     family_of_all,
     family_of_shared,
     fastest,
     pareto_frontier,
+)
+from scripts.studies.decide.chart import decide_chart
+from scripts.studies.decide.choices import (
+    Choice,
+    Interval,
+    choices_by_machine,
+    describe_left_out,
     refuse_unequal_work,
     shared_choices,
     software_that_differs,
 )
-from scripts.studies.decide.chart import decide_chart
 from scripts.studies.decide.decision_text import (
     TABLE_NOTES,
     best_sentence,
@@ -141,7 +143,7 @@ def find_answer(options: DecideOptions) -> Answer:
     prices = prices_of(sets, options.price)
     machines = choices_by_machine(sets, prices, options.strategy)
     refuse_unequal_work(machines)
-    day = find_day_spread(options.day_sd, options.day_sets, False, [results.path for results in sets])
+    day = find_day_spread(options.day_sd, options.day_sets, None, [results.path for results in sets])
     shared = shared_choices(machines)
     return Answer(
         sets, prices, machines, shared, family_of_all(machines, day), family_of_shared(shared, len(sets), day)

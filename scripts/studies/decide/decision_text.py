@@ -14,7 +14,8 @@ from scripts.sets.training_cost import NUM_EPOCHS
 from scripts.stats.formatting import format_number, format_setting, format_with_interval, printable, text_table
 from scripts.stats.intervals import RatioEstimate
 from scripts.stats.two_days import UNKNOWN_DAY_EFFECT
-from scripts.studies.decide.analysis import Choice, Family, Interval, Winner, cheapest
+from scripts.studies.decide.analysis import Family, Winner, cheapest
+from scripts.studies.decide.choices import Choice, Interval
 
 CHOICE_COLUMNS = (
     "machine", "strategy", "precision", "batch", "devices", "n", "images/s [95 %]", f"{NUM_EPOCHS} epochs, h",

@@ -1,0 +1,243 @@
+"""Images packed as they come: TO/packed/<kind>/train.safetensors and val.safetensors, and no file for each image.
+
+Several threads pack several shards at once, each image behind the last one that was packed. So the images' bytes are in
+no order; the tables, written at the end, are in the order of the folder. What they need of the images of a finished
+shard waits in a JSON file below TO/.importing.
+"""
+
+import hashlib
+import json
+import os
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+
+from benchmarks.common.config.config import Config, PackKind
+from benchmarks.common.data.contents import contents_of
+from benchmarks.common.data.fingerprint import fingerprint_of
+from benchmarks.common.data.listing import ImageListing, list_names
+from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
+from benchmarks.common.data.packed import PARTS, PackedSource, note_checked, pack_path
+from benchmarks.common.system.commands import bench_command
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import (
+    make_folder,
+    open_no_follow,
+    read_regular_file,
+    replace_atomically,
+    sync_folder,
+)
+from benchmarks.common.system.machine import num_cores
+from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
+from scripts.data_import.journal import WORKSHOP, Total, make_total, shard_key
+from scripts.data_import.progress import Progress
+from scripts.data_import.source_images import Shard, Source, image_checksum
+from scripts.setup.chunks import encode_content
+from scripts.setup.pack import refuse_links_in_data
+from scripts.setup.pack_file import header_size, pack_metadata, write_tables
+
+HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
+COLUMNS = ["class_name", "name", "num_bytes", "sha256", "start", "end", "height", "width", "crc32"]
+"""Of an image: the first four are of its file in the source, start and end of what is packed."""
+LARGEST_TABLE_BYTES = 1 << 30  # of a shard; one with a million images has 0.2 GB
+
+
+class PackTarget:
+    """kind: for the journal, so that an import of another kind does not go on with this one's files."""
+
+    written_per_byte = 0.0  # not known before some images are packed
+
+    def __init__(self, folder: Path, pack: PackKind, source: Source):
+        """Raises UserError where the source has only train or only val, and where packs lie in another folder."""
+        if os.environ.get("PACKED"):
+            raise UserError("PACKED is set, and an import packs below its own folder; unset PACKED")
+        if missing := {*PARTS} - {shard.part for shard in source.shards}:
+            raise UserError(
+                f"FROM has no {missing.pop()}, and a packed file names the images of both; "
+                "import without --pack, add what is missing, and ./bench data pack packs both"
+            )
+        self.kind = f"{source.kind}, packed as {pack}"
+        self.max_threads = num_cores()  # each decodes
+        self._config = Config(data=str(folder), loader="packed", pack=pack)
+        self._folder, self._workshop, self._source = folder, folder / WORKSHOP, source
+        self._ends, self._lock = dict.fromkeys(PARTS, 0), threading.Lock()
+
+    def refuse_existing(self) -> None:
+        """Raises UserError where packed files or folders of images are there already."""
+        refuse_links_in_data(self._config)
+        for part in PARTS:
+            refuse_existing(pack_path(self._config, part))
+            refuse_existing(self._folder / part)  # a run would compare the packed files with its images
+
+    def go_on(self, finished: list[Shard]) -> None:
+        """After a kill: new images go behind those of finished shards."""
+        for shard in [] if self._are_in_place() else finished:
+            self._ends[shard.part] = max([self._ends[shard.part], *self._read_table(shard)["end"]])
+
+    def write_shard(self, shard: Shard, progress: Progress) -> Total:
+        """Raises UserError where two images of the shard have one name, what reading raises, and OSError."""
+        rows: list[tuple[Any, ...]] = []
+        checksum, seen = 0, set()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._unfinished(shard.part), flags, 0o666)
+        try:
+            for image in shard.read():
+                if (image.class_name, image.name) in seen:
+                    raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice")
+                seen.add((image.class_name, image.name))
+                content = bytes(image.content)
+                stored, shape = encode_content(content, self._config.pack, f"{shard.name}: {image.name}")
+                start = self._reserve(shard.part, len(stored))
+                write_at(descriptor, stored, HEADER_BYTES + start)
+                source = (image.class_name, image.name, len(content), hashlib.sha256(content).hexdigest())
+                rows.append((*source, start, start + len(stored), *shape, zlib.crc32(stored)))
+                checksum += image_checksum(shard.part, image)
+                progress.add(len(content), len(stored))
+        finally:
+            os.close(descriptor)
+        make_folder(self._table_path(shard).parent)
+        replace_atomically(self._table_path(shard), lambda file: file.write(json.dumps(rows).encode()), durable=False)
+        num_bytes = sum(row[COLUMNS.index("num_bytes")] for row in rows)
+        progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
+        return make_total(len(rows), num_bytes, checksum)
+
+    def put_in_place(self, totals: dict[str, Total]) -> None:
+        """Write the tables, check the packed files, and rename both.
+
+        Raises UserError where classes do not fit, where images have one name, or where a file is not as it was written.
+        """
+        if self._are_in_place():  # a kill came while the rest was removed
+            return
+        refuse_links_in_data(self._config)
+        tables = {part: self._sorted_table(part, total) for part, total in totals.items()}
+        refuse_unknown_classes(*({*tables[part]["class_name"]} for part in PARTS))
+        listings = {part: list_names(Path(part), names_by_class(table)) for part, table in tables.items()}
+        names = name_images(listings, tables)
+        unfinished = [part for part in PARTS if self._unfinished(part).exists()]  # one after a kill between two renames
+        for part in unfinished:
+            self._finish(part, listings[part], tables[part], names)
+        for part in PARTS:
+            path = pack_path(self._config, part)
+            if part in unfinished:
+                refuse_existing(path)
+                make_folder(path.parent)
+                os.rename(self._unfinished(part), path)
+            elif not path.exists():
+                raise UserError(f"{self._unfinished(part)} is gone; remove {self._workshop}, and begin again")
+            note_checked(path)
+        sync_folder(pack_path(self._config, "train").parent)
+
+    def report(self, totals: dict[str, Total]) -> None:
+        """Print what there is now."""
+        for part, total in totals.items():
+            pack = PackedSource(pack_path(self._config, part))
+            size_gb = pack.path.stat().st_size / 1e9
+            print(f"{pack.path}: {total.num_images:,} images of {len(pack.classes):,} classes, {size_gb:.3g} GB")
+            print(f"  sum of SHA-256: {int(total.checksum, 16):064x}, of {total.num_bytes:,} bytes in the source")
+            if num_bad := pack.num_unreadable():
+                print(f"  warning: {num_bad} not readable; a run that meets one of them says so")
+        metadata = PackedSource(pack_path(self._config, "train")).metadata
+        print(f"fingerprint {metadata['fingerprint']}, contents {metadata['contents']}")
+        command = bench_command("run single", data=self._config.data)
+        print(f"train on it: {command} -- --loader packed --pack {self._config.pack}")
+
+    def _are_in_place(self) -> bool:
+        """Whether the import ended, and a kill came while .importing was removed."""
+        return all(pack_path(self._config, part).exists() and not self._unfinished(part).exists() for part in PARTS)
+
+    def _unfinished(self, part: str) -> Path:
+        return self._workshop / f"{part}.safetensors"
+
+    def _table_path(self, shard: Shard) -> Path:
+        return self._workshop / "tables" / f"{hashlib.sha256(shard_key(shard).encode()).hexdigest()}.json"
+
+    def _reserve(self, part: str, num_bytes: int) -> int:
+        """Where the next image of a part begins."""
+        with self._lock:
+            start = self._ends[part]
+            self._ends[part] += num_bytes
+        return start
+
+    def _read_table(self, shard: Shard) -> pandas.DataFrame:
+        """Raises UserError where it is gone or damaged."""
+        try:
+            rows = json.loads(read_regular_file(self._table_path(shard), LARGEST_TABLE_BYTES))
+            return pandas.DataFrame(rows, columns=COLUMNS)
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{self._table_path(shard)} cannot be read ({error}); remove {self._workshop}") from None
+
+    def _sorted_table(self, part: str, total: Total) -> pandas.DataFrame:
+        """All images of a part, in the folder's order. Raises UserError where one is there twice, or is missing."""
+        tables = [self._read_table(shard) for shard in self._source.shards if shard.part == part]
+        tables = [table for table in tables if len(table)]  # columns of an empty one have no types
+        if not tables:
+            raise UserError(f"the source has no image of {part}")
+        table = pandas.concat(tables).sort_values(["class_name", "name"], ignore_index=True)
+        twice = table[table.duplicated(["class_name", "name"])]
+        if len(twice):
+            image = twice.iloc[0]
+            raise UserError(f"{image['name']!r} of class {image['class_name']} is there twice in {part}")
+        if len(table) != total.num_images:
+            raise UserError(
+                f"{total.num_images} images of {part} were read, and {self._workshop} tells of {len(table)}; "
+                "remove it, and begin again"
+            )
+        return table
+
+    def _finish(self, part: str, listing: ImageListing, table: pandas.DataFrame, names: dict[str, str]) -> None:
+        """names: fingerprint and contents."""
+        path = self._unfinished(part)
+        metadata = pack_metadata(self._config.pack, listing, names)
+        if header_size(metadata) > HEADER_BYTES:
+            raise UserError(f"{len(listing.classes)} classes are too many for --pack; import without it, and pack then")
+        with open(path, "r+b", opener=open_no_follow) as file:
+            file.truncate(HEADER_BYTES + int(table["end"].max()))
+            write_tables(file, metadata, tables_of(table, listing), HEADER_BYTES)
+        try:
+            PackedSource(path).check(f"checking {path.name}")
+        except DamagedFile as error:
+            raise UserError(
+                f"{path} is not as it was written: {error}; is its disk sound? remove {self._workshop}, and begin again"
+            ) from None
+
+
+def write_at(descriptor: int, content: bytes, place: int) -> None:
+    """Raises OSError."""
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], place + written)
+
+
+def names_by_class(table: pandas.DataFrame) -> dict[str, list[str]]:
+    return {str(class_name): [*names] for class_name, names in table.groupby("class_name")["name"]}
+
+
+def name_images(listings: dict[str, ImageListing], tables: dict[str, pandas.DataFrame]) -> dict[str, str]:
+    """The fingerprint and the contents that the same images have in folders."""
+    sizes: dict[str, int] = {}
+    hashes: dict[str, str] = {}
+    for part, table in tables.items():
+        pairs = zip(table["class_name"], table["name"], strict=True)
+        paths = [f"{part}/{class_name}/{name}" for class_name, name in pairs]
+        sizes |= zip(paths, table["num_bytes"], strict=True)
+        hashes |= zip(paths, table["sha256"], strict=True)
+    train, val = listings["train"], listings["val"]
+    return {
+        "fingerprint": fingerprint_of(train, val, lambda folder, name: sizes[f"{folder.name}/{name}"]),
+        "contents": contents_of(train, val, lambda name: bytes.fromhex(hashes[name])),
+    }
+
+
+def tables_of(table: pandas.DataFrame, listing: ImageListing) -> Arrays:
+    """The tables of a packed file; images are in the folder's order in `table`."""
+    return {
+        "starts": table["start"].to_numpy("<i8"),
+        "ends": table["end"].to_numpy("<i8"),
+        "shapes": numpy.ascontiguousarray(table[["height", "width"]].to_numpy("<i4")),
+        "targets": listing.targets().astype("<i4"),
+        "checksums": table["crc32"].to_numpy("<u4"),
+    }

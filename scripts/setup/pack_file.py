@@ -1,0 +1,49 @@
+"""Everything in a packed file but its images: the tables that follow them, and the header before them."""
+
+import json
+import os
+from typing import IO, Any, BinaryIO
+
+import numpy
+
+from benchmarks.common.data.listing import ImageListing
+from benchmarks.common.data.mapped_arrays import ALIGNED, Arrays, ArrayShapes, checksum, file_header
+from benchmarks.common.data.packed import FILE_KIND, VERSION
+
+MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
+
+
+def pack_metadata(kind: str, listing: ImageListing, images: dict[str, str]) -> dict[str, str]:
+    """images: the fingerprint and the contents of train and val."""
+    metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
+    return metadata | images | {"classes": json.dumps(listing.classes)}
+
+
+def header_size(metadata: dict[str, str]) -> int:
+    """Bytes that are enough for the header of a file with these metadata."""
+    return MIN_HEADER_BYTES + -(-len(metadata["classes"].encode()) * 2 // 4096) * 4096
+
+
+def write_tables(file: BinaryIO, metadata: dict[str, str], tables: Arrays, header_bytes: int) -> None:
+    """Write the tables behind the images, and at last the header before them.
+
+    file: holds `header_bytes` of any content, and the images up to its end. tables: packed.TABLES but for `images`.
+    """
+    num_bytes = file.seek(0, os.SEEK_END) - header_bytes
+    padding = -num_bytes % ALIGNED
+    arrays: ArrayShapes = {"images": (numpy.dtype("u1"), (num_bytes + padding,))}
+    arrays |= {name: (table.dtype, table.shape) for name, table in tables.items()}
+    metadata["checksum"] = checksum(metadata, tables)
+    file.write(bytes(padding))
+    for table in tables.values():
+        file.write(table.tobytes())
+    flush(file)
+    file.seek(0)
+    file.write(file_header(metadata, arrays, header_bytes))
+    flush(file)
+
+
+def flush(file: IO[Any]) -> None:
+    """Wait until what was written is on the disk."""
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,259 @@
+"""The choices between machines: what 90 ImageNet epochs take and cost with each strategy on each, and which compare.
+
+    from scripts.studies.decide.choices import Choice, choices_by_machine, refuse_unequal_work, shared_choices
+
+A result set is one day on one machine. An interval of hours or of a cost covers the runs of that set: not another day,
+and not another machine of the kind. Needs no torch.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy
+
+from benchmarks.common.config.settings import IMAGE_FIELDS
+from benchmarks.common.system.errors import UserError
+from scripts.sets.compare import FIELDS_THAT_MAY_DIFFER
+from scripts.sets.epoch_time import epoch_time
+from scripts.sets.identity import DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
+from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.set_text import UNKNOWN, describe_images
+from scripts.sets.training_cost import NUM_EPOCHS, num_machines
+from scripts.stats.families import ThroughputSample, make_sample
+from scripts.stats.formatting import format_setting, printable
+from scripts.stats.intervals import mean_interval
+
+OF_THE_MACHINE = {
+    *MACHINE_FIELDS,
+    *("device", "device_name", "ranks", "nodes", "threads_per_rank", "workers", "shard_ranks"),
+    *("cpus_per_task", "gpus_per_node", "partition"),  # of a Slurm job
+    *DERIVED_FIELDS,
+}
+"""Fields that belong to a machine, or follow from its number of devices: they differ at equal settings, too."""
+SOFTWARE = {*FIELDS_THAT_MAY_DIFFER, "horovod", "apex"}
+"""Versions and commits. They may differ, and the command says in which."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A value and its 95 % interval; None for both ends where one run says nothing of the spread."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def times(self, factor: float) -> "Interval":
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return Interval(factor * self.value, low, high)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Choice:
+    """A strategy with its settings, on a machine that has a price."""
+
+    machine: str
+    """The name of the machine's set."""
+    group: RunGroup
+    money_per_hour: float
+    """Of all machines that a run occupies."""
+    hours: Interval
+    """Of NUM_EPOCHS training passes, without evaluation and start-up."""
+    is_measured: bool
+    """Whether whole epochs were run; else `hours` are computed from images/s."""
+    sample: ThroughputSample
+    """The runs behind `hours`."""
+
+    @property
+    def label(self) -> str:
+        return self.group.label
+
+    @property
+    def name(self) -> str:
+        return f"{self.machine} with {self.label}"
+
+    @property
+    def money(self) -> Interval:
+        """In the currency of the prices."""
+        return self.hours.times(self.money_per_hour)
+
+    @property
+    def images_per_s(self) -> Interval:
+        rate = self.group.timed_throughput
+        return Interval(rate.value, rate.low, rate.high)
+
+    @functools.cached_property
+    def joules_per_image(self) -> Interval | None:
+        """Of the devices of a run; None where one told no power."""
+        values = self.group.ok["energy_j_per_image"]
+        known = values[numpy.isfinite(values)].to_numpy(float)
+        return Interval(*mean_interval(known)) if len(known) else None
+
+    @property
+    def num_runs(self) -> int:
+        return len(self.sample.log_throughputs)
+
+
+def choices_by_machine(sets: Sequence[ResultSet], prices: dict[str, float], strategy: str) -> dict[str, list[Choice]]:
+    """The choices of each set, by its name; strategy: of one alone. Raises UserError where a set has none."""
+    found = {}
+    for results in sets:
+        groups = [each for each in results.strategy_groups if strategy in ("", each.strategy, each.label)]
+        if not groups:
+            timed = ", ".join(dict.fromkeys(group.label for group in results.strategy_groups))
+            raise UserError(
+                f"{results.path} has no timed run of {strategy}; it has {timed}"
+                if strategy and timed
+                else f"{results.path} has no ok run with a throughput; measure that machine, or leave its set out"
+            )
+        found[results.name] = [make_choice(results, group, prices[results.name]) for group in groups]
+    return found
+
+
+def make_choice(results: ResultSet, group: RunGroup, price: float) -> Choice:
+    """price: of one machine for one hour. The group has a throughput."""
+    epoch = epoch_time(results, group)
+    hours = Interval(epoch.value, epoch.low, epoch.high).times(NUM_EPOCHS / 3600)
+    is_of_every_run = len(epoch.run_windows) == len(group.rounds)
+    sample = make_sample(epoch.run_windows, group.rounds, group.sessions) if is_of_every_run else group.sample
+    return Choice(results.name, group, price * num_machines(group), hours, epoch.measured, sample)
+
+
+# --- equal work ---------------------------------------------------------------------------------------------------
+
+
+REMEDIES = {
+    "model": "the other's --arch and --norm",
+    "image size": "the other's --image-size",
+    "data": "the other's images, or both with --loader synthetic",
+}
+"""What has to be equal, and with what one of two machines is measured again where it is not."""
+
+
+def refuse_unequal_work(machines: dict[str, list[Choice]]) -> None:
+    """Raises UserError, in one line, where models, image sizes or data differ, or data are unknown."""
+    differences: dict[str, str] = {}
+    for kind in REMEDIES:
+        works = {name: sorted({_work(each.group, kind) for each in choices}) for name, choices in machines.items()}
+        unknown = [name for name, found in works.items() if any(UNKNOWN in work for work in found)]
+        if unknown and not differences:
+            raise UserError(
+                f"{printable(unknown[0])} does not say on which images it was measured, so that its data may differ; "
+                "measure it again, or leave it out"
+            )
+        if len({*map(tuple, works.values())}) > 1 or any(len(found) > 1 for found in works.values()):
+            differences[kind] = "; ".join(f"{printable(name)}: {' and '.join(found)}" for name, found in works.items())
+    if "data" not in differences and (text := _contents_that_differ(machines)):
+        differences["data"] = text
+    if differences:
+        named = ", and in ".join(f"{kind} ({text})" for kind, text in differences.items())
+        remedies = ", and ".join(REMEDIES[kind] for kind in differences)
+        raise UserError(
+            f"the sets differ in {named}, so that their hours do not compare; measure one of them again with {remedies}"
+        )
+
+
+def _work(group: RunGroup, kind: str) -> str:
+    first, requested = group.ok.iloc[0], group.identity.requested
+    if kind == "model":
+        norm = requested.get("norm", "batch")
+        return format_setting(first.arch) + ("" if norm == "batch" else f" with norm {format_setting(norm)}")
+    if kind == "image size":
+        return f"{format_setting(first.image_size)} px"
+    images, fingerprint = describe_images([group]), requested.get("fingerprint")
+    if first.loader == "synthetic":
+        return images
+    packed = requested.get("pack") if requested.get("loader") == "packed" else "full"
+    shrunk = "" if packed in ("full", None) else f", packed as {format_setting(packed)}"
+    return printable(f"{images}, fingerprint {fingerprint}{shrunk}" if fingerprint else images)
+
+
+def _contents_that_differ(machines: dict[str, list[Choice]]) -> str:
+    """The hashes of the images' bytes by machine, where two of those that are known differ; else ''."""
+    found = {
+        name: sorted({str(each.group.identity.requested.get("contents") or "") for each in choices} - {""})
+        for name, choices in machines.items()
+    }
+    several = len({each for hashes in found.values() for each in hashes}) > 1
+    text = "; ".join(f"{name}: contents {' and '.join(hashes) or 'unknown'}" for name, hashes in found.items())
+    return printable(text) if several else ""
+
+
+# --- equal settings -----------------------------------------------------------------------------------------------
+
+
+def settings_that_differ(one: Choice, other: Choice) -> list[str]:
+    """The fields that keep two choices on two machines from having equal settings."""
+    names = differing_fields([one.group.identity, other.group.identity])
+    allowed = OF_THE_MACHINE | SOFTWARE | {*IMAGE_FIELDS}  # images are compared by refuse_unequal_work
+    found = [name for name in names if not {name, name.removesuffix(RESOLVED_SUFFIX)} & allowed]
+    if one.group.identity.recorded != other.group.identity.recorded:
+        found.append("recorded settings")
+    return [*found, "all cores"] if _has_all_cores(one) != _has_all_cores(other) else found
+
+
+def _has_all_cores(choice: Choice) -> bool:
+    """Whether it is the second baseline of a CPU, one process on all cores (scripts/runner/run_plan.py)."""
+    return choice.label.endswith("all cores")
+
+
+def shared_choices(machines: dict[str, list[Choice]]) -> list[list[Choice]]:
+    """Choices with equal settings on all machines: a list for each strategy, with one choice of each machine.
+
+    Where a machine has several of equal settings, as a study of scaling has, the one with the most devices is taken.
+    """
+    first, *_ = machines.values()
+    found: dict[str, list[Choice]] = {}
+    for choice in first:
+        alike = [[other for other in each if not settings_that_differ(choice, other)] for each in machines.values()]
+        if all(alike):
+            row = [max(each, key=lambda other: float(other.group.ok.iloc[0].world_size)) for each in alike]
+            found.setdefault(row[0].label, row)
+    return [*found.values()]
+
+
+def describe_left_out(machines: dict[str, list[Choice]], shared: list[list[Choice]]) -> list[str]:
+    """Why each choice that is not among `shared` is left out at equal settings: a phrase for each reason."""
+    kept = {id(choice) for row in shared for choice in row}
+    reasons: dict[str, str] = {}
+    for machine, choices in machines.items():
+        for choice in choices:
+            if id(choice) not in kept:
+                reasons.setdefault(choice.label, _why_left_out(choice, machine, machines))
+    labels: dict[str, list[str]] = {}
+    for label, why in reasons.items():
+        labels.setdefault(why, []).append(label)
+    return [f"{'; '.join(names)} ({why})" for why, names in labels.items()]
+
+
+def _why_left_out(choice: Choice, machine: str, machines: dict[str, list[Choice]]) -> str:
+    for other_machine, others in machines.items():
+        same = [other for other in others if other.group.strategy == choice.group.strategy]
+        if other_machine == machine or any(not settings_that_differ(choice, other) for other in same):
+            continue
+        if not same:
+            return f"not timed on {other_machine}"
+        nearest = min(same, key=lambda other: len(settings_that_differ(choice, other)))
+        texts = [
+            f"{name.removesuffix(RESOLVED_SUFFIX)} {_setting(choice, name)} on {machine} and "
+            f"{_setting(nearest, name)} on {other_machine}"
+            for name in settings_that_differ(choice, nearest)
+        ]
+        return printable(", ".join(dict.fromkeys(texts)))
+    return f"{machine} has it on more devices, too"
+
+
+def _setting(choice: Choice, name: str) -> str:
+    identity = choice.group.identity
+    special = {"all cores": _has_all_cores(choice), "recorded settings": identity.recorded}
+    return format_setting(special.get(name, (identity.resolved | identity.fields).get(name)))
+
+
+def software_that_differs(shared: list[list[Choice]]) -> list[str]:
+    """Versions and commits in which the machines of `shared` differ, such as "torch (2.10.0; 2.15.0)"."""
+    found: dict[str, None] = {}
+    for row in shared:
+        names = differing_fields([choice.group.identity for choice in row])
+        for name in [name for name in names if name in SOFTWARE]:
+            found[printable(f"{name} ({'; '.join(dict.fromkeys(_setting(choice, name) for choice in row))})")] = None
+    return [*found]
