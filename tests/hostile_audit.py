@@ -1,4 +1,4 @@
-"""How often the suite errs under the noise of tests/hostile_generators.py, which no method was chosen by, as CSV.
+"""How often the suite errs under the noise of tests/hostile_generators.py, which the method was not chosen by, as CSV.
 
     PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py
 

@@ -50,7 +50,7 @@ class RoundOptions(SharedOptions):
     repeats: int = 5
     """Rounds: each strategy runs once in a round. Fewer than 5 allow no verdict."""
     until: str = ""
-    """More rounds, until all ratios to `single` are known to this width, such as 5%."""
+    """More rounds, until all intervals of ratios to `single` are this narrow, such as 5%."""
     budget: str = ""
     """More rounds as long as another one fits into this time, such as 90s, 20m or 1.5h."""
     seeds: int | None = None
@@ -186,7 +186,7 @@ class ReproduceOptions:
     repeats: int | None = None
     """Rounds; default: as many as the set has."""
     until: str = ""
-    """More rounds, until all ratios to `single` are known to this width, such as 5%."""
+    """More rounds, until all intervals of ratios to `single` are this narrow, such as 5%."""
     budget: str = ""
     """More rounds as long as another one fits into this time, such as 20m."""
     data: Path | None = None

@@ -71,7 +71,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
         return f"No verdict, since {_why_none(ranking, over)}; {highest}"
     faster = [label for label, each in over.items() if each.verdict == "faster"]
     if best.label in faster and single:
-        times = f"{over[best.label].value:.2f} times as fast as {single.label}"
+        times = f"{_two_digits(over[best.label])} times as fast as {single.label}"
         if ranking.best_is_fastest:
             return f"{among}{best.label} is the fastest strategy, {times}"
         others = _name(ranking.indistinguishable(single), "others")
@@ -130,7 +130,13 @@ def _unseen(ratios: list[RatioEstimate]) -> str:
     least = max((each.smallest_difference or 0.0 for each in ratios), default=0.0)
     if least > 1:
         return "; this set may miss even a doubling"
-    return f"; this set may miss a gain below {100 * least:.0f} %" if least else ""
+    gain = f"a gain of {100 * least:.0f} %"
+    return f"; a set like it finds {gain} in about 4 of 5 cases (nominal), smaller ones less often" if least else ""
+
+
+def _two_digits(ratio: RatioEstimate) -> str:
+    """1.50 [1.42, 1.58]"""
+    return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.2f}".format)
 
 
 def _without_a_time(results: ResultSet) -> str:

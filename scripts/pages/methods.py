@@ -33,8 +33,8 @@ def methods(results: ResultSet) -> list[str]:
     sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
     if _interleaved(results, timed):
         sentences.append(
-            "Runs were interleaved: each round has one of every configuration, in the order of a row of a Williams "
-            "square, so that drift of the machine falls on all."
+            "Runs were interleaved: each round has one of every configuration, in an order of its own, so that a "
+            "drift over rounds falls on all."
         )
     if (read_table(results.path, "runs").status == WARM_UP).any():
         sentences.append("A run before the first round warmed the machine and is not counted.")

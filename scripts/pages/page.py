@@ -90,19 +90,17 @@ def describe_error_rate(results: ResultSet) -> str:
         f"exploratory: {others} {'family' if others == 1 else 'families'} of comparisons with the highest "
         "mean, of top-1 or in studies, each with 95 % of its own and not corrected for the others"
     )
+    over_all = (
+        f"Over all families, about {whole} % of such pages at most err, if rounds are independent and nearly normal."
+    )
     if not results.baseline_label_of:
-        return (
-            f"All comparisons here are {exploratory}. Over all families, at most {whole} % of such pages err."
-            if others
-            else ""
-        )
+        return f"All comparisons here are {exploratory}. {over_all}" if others else ""
     main = (
-        f"The column x {BASELINE} is the one family on which this page decides: where all is equal and rounds "
-        "are repeats, at most 5 % of pages show a difference there."
+        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, about 5 % of "
+        "pages show a difference there, if rounds are independent and nearly normal; with skewed noise, or where one "
+        "strategy stalls seldom, more do."
     )
-    return (
-        f"{main} The rest is {exploratory}. Over all families, at most {whole} % of such pages err." if others else main
-    )
+    return f"{main} The rest is {exploratory}. {over_all}" if others else main
 
 
 def paper_figures(results: ResultSet) -> dict[str, Figure]:

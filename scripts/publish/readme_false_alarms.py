@@ -43,7 +43,7 @@ def false_alarm_figures(measured: Path) -> dict[str, str]:
             [(str(size), *_family(found, wandering, size), *_power(found, size)) for size in sizes],
         ),
         "false_alarms.until": markdown_table(
-            ("case", "strategies", "covered, %", "rounds"),
+            ("case", "strategies", "no false interval, %", "rounds"),
             [
                 (row.case, row.num_strategies, _with_error(row.value, row.standard_error),
                  f"{float(found[row.what, row.case, row.num_strategies, row.num_rounds, 'rounds'].value):.0f}")
@@ -62,7 +62,7 @@ def false_alarm_figures(measured: Path) -> dict[str, str]:
 
 
 def hostile_figures(measured: Path) -> dict[str, str]:
-    """By name, of the noise that no method was chosen by; '' for what was not simulated."""
+    """By name, of the noise that the method was not chosen by; '' for what was not simulated."""
     rows = read_cells(measured / "hostile.csv", COLUMNS)
     found = _by_key(rows)
     sizes = [f"{int(size) - 1} {'pair' if size == '2' else 'pairs'}" for size in HOSTILE_SIZES]
@@ -72,7 +72,7 @@ def hostile_figures(measured: Path) -> dict[str, str]:
     headers = [f"{size}, {rounds} rounds" for rounds in ROUNDS for size in sizes]
     return {
         "hostile.families": markdown_table(
-            ("case", *headers, *(f"no verdict, {rounds} rounds" for rounds in ROUNDS), "--until covers"),
+            ("case", *headers, *(f"no verdict, {rounds} rounds" for rounds in ROUNDS), "--until: no false interval"),
             [(case, *_hostile_family(found, case), _rounded(of_until.get(case))) for case in cases],
         ),
         "hostile.ab": markdown_table(

@@ -83,4 +83,6 @@ def _published(gradients: Path) -> str:
         bounds = f"{predicted.value:.3g} [{predicted.low:.3g}, {predicted.high:.3g}]"
         cells = (row["what"], f"{row['published']:.3g}", bounds, f"{100 * row['error']:+.0f} %")
         lines.append((*cells, f"{row['source']}: {row['why']}"))
-    return markdown_table(("published by others", "published", "predicted [95%]", "error", "source, and why"), lines)
+    return markdown_table(
+        ("published by others", "published", "predicted [95 % of draws]", "error", "source, and why"), lines
+    )

@@ -161,7 +161,7 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
         return causes
     if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):  # an older suite, which did not look
         return [UnsteadyCause("no cause recorded", "", "close other programs")]
-    text = "no steal, other program or lower clock was seen, which leaves co-tenants on shared cores, caches and memory"
+    text = "no steal, other program or lower clock was seen, perhaps co-tenants on shared cores, caches and memory"
     return [UnsteadyCause("no cause seen", text, "use a machine of your own")]
 
 
@@ -201,10 +201,10 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
             in_all += found
             total = sum(map(len, group.run_windows))
             details.append(
-                f"{group.label}: {found} of {plural(total, 'window')} far from the median of its run; something else "
-                "used the machine for a moment: run it on a quiet one."
+                f"{group.label}: {found} of {plural(total, 'window')} far from the median of its run; perhaps "
+                "something else used the machine for a moment: run it on a quiet one."
             )
-    rest = f"{plural(in_all, 'window')} in all; something else used the machine for a moment: use a quiet one."
+    rest = f"{plural(in_all, 'window')} in all; perhaps something else used the machine for a moment: use a quiet one."
     yield from _of_one_cause(results, "windows far from the median of their run", details, rest)
 
 

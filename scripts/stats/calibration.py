@@ -19,7 +19,6 @@ from scripts.stats.intervals import MIN_ROUNDS, sidak_critical_value
 
 NUM_SETS = 2000
 DIFFERENCE = 0.10
-FEW_STRATEGIES = 4  # so few tell too little of the rounds' correlation: scripts/stats/README.md
 
 
 def calibrate(logs: numpy.ndarray, pairs: numpy.ndarray, num_sets: int = NUM_SETS) -> tuple[float, float, float]:
@@ -52,11 +51,10 @@ def calibration_text(samples: Mapping[str, ThroughputSample], baselines: Mapping
     places = {name: place for place, name in enumerate(samples)}
     pairs = numpy.array([(places[of], places[to]) for of, to in baselines.items()])
     false_alarms, undecided, power = calibrate(complete, pairs)
-    drift = " Where the noise of each strategy drifts by itself, families of so few strategies err more often."
     return (
         f"Calibration: of {NUM_SETS:,} simulated sets of {complete.shape[1]} independent normal rounds with this set's "
-        f"own covariance of strategies, {100 * false_alarms:.1f} % raise a false alarm (at most 5 % are promised), "
+        f"own covariance of strategies, {100 * false_alarms:.1f} % raise a false alarm (5 % are nominal), "
         f"{100 * undecided:.0f} % have no verdict since their rounds seem to follow one another, and a difference of "
-        f"{100 * DIFFERENCE:.0f} % from the baseline is found in {100 * power:.0f} %."
-        + (drift if len(samples) <= FEW_STRATEGIES else "")
+        f"{100 * DIFFERENCE:.0f} % from the baseline is found in {100 * power:.0f} %. "
+        "Where the noise of each strategy drifts by itself, families err more often."
     )

@@ -151,8 +151,8 @@ def test_the_headline_says_what_the_intervals_say(written):
         and "Sidak over 6 pairs" in markdown
     )
     reported = "The rest is exploratory: 2 families of comparisons with the highest mean, of top-1 or in studies"
-    assert "where all is equal and rounds are repeats, at most 5 % of pages" in markdown
-    assert "Over all families, at most 15 % of such pages err" in markdown
+    assert "where all is equal, about 5 % of pages" in markdown
+    assert "Over all families, about 15 % of such pages at most err" in markdown
     assert reported in markdown and reported in " ".join(Page(html).texts)
     assert "simulated sets of 5 independent normal rounds with this set's own covariance" in markdown
     assert re.search(rf"alert\(1\).*is 0\.3\dx \[0\.\d+, 0\.\d+\] {best}", markdown)

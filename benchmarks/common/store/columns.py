@@ -85,7 +85,11 @@ RUNS = (
     Column("commit", "text", "the commit of the code", "suite"),
     Column("dirty", "text", "yes: files differed from the commit", "suite"),
     Column("images_per_s", "number", "images over seconds, of all timed windows"),
-    Column("images_per_s_ci_low", "number", "the lower end of its 95 % interval over this run's own windows"),
+    Column(
+        "images_per_s_ci_low",
+        "number",
+        "the lower end of its 95 % interval over this run's own windows, taken for independent",
+    ),
     Column("images_per_s_ci_high", "number", "the upper end of the same"),
     Column("step_ms_p50", "number", "the median of the steps in the windows"),
     Column("step_ms_p95", "number", "the 95th percentile of the same"),

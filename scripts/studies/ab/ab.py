@@ -6,11 +6,11 @@
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
 block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a steady drift
-nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each
-block is. After each round sequential.py beside this says whether another is needed. It says no after a block at the
-earliest, from six rounds on, or after the most rounds. The error rate holds however often it looks, and where rounds
-are AR(0.5) or less. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A
-and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
+nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each block is. After
+each round sequential.py beside this says whether another is needed. It says no after a block at the earliest, from six
+rounds on, or after the most rounds. The error rate holds however often it looks, where rounds are independent or
+AR(0.5) or less, without rare stalls of one variant. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows
+go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
 where that is not decided; 4 where a variant's run fails; 129, 130, 131 or 143 after a signal. The last line says which.
@@ -173,7 +173,10 @@ def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: 
         f"{name} ({format_setting(a.fields.get(name))} against {format_setting(b.fields.get(name))})" for name in names
     )
     if pair[0].content == pair[1].content:
-        lines.append("A and B are the same: an A/A run, which finds a difference in 1 of 20 at most")
+        lines.append(
+            "A and B are the same: an A/A run, which finds a difference in 1 of 20 at most, where rounds are "
+            "independent or AR(0.5) or less, without rare stalls of one"
+        )
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
     if all(variant.commit for variant in pair) and source_version.local_changes():
@@ -313,7 +316,7 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
     if found.low is None or found.low < 1 - limit:
         print(f"not decided: whether B is slower by more than {percent}", file=sys.stderr)
         return 3
-    print(f"fine: B is not slower by more than {percent}")
+    print(f"fine: with 95 % confidence B is not slower by more than {percent}")
     return 0
 
 

@@ -113,7 +113,8 @@ def _what_would_decide(winner: Winner) -> str:
     if winner.close:
         near = printable(winner.close[0].name)
         return f", but the runs do not separate it from {near} even if days did nothing: take more rounds"
-    return f"; it is the cheapest if the day-to-day standard deviation is below {_percent_below(winner.day_sd_allowed)}"
+    below = _percent_below(winner.day_sd_allowed)
+    return f"; it would be shown to be the cheapest if the day-to-day standard deviation were below {below}"
 
 
 def _percent_below(fraction: float) -> str:
