@@ -65,7 +65,7 @@ def test_equal_sets_of_two_days_are_called_different_in_6_percent_at_most(strate
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", hostile_generators.CASES)
-def test_the_published_rates_under_noise_that_no_method_was_chosen_by_are_found_again(case):
+def test_the_published_rates_under_noise_that_the_method_was_not_chosen_by_are_found_again(case):
     """Protects the sentences of scripts/stats/README.md on hostile noise, those on what errs included: other random
     numbers, the same rates. Mutant: standard errors without the factor for rounds that follow one another."""
     names = ("what", "case", "num_strategies", "num_rounds", "quantity")
