@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.files import open_no_follow
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import Check
@@ -43,7 +44,7 @@ class Running:
         limit_s, left_s = check.limit_s, deadline.left_s() + OVERTIME_S
         self.cut_short, self.limit_s = left_s < limit_s, min(limit_s, left_s)
         self.sent: list[int] = []
-        with open(state.log_of(check), "wb") as log:
+        with open(state.log_of(check), "wb", opener=open_no_follow) as log:
             self.child = subprocess.Popen(
                 check.argv,
                 cwd=ROOT,

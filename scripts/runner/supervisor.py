@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import locked, open_no_follow
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
@@ -175,7 +175,7 @@ def run_command(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh
-    with open(folder.log, "ab") as log:  # a batch job appends to it too
+    with open(folder.log, "ab", opener=open_no_follow) as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()

@@ -127,7 +127,8 @@ def get_uv(python: Path) -> bool:
         file.write(requirement[0])
         file.flush()
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        return not run([*pip, "--require-hashes", "-r", file.name], "pip fetches uv")
+        # No source: its build would fetch what has no hash.
+        return not run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", file.name], "pip fetches uv")
 
 
 def run(command: list, task: str, variables: dict[str, str] | None = None) -> int:

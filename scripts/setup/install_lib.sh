@@ -84,7 +84,8 @@ EOF
     for name in $missing; do # a package's line of the lock, and those of its hashes
         sed -n "/^$name==/,/[^\\]\$/p" requirements.lock
     done >"$work/tools.txt"
-    "$python" -m pip install "${pip_args[@]}" --no-deps --require-hashes -r "$work/tools.txt"
+    # no source: its build would fetch what has no hash
+    "$python" -m pip install "${pip_args[@]}" --no-deps --require-hashes --only-binary :all: -r "$work/tools.txt"
 }
 
 # ---- the cache of wheels -------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
-from scripts.runner import lost_runs, supervisor
+from scripts.runner import lost_runs, run_plan, schedule, supervisor
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
@@ -423,3 +423,28 @@ def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
     (folder.path / "go").touch()
     assert by_hand.wait(60) == 0
     assert row_of(suite.results)["status"] == "ok"
+
+
+@pytest.mark.parametrize("place", ["the supervisor", "the suite"])
+def test_no_file_of_a_run_is_written_through_a_link(tmp_path, place):
+    """Protects the user's own files: somebody who could write into a set had put a link to one in the place of a run's
+    log, and the error that ended the run was appended to it. Mutants: the log, and the suite's file, opened through
+    links."""
+    folder, precious = folder_of(tmp_path / "results"), tmp_path / "precious"
+    precious.write_text("kept")
+    if place == "the supervisor":
+        folder.log.symlink_to(precious)
+        ended = subprocess.run(
+            supervisor_command(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True
+        )
+        assert ended.returncode and f"error: {folder.log}: " in ended.stderr
+    else:
+        folder.unrecorded.symlink_to(tmp_path / "made")
+        launcher = tmp_path / "launchers/single.sh"
+        launcher.parent.mkdir()
+        launcher.write_text("#!/bin/sh\n")
+        launcher.chmod(0o755)
+        run = run_plan.Run("single", 1, Config(), {}, {})
+        with pytest.raises(OSError, match="symbolic links"), forward_signals() as children:
+            schedule.start_launcher(run, folder, {}, children, tmp_path)
+    assert precious.read_text() == "kept" and not (tmp_path / "made").exists()

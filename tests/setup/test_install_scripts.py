@@ -61,6 +61,7 @@ def test_build_tools_come_from_the_lock_with_their_hashes(tmp_path):
     assert done.returncode == 0, done.stderr
     reported = (tmp_path / "pip").read_text()
     assert "--require-hashes" in reported and "--no-deps" in reported
+    assert "--only-binary :all:" in reported  # the build of a source would fetch tools that have no hash
     tools = (tmp_path / "tools.txt").read_text()
     for name in expected:
         line, *rest = tools.partition(f"{name}==")[2].splitlines()

@@ -3,6 +3,9 @@
 .venv/bin/python -m pytest tests/studies/test_bench_loaders.py
 """
 
+import os
+import shutil
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.studies.loaders import loader_variants
 from scripts.studies.loaders.cpu_costs import cpu_us
 from scripts.studies.loaders.measure import PLAIN, LoadersOptions, main, table
+from scripts.studies.loaders.timed_loaders import write_litdata
 
 
 def test_ratios_are_to_the_plain_pipeline_and_to_the_better_bare_loop():
@@ -58,6 +62,26 @@ def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_dat
     assert loader_variants.prepare_variants(config, tmp_path, ["torchvision"])  # which is copied nowhere
     del free_bytes[0]
     loader_variants.check_disk_space(config.data, tmp_path)
+
+
+def test_litdata_empties_folders_of_the_study_only(monkeypatch, tiny_data, tmp_path):
+    """Protects TMPDIR/data and TMPDIR/chunks, which litdata.optimize removes unless two variables name other folders.
+    The stand-in does what litdata 0.2.76 does."""
+
+    def optimize(*_, **__):
+        for name, folder in (("DATA_OPTIMIZER_CACHE_FOLDER", "chunks"), ("DATA_OPTIMIZER_DATA_CACHE_FOLDER", "data")):
+            shutil.rmtree(os.getenv(name, tmp_path / folder), ignore_errors=True)
+
+    monkeypatch.setitem(sys.modules, "litdata", SimpleNamespace(optimize=optimize))
+    kept = [tmp_path / folder / "a file of the user" for folder in ("chunks", "data", "own")]
+    for path in kept:
+        path.parent.mkdir()
+        path.touch()
+    monkeypatch.setenv("DATA_OPTIMIZER_CACHE_FOLDER", str(tmp_path / "own"))  # the user's would be emptied, too
+    monkeypatch.setenv("DATA_OPTIMIZER_DATA_CACHE_FOLDER", "")  # so that it is put back after the test
+    monkeypatch.delenv("DATA_OPTIMIZER_DATA_CACHE_FOLDER")
+    write_litdata(Config(data=str(tiny_data)), tmp_path / "temporary" / "litdata")
+    assert all(path.exists() for path in kept)
 
 
 def test_cpu_time_has_that_of_threads_that_ended():

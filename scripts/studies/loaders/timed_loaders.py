@@ -1,6 +1,7 @@
 """Loaders that can be timed: this suite's, and those of other projects."""
 
 import dataclasses
+import os
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -113,6 +114,9 @@ def litdata_sample(sample: tuple[str, int]) -> dict[str, Any]:
 def write_litdata(config: Config, path: Path) -> None:
     import litdata
 
+    # optimize() removes both folders first. They would be TMPDIR/chunks and TMPDIR/data, which may be the user's.
+    os.environ["DATA_OPTIMIZER_CACHE_FOLDER"] = f"{path}-chunks"
+    os.environ["DATA_OPTIMIZER_DATA_CACHE_FOLDER"] = f"{path}-data"
     samples = ImageFolder(Path(config.data) / "train").samples
     litdata.optimize(litdata_sample, samples, str(path), num_workers=1, chunk_bytes="64MB")
 
