@@ -91,7 +91,7 @@ def not_allowed(folder: Path, names: set[str]) -> list[str]:
 def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
     if path.suffix in TEXTS:
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
-            # JSON writes é as \\u00e9. Other texts may have backslashes of their own.
+            # JSON writes é as \u00e9. Other texts may have backslashes of their own.
             both = [*faults_in_line(line, names), *faults_in_line(without_json_escapes(line), names)]
             for what in dict.fromkeys(both):
                 yield f", line {number}", what

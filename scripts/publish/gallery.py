@@ -31,7 +31,7 @@ from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_tables import scale_with_interval, table_rows
 from scripts.publish import manifest
-from scripts.publish.passive_page import CONTROL, find_active
+from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
@@ -39,7 +39,7 @@ from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
-from scripts.stats.formatting import format_number, format_setting, printable
+from scripts.stats.formatting import CONTROL, format_number, format_setting, printable
 
 LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
