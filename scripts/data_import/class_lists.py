@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
+from scripts.data_import.source_images import refuse_outside
 
 LIST_NAMES = ("classes.txt", "labels.txt", "synsets.txt", "imagenet_synsets.txt", "LOC_synset_mapping.txt")
 DEVKIT_ARCHIVE = "ILSVRC2012_devkit_t12.tar.gz"
@@ -23,10 +24,15 @@ def read_text(path: Path) -> str:
 
 
 def find_classes(folder: Path, given: Path | None) -> list[str]:
-    """The first word of each line of `given`, or of a file of the folder that is named as such lists are; else []."""
+    """The first word of each line of `given`, or of a file of the folder that is named as such lists are; else [].
+
+    Raises UserError, also where the folder's list is a link out of it: its words become names of folders. And OSError.
+    """
     places = [given] if given else [folder / name for name in LIST_NAMES]
     for path in places:
         if given or path.is_file():
+            if not given:
+                refuse_outside(path, folder)
             classes = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
             if not classes or len({*classes}) < len(classes):
                 raise UserError(f"{path} must have one class a line, each once; its first word is the class's name")

@@ -17,7 +17,7 @@ from scripts.data_import.class_lists import (
     find_devkit,
     read_annotations,
 )
-from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name
+from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name, refuse_outside
 
 TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
 NUM_TOGETHER = 1000  # images of val/ that are a shard
@@ -36,12 +36,6 @@ def images_in(folder: Path, source: Path) -> list[Path]:
     return [folder / name for name in sorted(names)]
 
 
-def refuse_outside(path: Path, source: Path) -> None:
-    """Raises UserError where a link leads from `path` out of the source."""
-    if not path.resolve().is_relative_to(source.resolve()):
-        raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
-
-
 def find_flat_val(folder: Path) -> Path | None:
     """The folder with the images of val/: folder/val/images, folder/val or the folder itself; None where none is."""
     for place in (folder / "val" / "images", folder / "val", folder):
@@ -56,6 +50,7 @@ def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
     for place in (flat, flat.parent, folder):
         for table in TABLES:
             if (place / table).is_file():
+                refuse_outside(place / table, folder if place.is_relative_to(folder) else place)
                 by_stem = read_annotations(place / table)
                 class_of = {name: by_stem.get(os.path.splitext(name)[0], "") for name in names}
                 if missing := [name for name, named in class_of.items() if not named]:

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.common.data.listing import IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
@@ -119,6 +120,12 @@ def check_size(num_bytes: int, name: str, shard: str) -> None:
     """Raises UserError for an image that no loader would read."""
     if num_bytes > MAX_IMAGE_BYTES:
         raise UserError(f"{shard}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
+
+
+def refuse_outside(path: Path, source: Path) -> None:
+    """Raises UserError where a link leads from `path` out of the source."""
+    if not path.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
 
 
 def image_checksum(part: str, image: SourceImage) -> int:

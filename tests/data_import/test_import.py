@@ -365,6 +365,31 @@ def test_a_folders_links_and_files_are_only_its_own_images(tmp_path, tiny_data):
     assert not (tmp_path / "imagenet" / "train").exists()
 
 
+@pytest.mark.parametrize("kind", ["WebDataset", "flat val"])
+def test_no_list_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_data, kind):
+    """Protects the words of a private file: a download had a link to it as its classes.txt, and they became names of
+    class folders. A link in the source stays fine, and so does a list that the user names. Mutants: the list not seen;
+    the table not seen; the list that the user names refused."""
+    write, name = {
+        "WebDataset": (write_webdataset, "classes.txt"),
+        "flat val": (write_flat, "val/val_annotations.txt"),
+    }[kind]
+    source, target = write(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    secret = tmp_path / "private/tokens"
+    secret.parent.mkdir()
+    (source / name).rename(secret)
+    (source / name).symlink_to(secret)
+    assert "leads out of" in refused(source, target) and not (target / "train").exists()
+    if kind == "WebDataset":
+        import_all(source, tmp_path / "named", classes=source / name)
+        assert contents(tmp_path / "named") == contents(tiny_data)
+    secret.rename(source / "list")
+    (source / name).unlink()
+    (source / name).symlink_to(source / "list")
+    import_all(source, target)
+    assert contents(target) == contents(tiny_data)
+
+
 def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     """Protects files of the user from a .importing that another user, or the author of a download, has put there.
     Mutants: each of the checks left out."""
