@@ -88,8 +88,8 @@ def make_own(folder: Path) -> Path:
 def unpack(bundle: Path, work: Path) -> tuple[Path, Path]:
     """(tree, packages) under `work`, in a folder named by the bundle's SHA-256: the checkout, and a folder of the
     packages that this interpreter lacks."""
-    with open(bundle, "rb") as stream:
-        own = work / hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    with open(bundle, "rb") as packed:
+        own = work / hashlib.file_digest(packed, "sha256").hexdigest()[:16]
     tree, packages = own / "tree", own / "packages"
     own.mkdir(mode=0o700, parents=True, exist_ok=True)
     with zipfile.ZipFile(bundle) as file, tempfile.TemporaryDirectory() as wheels:
