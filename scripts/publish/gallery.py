@@ -126,9 +126,10 @@ def changed_files(path: Path) -> list[str]:
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
     for name in LINKED_TABLES if not lines else ():
-        text = read_regular_file(path / name, MAX_TABLE_BYTES).decode(errors="replace")
-        if without_formulas(text) != text:
-            lines.append(f"{name} has a cell that a spreadsheet would run, which ./bench publish would have marked")
+        content = read_regular_file(path / name, MAX_TABLE_BYTES)
+        text = content.decode(errors="replace")  # what is not UTF-8 may be UTF-16 for a spreadsheet
+        if without_formulas(text).encode() != content:
+            lines.append(f"{name} has a cell that a spreadsheet would run, or another encoding or separator")
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))
