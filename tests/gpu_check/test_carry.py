@@ -268,6 +268,8 @@ def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
     """Protects the rows that are written there: git tells their commit."""
     carry.pack_tree(tmp_path / "tree.tar")
     with tarfile.open(tmp_path / "tree.tar") as tar:
+        assert {(member.uid, member.uname, member.gname) for member in tar} == {(0, "", "")}, "nobody's name goes along"
+    with tarfile.open(tmp_path / "tree.tar") as tar:
         names = tar.getnames()
     assert {"./.git/HEAD", "./Makefile", "./scripts/gpu_check/run.py"} <= {*names}
     assert not [name for name in names if name.startswith("./.venv")]
