@@ -22,8 +22,9 @@ fi
 # horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
 for name in $(compgen -e); do
   case ${name^^} in
-    *TOKEN* | *SECRET* | *PASSW* | *CREDENTIAL* | *APIKEY* | *_KEY*) unset "$name" ;; # as launch_ranks.py
+    *TOKEN* | *SECRET* | *PASSW* | *CREDENTIAL* | *APIKEY* | *_KEY* | *_PAT) unset "$name" ;; # as launch_ranks.py
   esac
+  [[ ! ${!name:-} =~ ://[^/]*@ ]] || unset "$name" # an address with a user and a password
 done
 HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 supervise "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

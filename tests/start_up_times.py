@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.listing import FIRST_BYTES
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 NUM_CLASSES, NUM_TRAIN_IMAGES, NUM_VAL_IMAGES = 1000, 1_281_167, 50_000
@@ -29,7 +30,8 @@ def make_images(folder: Path, num_classes: int, num_train: int, num_val: int, nu
             of_class = folder / part / f"n{number:08}"
             of_class.mkdir(parents=True)
             first = of_class / "0.JPEG"
-            first.write_bytes(random.Random(f"{part} {number}").randbytes(num_bytes))
+            content = FIRST_BYTES["JPEG"] + random.Random(f"{part} {number}").randbytes(num_bytes)
+            first.write_bytes(content[:num_bytes])
             for image in range(1, num_images // num_classes + (number < num_images % num_classes)):
                 os.link(first, of_class / f"{image}.JPEG")
 

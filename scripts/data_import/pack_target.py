@@ -17,7 +17,7 @@ import numpy
 import pandas
 
 from benchmarks.common.config.config import Config, PackKind
-from benchmarks.common.data.contents import contents_of
+from benchmarks.common.data.contents import contents_of, hash_content
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
@@ -93,7 +93,7 @@ class PackTarget:
                 stored, shape = encode_content(content, self._config.pack, f"{shard.name}: {image.name}")
                 start = self._reserve(shard.part, len(stored))
                 write_at(descriptor, stored, HEADER_BYTES + start)
-                source = (image.class_name, image.name, len(content), hashlib.sha256(content).hexdigest())
+                source = (image.class_name, image.name, len(content), hash_content(content).hex())
                 rows.append((*source, start, start + len(stored), *shape, zlib.crc32(stored)))
                 checksum += image_checksum(shard.part, image)
                 progress.add(len(content), len(stored))

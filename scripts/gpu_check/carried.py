@@ -4,16 +4,19 @@
 
 The interpreter must have torch and torchvision. What else is missing comes from the file. OUTPUT= holds all state: it
 is written whole after each check, and a call that finds it, on this machine or another, goes on from it. WORK=: the
-folder to work in, which stays; default: a temporary one. Exit codes: those of gpu-check; 2, too, where it cannot begin.
+folder to work in, which stays, and in which each such file has a folder of its own; default: a temporary one. Exit
+codes: those of gpu-check; 2, too, where it cannot begin.
 """
 
 import contextlib
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -38,8 +41,7 @@ def main(bundle: Path, arguments: list[str]) -> int:
     made = ""
     try:
         output = check_machine()
-        work = Path(os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))).absolute()
-        make_own(work)
+        work = make_own(Path(os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))))
         tree, packages = unpack(bundle, work)
         moved = restore(output, tree)
         return run(tree, packages, output, [*arguments, *(["--moved"] if moved else [])])
@@ -63,21 +65,39 @@ def check_machine() -> Path:
     return Path(os.environ["OUTPUT"]).absolute()
 
 
-def make_own(work: Path) -> None:
-    """Make the folder where it is missing. Raises CannotBegin where others can write to it: what lies in it is run."""
-    work.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = work.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise CannotBegin(f"others can write to {work}, and what lies in it is run; choose another WORK=")
+def make_own(folder: Path) -> Path:
+    """The folder, made where it is missing, without links in its path. Raises CannotBegin where others can write to it
+    or put another in its place: what lies in it is run."""
+    folder = folder.absolute()
+    work = folder.parent.resolve() / folder.name
+    owners = {os.getuid(), os.stat("/").st_uid}  # in a container root may have another number
+    for path in (*reversed(work.parents), work):  # from the top: what lies in a folder that passed stays what it is
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise CannotBegin(f"{path} is no folder but a link; choose another WORK=")
+        if path == work:
+            owned, kept_by_owner = status.st_uid == os.getuid(), False
+        else:
+            owned, kept_by_owner = status.st_uid in owners, bool(status.st_mode & stat.S_ISVTX)
+        if not owned or (status.st_mode & 0o022 and not kept_by_owner):
+            raise CannotBegin(f"others can write to {path}, and what lies in it is run; choose another WORK=")
+    return work
 
 
 def unpack(bundle: Path, work: Path) -> tuple[Path, Path]:
-    """(tree, packages) under `work`: the checkout, and a folder of the packages that this interpreter lacks."""
-    tree, packages = work / "tree", work / "packages"
+    """(tree, packages) under `work`, in a folder named by the bundle's SHA-256: the checkout, and a folder of the
+    packages that this interpreter lacks."""
+    with open(bundle, "rb") as packed:
+        own = work / hashlib.file_digest(packed, "sha256").hexdigest()[:16]
+    tree, packages = own / "tree", own / "packages"
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
     with zipfile.ZipFile(bundle) as file, tempfile.TemporaryDirectory() as wheels:
         if not tree.exists():
-            with file.open("tree.tar") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-                tar.extractall(tree, filter="data")
+            with tempfile.TemporaryDirectory(dir=own) as new:
+                with file.open("tree.tar") as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+                    tar.extractall(Path(new, "tree"), filter="data")
+                os.rename(Path(new, "tree"), tree)
         carried = json.loads(file.read("wheels.json"))
         missing = [wheel for name, wheel in carried.items() if not is_installed(name, packages)]
         for wheel in missing:

@@ -135,10 +135,18 @@ def pack_tree(path: Path, with_images: bool = True) -> None:
     """A clone of this commit alone, so that rows there have it, and imagenet-mini where it is here."""
     clone = path.parent / "clone"
     subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
+    subprocess.run(["git", "-C", str(clone), "remote", "remove", "origin"], check=True)  # it names a folder of here
     with tarfile.open(path, "w") as tar:
-        tar.add(clone, ".")
+        tar.add(clone, ".", filter=without_owner)
         if with_images and (ROOT / IMAGES).is_dir():
-            tar.add((ROOT / IMAGES).resolve(), IMAGES)
+            tar.add((ROOT / IMAGES).resolve(), IMAGES, filter=without_owner)
+
+
+def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nobody's name or number goes along."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def write_bundle(file: object, tree: Path, wheels: dict[str, Path]) -> None:

@@ -32,9 +32,18 @@ USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
 PATH_PATTERN = re.compile(r"(?:(?<=[\s\"'`=:,;(\[{|>])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
 # Of four numbers, but for a version, name==1.2.3.4; at a sentence's end, too.
 IP = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?!\w|\.\w)")
+# A host's name and a port, such as node17:29400. The number of a line in Python's code is no port.
+HOST_PORT = re.compile(
+    r"(?<![\w./:@-])(?!localhost:)[A-Za-z][\w-]*(?:\.[\w-]+)*(?<!\.py):\d{4,5}(?![\w:]|\.\d)", re.ASCII
+)
 MAYBE_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
-# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack.
-TOKEN = re.compile(r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[abpr]-)[\w-]{16,}")
+# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA. Two parts of a JSON Web Token
+# (RFC 7519) begin with {" in base64.
+TOKEN = re.compile(
+    r"(?<![\w-])(?:(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[abpr]-|pypi-AgE|nvapi-)[\w-]{16,}"
+    r"|eyJ[\w-]+\.eyJ[\w-]+)"
+)
+JSON_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/])|[bfnrt])')
 COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
 ENVIRONMENT = (
     "schema", "platform", "python", "num_cores", "memory_gb", "packages", "variables", "measured_peak", "collect_env",
@@ -82,7 +91,9 @@ def not_allowed(folder: Path, names: set[str]) -> list[str]:
 def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
     if path.suffix in TEXTS:
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
-            for what in faults_in_line(line.replace("\\n", " "), names):  # a line's end in JSON
+            # JSON writes é as \u00e9. Other texts may have backslashes of their own.
+            both = [*faults_in_line(line, names), *faults_in_line(without_json_escapes(line), names)]
+            for what in dict.fromkeys(both):
                 yield f", line {number}", what
     elif path.suffix in (".png", ".pdf"):
         texts = _texts_of_png(path.read_bytes()) if path.suffix == ".png" else _texts_of_pdf(path.read_bytes())
@@ -91,6 +102,12 @@ def _of_file(path: Path, names: set[str]) -> Iterator[tuple[str, str]]:
                 yield ", in its metadata", what
     else:
         yield "", "a set has no files of this kind"
+
+
+def without_json_escapes(line: str) -> str:
+    """The line with the characters that JSON's escapes stand for (RFC 8259, 7), a space for those of white space."""
+    plain = JSON_ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else found[2] or " ", line)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # two escapes of one character
 
 
 def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
@@ -109,6 +126,8 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
     for found in IP.finditer(line):
         if not found[0].startswith("127.") and all(int(part) < 256 for part in found[0].partition(":")[0].split(".")):
             yield f"an address of a machine ({found[0]})"
+    for found in HOST_PORT.finditer(ADDRESS.sub("", line)):
+        yield f"an address of a machine ({found[0][:40]})"
     for found in MAYBE_IPV6.finditer(line):
         if _is_ipv6_of_a_machine(found[0]):
             yield f"an address of a machine ({found[0]})"

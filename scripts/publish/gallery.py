@@ -31,7 +31,7 @@ from scripts.pages.headline import headline
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_tables import scale_with_interval, table_rows
 from scripts.publish import manifest
-from scripts.publish.passive_page import CONTROL, find_active
+from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
@@ -39,7 +39,7 @@ from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
-from scripts.stats.formatting import format_number, format_setting, printable
+from scripts.stats.formatting import CONTROL, format_number, format_setting, printable
 
 LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
@@ -126,9 +126,10 @@ def changed_files(path: Path) -> list[str]:
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
     for name in LINKED_TABLES if not lines else ():
-        text = read_regular_file(path / name, MAX_TABLE_BYTES).decode(errors="replace")
-        if without_formulas(text) != text:
-            lines.append(f"{name} has a cell that a spreadsheet would run, which ./bench publish would have marked")
+        content = read_regular_file(path / name, MAX_TABLE_BYTES)
+        text = content.decode(errors="replace")  # what is not UTF-8 may be UTF-16 for a spreadsheet
+        if without_formulas(text).encode() != content:
+            lines.append(f"{name} has a cell that a spreadsheet would run, or another encoding or separator")
     if lines or not (path / manifest.NAME).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))

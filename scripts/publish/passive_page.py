@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.files import read_regular_file
-from scripts.stats.formatting import printable
+from scripts.stats.formatting import CONTROL, printable
 
 LARGEST_BYTES = 1 << 26
 # Of the report's template, of Matplotlib's SVG, and plain ones that a later report may have.
@@ -25,8 +25,6 @@ TAGS = frozenset(
         "tspan ul use wbr"
     ).split()
 )
-# A browser may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 TAG = re.compile(r"<[/!?]?([A-Za-z][\w:-]*|.|$)", re.DOTALL)
 ACTIVE = re.compile(
     r"\bon[a-z]{3,}\s*=|\b(?:href|srcset|background|ping|manifest|base)\s*=\s*(?![\"']?#)|src\s*=|http-equiv"

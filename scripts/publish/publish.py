@@ -47,6 +47,7 @@ KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
 QUOTED = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]*)\1""")  # a path may have spaces where it is quoted
+ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
 A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
@@ -158,6 +159,7 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
     if (folder := home_folder()) not in (None, Path("/")):  # containers have HOME=/
         stands |= {f"{folder}/": "", str(folder): "~"}
     stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
+    stands |= {json.dumps(path)[1:-1]: word for path, word in stands.items()}  # as JSON writes what is beyond ASCII
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
 
 
@@ -177,14 +179,15 @@ def without_paths(text: str, private: dict[str, str]) -> str:
 
 
 def copy_commands(new: Path, source: ResultSet) -> None:
-    """The first line of each run's log, which is its command. A set may name any file as a log: nothing but logs/ is
-    written."""
+    """The first line of each run's log, which is its command, without the host that torchrun was given. A set may name
+    any file as a log: nothing but logs/ is written."""
     private = _private(source, new.name)
     for log_path in source.ok.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             with open(log, encoding="utf-8", errors="replace") as file:
-                (new / log_path).write_text(without_paths(file.readline(4096), private))
+                command = ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", file.readline(4096))
+            (new / log_path).write_text(without_paths(command, private), encoding="utf-8")
 
 
 def write_report(new: Path, source: ResultSet) -> None:

@@ -8,13 +8,13 @@ MAX_SETS newest result sets in results/ and beside this set. Where there is none
 
 import io
 import json
+import os
 import platform
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common.store.results import MAX_TABLE_BYTES
 from benchmarks.common.system import machine
 from benchmarks.common.system.files import read_regular_file
 from benchmarks.common.system.repository import ROOT
@@ -30,6 +30,8 @@ MAX_SETS = 30
 """The newest result sets, in which earlier runs are looked for."""
 WIDTH = 100
 ENVIRONMENT_BYTES = 10**7
+LARGEST_TABLE_BYTES = 2**24
+"""Of a table that is read for the estimate: many times a large set's, and read within a second."""
 
 
 def start_text(left: Sequence[Run], results: Path, variables: MakeVariables) -> str:
@@ -78,18 +80,27 @@ def duration(seconds: float) -> str:
 def last_seconds(results: Path | None) -> dict[str, float]:
     """wall_s of the newest run with each hash of requested settings; 0 for skipped runs.
 
-    Of the newest sets in results/ and beside this set that were measured on this machine. What cannot be read is left
-    out: this is an estimate, and the set of another day stops no suite.
+    Of the newest sets in results/ and beside this set that were measured on this machine, and that are the user's own
+    folders: beside this set may lie anybody's. What cannot be read is left out: this is an estimate, and the set of
+    another day stops no suite.
     """
     parents = {ROOT / "results", *([results.parent] if results else [])}
-    folders = {path.resolve() for parent in parents for path in parent.glob("*/runs.csv")}
-    newest = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)[:MAX_SETS]
+    folders = {path.resolve().parent for parent in parents for path in parent.glob("*/runs.csv")}
+    times = {folder: time_ns for folder in folders if (time_ns := _time_of_own_set(folder)) is not None}
     found: dict[str, float] = {}
-    for path in newest:
-        if _measured_here(path.parent):
-            for name, seconds in _seconds_of_set(path.parent):
+    for folder in sorted(times, key=times.__getitem__, reverse=True)[:MAX_SETS]:
+        if _measured_here(folder):
+            for name, seconds in _seconds_of_set(folder):
                 found.setdefault(name, seconds)
     return found
+
+
+def _time_of_own_set(folder: Path) -> int | None:
+    """When runs.csv was changed; None where the folder is another user's, or gone."""
+    try:
+        return (folder / "runs.csv").stat().st_mtime_ns if folder.stat().st_uid == os.geteuid() else None
+    except OSError:
+        return None
 
 
 def _measured_here(folder: Path) -> bool:
@@ -120,5 +131,5 @@ def _seconds_of_set(folder: Path) -> Iterator[tuple[str, float]]:
 def _columns(path: Path) -> "pandas.DataFrame":
     import pandas
 
-    content = io.BytesIO(read_regular_file(path, MAX_TABLE_BYTES))
+    content = io.BytesIO(read_regular_file(path, LARGEST_TABLE_BYTES))
     return pandas.read_csv(content, dtype=str, keep_default_na=False, on_bad_lines="skip")

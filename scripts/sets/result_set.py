@@ -35,6 +35,7 @@ from scripts.sets.identity import (
     same_work,
 )
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
+from scripts.sets.safe_names import refuse_linked_files
 from scripts.sets.sessions import session_numbers
 from scripts.stats.families import ThroughputSample, make_sample, ratios_to_own_baselines
 from scripts.stats.formatting import printable
@@ -275,11 +276,12 @@ def load_set(path: Path) -> ResultSet:
     """The result set in folder `path`. Tables and columns that it lacks are empty.
 
     Says on stderr what it does not know of the runs' settings. Raises UserError where the folder is missing or
-    unreadable.
+    unreadable, or one of its files is a link: the folder itself may be one.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; ./bench run makes one, results/latest is the newest")
+    refuse_linked_files(path, [*(f"{name}.csv" for name in TABLES), "environment.json"])
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
     tables["runs"] = _without_warm_up(tables["runs"])

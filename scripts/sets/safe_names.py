@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
@@ -53,6 +54,17 @@ def refuse_links(folder: Path) -> None:
                 )
             if not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 raise UserError(f"{ascii(str(path))[1:-1]} is neither a file nor a folder; take it out of the set")
+
+
+def refuse_linked_files(folder: Path, names: Iterable[str]) -> None:
+    """Raises UserError where one of the files `names` of the set in `folder` is a symbolic link, which could lead
+    to any file of the reader. `folder` itself may be a link."""
+    for name in names:
+        if (folder / name).is_symlink():
+            raise UserError(
+                f"{ascii(str(folder / name))[1:-1]} is a link, which is not followed; put a copy of its target in "
+                "its place"
+            )
 
 
 def _target(path: Path) -> str:

@@ -23,6 +23,7 @@ import tyro
 
 from benchmarks.common.config.config import PACK_KINDS
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
+from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.options.data_options import CheckDataOptions
@@ -57,7 +58,8 @@ def name_packs(data: str) -> str:
     """How to train on the packed files of a folder that has no images; '' where it has none."""
     for kind in PACK_KINDS:
         if Path(data, "packed", kind, "train.safetensors").is_file():
-            return f"it has packed files, for a run of ./bench run single -- --loader packed --pack {kind}"
+            command = bench_command("run single", data=data)
+            return f"it has packed files, for a run of {command} -- --loader packed --pack {kind}"
     return ""
 
 

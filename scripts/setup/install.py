@@ -47,7 +47,7 @@ def main(venv: Path) -> None:
     torch, locked = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
     index = os.environ.get("TORCH_INDEX", "")
     words, why = choose_requirements(torch, locked and not index)
-    why += f"; builds of {index} where it has them" if index else ""
+    why += f"; builds of {without_user(index)} where it has them" if index else ""
     print(f"setup: {' '.join(words)}: {why}", flush=True)
     if not all((venv / "bin" / name).exists() for name in ("python", "pip")):  # a try without python3-venv leaves one
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
@@ -89,10 +89,19 @@ def install(python: Path, words: list[str]) -> str:
             return "uv"
         print("setup: uv could not (above); pip tries", file=sys.stderr)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    pip += ["--extra-index-url", index] if index else []
-    if run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs"):
+    with tempfile.NamedTemporaryFile("w", suffix=".index") as file:  # no word: every user can read those
+        file.write(f"--extra-index-url {index}\n" if index else "")
+        file.flush()
+        pip += ["-r", file.name] if index else []
+        failed = run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs")
+    if failed:
         raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")
     return "pip"
+
+
+def without_user(url: str) -> str:
+    """The address without a user's name and password."""
+    return re.sub(r"//[^/]*@", "//", url)
 
 
 def uv_settings(python: Path) -> dict[str, str] | None:

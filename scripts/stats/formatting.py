@@ -1,6 +1,7 @@
 """Numbers, settings and tables as text, in one format everywhere."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Sequence
 
 from benchmarks.common.system.errors import UserError
@@ -37,6 +38,11 @@ def format_setting(value: object) -> str:
     if isinstance(value, (dict, list)):
         return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# A terminal obeys escape codes, and shows text in another order after the characters for right-to-left text. A browser
+# may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

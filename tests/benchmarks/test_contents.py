@@ -4,6 +4,7 @@ only while the files are as they were.
 .venv/bin/python -m pytest tests/benchmarks/test_contents.py
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -16,11 +17,12 @@ from start_up_times import make_images, start_up_row
 from support import ROOT
 
 from benchmarks.common.data import contents
-from benchmarks.common.data.contents import CONTENTS, cached_contents, hash_images
+from benchmarks.common.data.contents import CONTENTS, cached_contents, contents_of, hash_content, hash_images
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path, list_images
 
 HOUR_NS = 3600 * 10**9
+JPEG = b"\xff\xd8\xff"
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,9 @@ def images(tmp_path) -> Path:
     for part, name, number in (("train", "a", 40), ("train", "b", 10), ("val", "a", 10)):
         (folder / part / name).mkdir(parents=True)
         for index in range(number):
-            (folder / part / name / f"{index:02}.JPEG").write_bytes(b"%s %s %02d" % (part.encode(), b"x" * 10, index))
+            (folder / part / name / f"{index:02}.JPEG").write_bytes(
+                JPEG + b"%s %s %02d" % (part.encode(), b"x" * 10, index)
+            )
     return folder
 
 
@@ -72,6 +76,27 @@ def test_what_is_no_image_is_named_and_not_read(images, capsys):
     assert taken(images).startswith("60-of-60-")
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "a set/train/a/07.JPEG' (it has 4398046511104 bytes" in error
+
+
+def test_a_file_that_is_no_image_leaves_no_trace_of_its_bytes(images, tmp_path, capsys):
+    """Protects a private file to which a data set has a link: `contents` is published, and its hash could be guessed
+    where the file has few bytes. The name of images is what it always was. Mutants: the first bytes not looked at; the
+    hash of a packed import without the same look."""
+    unchanged = hashlib.sha256()
+    for path in sorted(images.rglob("*.JPEG")):
+        name = path.relative_to(images).as_posix().encode()
+        unchanged.update(name + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    assert taken(images) == f"60-of-60-{unchanged.hexdigest()[:16]}" and not capsys.readouterr().err
+    secret, place = tmp_path / "pin", images / "train/a/07.JPEG"
+    place.unlink()
+    place.symlink_to(secret)
+    secret.write_text("7391\n")
+    before = taken(images)
+    assert "train/a/07.JPEG' (its first bytes are of neither a JPEG nor a PNG)" in capsys.readouterr().err
+    secret.write_text("1234\n")
+    assert taken(images) == before
+    both = [list_images(images / part) for part in ("train", "val")]
+    assert contents_of(*both, lambda name: hash_content((images / name).read_bytes())) == before
 
 
 @pytest.mark.real_interpreter  # which gets the signal itself

@@ -43,11 +43,12 @@ raise SystemExit(carried_thing.CODE)
 """
 
 
-def make_bundle(folder: Path, with_images: bool = False) -> Path:
-    """A file as carry.py writes it, whose tree is CALL and whose one wheel is what it imports."""
+def make_bundle(folder: Path, with_images: bool = False, program: str = CALL, code: int = 3) -> Path:
+    """A file as carry.py writes it, whose tree is `program` and whose one wheel is what it imports. code: the exit code
+    of CALL."""
     wheel = folder / "carried_thing-1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("carried_thing.py", "CODE = 3\n")
+        file.writestr("carried_thing.py", f"CODE = {code}\n")
         about = "carried_thing-1.0.dist-info"
         file.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: carried-thing\nVersion: 1.0\n")
         file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
@@ -55,8 +56,8 @@ def make_bundle(folder: Path, with_images: bool = False) -> Path:
     with tarfile.open(folder / "tree.tar", "w") as tar:
         for name in ("scripts/gpu_check/run.py", *(["data/imagenet-mini/manifest.json"] if with_images else [])):
             member = tarfile.TarInfo(name)
-            member.size = len(CALL)
-            tar.addfile(member, io.BytesIO(CALL.encode()))
+            member.size = len(program)
+            tar.addfile(member, io.BytesIO(program.encode()))
     bundle = folder / "gpu-check.pyz"
     wheels = {"carried-thing": wheel, "numpy": folder / "not-read"}  # numpy is here, and no other goes over it
     (folder / "not-read").touch()
@@ -76,9 +77,10 @@ def test_it_goes_on_from_its_state_on_another_machine(tmp_path, with_images, aga
     bundle, output = make_bundle(tmp_path, with_images), tmp_path / "state.tar"
     first = call(bundle, tmp_path / "one", output)
     assert first.returncode == 3 and "found in" in first.stdout, first.stderr
-    assert f"in {tmp_path / 'one/tree'} with {sys.executable}" in first.stdout
+    (tree,) = (tmp_path / "one").glob("*/tree")
+    assert f"in {tree} with {sys.executable}" in first.stdout
     assert "1 packages that are missing here" in first.stdout and "words\n" in first.stdout
-    (tmp_path / "one/tree/results/gpu-check-dry/checks/check-0.json").unlink()  # another machine has none of it
+    (tree / "results/gpu-check-dry/checks/check-0.json").unlink()  # another machine has none of it
     second = call(bundle, tmp_path / "two", output)
     assert second.returncode == 3 and f"found {again} in" in second.stdout, second.stdout + second.stderr
     assert "words --moved\n" in second.stdout
@@ -122,6 +124,55 @@ def test_a_folder_that_others_can_write_to_is_not_worked_in(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode, code", [(0o777, 2), (0o775, 2), (0o1777, 3)], ids=["all", "group", "sticky"])
+def test_a_folder_below_one_that_others_can_write_to_is_not_worked_in(tmp_path, mode, code):
+    """Protects from who puts another folder in its place after it was looked at. In a sticky folder nobody can."""
+    bundle, shared = make_bundle(tmp_path), tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    done = call(bundle, shared / "own", tmp_path / "state.tar")
+    assert done.returncode == code and (code == 3 or f"others can write to {shared}," in done.stderr), done.stderr
+
+
+def test_a_link_is_not_worked_in_and_links_above_are_resolved(tmp_path):
+    """Protects from who lets a link lead elsewhere after it was looked at. Homes and disks are often behind links."""
+    bundle, link = make_bundle(tmp_path), tmp_path / "link"
+    (tmp_path / "own").mkdir(mode=0o700)
+    link.symlink_to("own")
+    done = call(bundle, link, tmp_path / "state.tar")
+    assert done.returncode == 2 and "is no folder" in done.stderr and not [*(tmp_path / "own").iterdir()]
+    done = call(bundle, link / "work", tmp_path / "state.tar")
+    assert done.returncode == 3 and f"in {tmp_path / 'own/work'}" in done.stdout, done.stderr
+
+
+def test_a_kept_folder_runs_the_tree_and_the_packages_of_the_file(tmp_path):
+    """Protects rows of a newer file: an older tree in WORK= ran in its place and said nothing. So did one that an
+    earlier call had unpacked by half."""
+    for name in ("older", "newer"):
+        (tmp_path / name).mkdir()
+    older = make_bundle(tmp_path / "older")
+    newer = make_bundle(tmp_path / "newer", program=CALL.replace("words", "newer words"), code=4)
+    for bundle, code, words in ((older, 3, "words\n"), (newer, 4, "newer words\n"), (older, 3, "words --moved\n")):
+        done = call(bundle, tmp_path / "work", tmp_path / f"{bundle.parent.name}.tar")
+        assert done.returncode == code and f"\n{words}" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_tree_is_whole_or_missing(tmp_path, monkeypatch):
+    """Protects the call after one that was killed or whose disk was full."""
+    bundle = make_bundle(tmp_path)
+
+    def fill_disk(tar, path, **_):
+        Path(path, "scripts").mkdir(parents=True)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "extractall", fill_disk)
+        with pytest.raises(OSError, match="No space"):
+            carried.unpack(bundle, tmp_path / "work")
+    tree, _ = carried.unpack(bundle, tmp_path / "work")
+    assert (tree / "scripts/gpu_check/run.py").read_text() == CALL
 
 
 def state_with(output: Path, *members: tarfile.TarInfo) -> None:
@@ -216,6 +267,8 @@ def test_what_runs_there_needs_the_standard_library_alone():
 def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
     """Protects the rows that are written there: git tells their commit."""
     carry.pack_tree(tmp_path / "tree.tar")
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        assert {(member.uid, member.uname, member.gname) for member in tar} == {(0, "", "")}, "nobody's name goes along"
     with tarfile.open(tmp_path / "tree.tar") as tar:
         names = tar.getnames()
     assert {"./.git/HEAD", "./Makefile", "./scripts/gpu_check/run.py"} <= {*names}

@@ -344,6 +344,28 @@ def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys
     assert f"{table} has a cell that a spreadsheet would run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        lambda text: b"\xef\xbb\xbf=1+1," + text.encode(),
+        lambda text: b"\xff\xfe" + f"{text}=1+1".encode("utf-16-le"),
+        lambda text: f"{text}=1+1".encode("utf-16-le"),
+        lambda text: f"{text}\0=1+1".encode(),
+        lambda text: f"{text}\xa0".encode("latin-1"),
+        lambda text: b"sep=;\nstrategy;=1+1\n" + text.encode(),
+        lambda text: b'"SEP=;"\nstrategy;=1+1\n' + text.encode(),
+    ],
+)
+def test_a_table_that_only_a_spreadsheet_reads_otherwise_is_left_out(own, capsys, spoiled):
+    """Protects whoever opens a linked table from formulas that a reader of UTF-8 with commas does not see. Mutants: a
+    byte order mark, a null character or sep= let through; bytes that are not UTF-8 replaced."""
+    table = own / NAMES[0] / "equivalence.csv"
+    table.write_bytes(spoiled(table.read_text()))
+    publish_again(own / NAMES[0])
+    assert len(cells(make(own, expected=1))) == 2
+    assert "equivalence.csv has a cell that a spreadsheet would run, or another encoding" in capsys.readouterr().err
+
+
 def test_no_control_character_is_in_the_page(own):
     """Protects whoever prints the page on a terminal, and browsers that take escape codes for an encoding: a folder's
     name and published.json have them. And the other sets from text that has no bytes. Mutant: the page as it stands."""

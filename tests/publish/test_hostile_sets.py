@@ -25,6 +25,7 @@ from scripts.sets import compare
 from scripts.sets.result_set import load_set
 
 SMALL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"
+STEERS = "\x1b[2J\u202e"
 MARKUP = (
     "<script>alert(1)</script>|[a](javascript:alert(1))|`x`|\\write18{touch ran}|\\input{/etc/passwd}|$x$|' onload='x"
 )
@@ -238,14 +239,20 @@ class Tags(HTMLParser):
 
 def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     """HTML, Markdown, LaTeX and the MLPerf log of a set whose every text is markup. Mutants: autoescape off; `md` left
-    out of a cell; a value as Tex."""
+    out of a cell; a value as Tex; control characters left in."""
     plain = Tags((SMALL.parent / "report.html").read_text()).found
-    texts = dict.fromkeys(("device_name", "torch", "reason", "backend", "arch", "governor", "options"), MARKUP)
+    texts = dict.fromkeys(("device_name", "torch", "reason", "backend", "arch", "governor", "options"), STEERS + MARKUP)
     edit(hostile / "runs.csv", **texts, config=MARKUP)
-    reported = {"platform": MARKUP, "python": MARKUP, "packages": {MARKUP: MARKUP}, "collect_env": MARKUP}
+    reported = {
+        "platform": MARKUP,
+        "python": STEERS + MARKUP,
+        "packages": {MARKUP: MARKUP},
+        "collect_env": STEERS + MARKUP,
+    }
     (hostile / "environment.json").write_text(json.dumps(reported | {"variables": {"ARGS": MARKUP, "CONFIG": "```"}}))
     results = load_set(hostile)
     made = page.make_report(results).texts
+    assert not re.search("[\x1b\u202e]", "".join(made.values())), "whoever prints a report sees what it says"
     assert Tags(made["report.html"]).found <= plain | {"details", "summary", "pre", "dt", "dd", "dl"}
     fenced = re.split(r"(?m)^```$", made["report.md"])
     assert len(fenced) == 3, "the commands are in one fence, which nothing of the set closes"

@@ -77,6 +77,19 @@ def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     assert plot.run_command_line(["--results", str(tmp_path / "set")]) == 2
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "settings.csv", "steps.csv", "environment.json"])
+def test_no_table_is_read_through_a_link(theirs, tmp_path, name):
+    """Protects files outside of a set from the commands that only read one, such as compare and export. A folder that
+    is a link stays fine. Mutants: links followed; the folder refused."""
+    (tmp_path / "latest").symlink_to(theirs)
+    assert load_set(tmp_path / "latest").groups
+    (theirs / name).unlink(missing_ok=True)
+    (theirs / name).symlink_to(SET / name)
+    for path in (theirs, tmp_path / "latest"):
+        with pytest.raises(UserError, match=f"/{name} is a link, which is not followed"):
+            load_set(path)
+
+
 def test_a_pipe_in_a_set_is_named(tmp_path):
     """Protects from a reader that waits without end. Mutant: links only."""
     (tmp_path / "checks").mkdir()

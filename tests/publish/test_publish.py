@@ -228,6 +228,13 @@ def _with(cells, **values):
         ("in /home", "a path (/home)"),
         ("in ~ann/x", "a path (~ann/x)"),
         ("key=/secret", "a path (/secret)"),
+        ("with pypi-AgEIcHlwaS5vcmcCJDU5MTIz of", "a token (pypi-A...)"),
+        ("with nvapi-0123456789abcdef0123 of", "a token (nvapi-...)"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNry", "a token (eyJhbG...)"),
+        ("to gpu7.rack3.corp.example:23456, which", "an address of a machine (gpu7.rack3.corp.example:23456)"),
+        ("MASTER=node17:29400.", "an address of a machine (node17:29400)"),
+        (r"\u0042luebird-3 it", "the name of this machine or of its user"),
+        (r"a\tbluebird-3", "the name of this machine or of its user"),
         ("on Bluebird-3 it", "the name of this machine or of its user"),
     ],
 )
@@ -236,10 +243,45 @@ def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
     left out; only some kinds of files looked through."""
     for name in ("runs.csv", "deep/environment.json", "report.html", "charts/a.svg", "report.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(f"fine\nAMD EPYC @ 2.2 GHz, images/s, a / b, </td> {text}\n")
+        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4"
+        (tmp_path / name).write_text(f"fine\n{fine} {text}\n")
         (line,) = allowlist.not_allowed(tmp_path, {"bluebird-3"})
         assert line.startswith(f"{name}, line 2: {words}"), line
         (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("name", ["ann", "josé"])
+def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monkeypatch, name):
+    """Protects a user whose name JSON writes with escapes: josé was jos\\u00e9 in environment.json,
+    which was published. Mutants: the paths as text only; the lines searched as they stand."""
+    home = tmp_path / name
+    monkeypatch.setenv("HOME", str(home))
+    variables = {"DATA": f"{home}/photos", "ARGS": f"--checkpoint-dir {home}/ckpt --lr 1"}
+    (own / "environment.json").write_text(json.dumps({"variables": variables}))
+    change(own, "settings", lambda frame: frame.assign(asked=_with(frame.asked, data=f"{home}/photos")))
+    results = load_set(own)
+    publish_module.copy_set(own, tmp_path / "new", publish_module._private(results, "new"), {name})
+    assert allowlist.not_allowed(tmp_path / "new", {name}) == []
+    kept = json.loads((tmp_path / "new/environment.json").read_text())["variables"]
+    assert kept == {"DATA": "photos", "ARGS": "--checkpoint-dir ckpt --lr 1"}
+    assert json.loads(read_table(tmp_path / "new", "settings").asked[0])["data"] == "photos"
+    (tmp_path / "new/environment.json").write_text(json.dumps({"variables": {"ARGS": f"--label {name}"}}))
+    (line,) = allowlist.not_allowed(tmp_path / "new", {name})
+    assert line == "environment.json, line 1: the name of this machine or of its user"
+
+
+@pytest.mark.parametrize("option", ["--rdzv-endpoint ", "--rdzv_endpoint="])
+def test_the_host_in_a_runs_command_is_not_published(own, tmp_path, option):
+    """Protects the names of a cluster's nodes: a run's command stands in report.html, and on a Slurm cluster no
+    variable names its first node. Mutant: the line as it stands."""
+    run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
+    log = own / f"logs/{run_id}/run.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(f"$ srun python3 {option}gpu7.corp.example:23456 --rdzv-id y\n")
+    change(own, "runs", lambda frame: frame.assign(log_path=f"logs/{run_id}/run.log"))
+    publish_module.copy_commands(tmp_path, load_set(own))
+    copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
+    assert copied == f"$ srun python3 {option}RDZV_ENDPOINT --rdzv-id y\n"
 
 
 def test_charts_say_what_matplotlib_says_of_itself(tmp_path):

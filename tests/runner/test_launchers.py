@@ -223,13 +223,18 @@ def test_horovodrun_over_several_machines(command):
 def test_horovodrun_gets_no_secrets(command, monkeypatch):
     """Protects tokens and passwords: horovodrun writes its environment into the command lines of its ranks, which every
     user of the machine can read. Mutants: each pattern left out, in the launcher or in launch_ranks.py."""
-    names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY".split()
-    secrets = dict.fromkeys(names, "s3cret")
-    _, env, _ = command("horovod_ddp", **secrets, SSH_AUTH_SOCK="/run/agent")
-    assert env["SSH_AUTH_SOCK"] == "/run/agent" and "PATH" in env and "s3cret" not in env.values()
-    for name in names:
-        monkeypatch.setenv(name, "s3cret")
-    assert "PATH" in rank_environment(1) and "s3cret" not in rank_environment(1).values()
+    names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY GH_PAT".split()
+    secrets = dict.fromkeys(names, "s3cret") | {
+        "PIP_INDEX_URL": "https://ann:s3cret@mirror.example/simple",
+        "https_proxy": "http://ann:s3cret@proxy:3128",
+    }
+    others = {"SSH_AUTH_SOCK": "/run/agent", "SITE": "https://a.example/~ann@home"}
+    _, env, _ = command("horovod_ddp", **secrets, **others)
+    assert others.items() <= env.items() and "PATH" in env and "s3cret" not in str(env)
+    for name, text in (secrets | others).items():
+        monkeypatch.setenv(name, text)
+    env = rank_environment(1)
+    assert others.items() <= env.items() and "PATH" in env and "s3cret" not in str(env)
 
 
 def test_slurm_asks_for_the_requested_tasks(command):

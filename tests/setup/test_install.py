@@ -75,6 +75,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     venv, record = folder / "a venv", folder / "record"
     (venv / "bin").mkdir(parents=True)
     lines = [f'echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}"']
+    lines += [f'for word; do case $word in *.index) cat "$word" >>"{record}.index";; esac; done']
     lines += ["""case "$*" in "-m pip config list") echo "$PIP_SAYS";; esac"""]
     put(venv / "bin", python="\n".join(lines))
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
@@ -147,12 +148,14 @@ def test_another_index_has_other_builds_of_torch(machine, tmp_path):
     """Protects TORCH_INDEX, with which a machine without GPUs saves NVIDIA's libraries: uv and pip get the index beside
     PyPI, and no lock, whose hashes are those of PyPI's wheels. Mutant: the lock is kept."""
     machine(None)
-    index = "https://an.index/cpu"
+    index = "https://ann:pa55word@an.index/cpu"  # mutants: the password in what is printed, and in pip's words
     said, commands = installed(tmp_path, TORCH_INDEX=index)
-    assert f"UV_INDEX={index} -m uv pip install" in commands[-1] and index in said
+    assert f"UV_INDEX={index} -m uv pip install" in commands[-1]
+    assert "https://an.index/cpu" in said and "pa55word" not in said
     assert "-r requirements.txt torch>=" in commands[-1] and "--require-hashes" not in commands[-1]
     _, commands = installed(tmp_path / "by pip", TORCH_INDEX=index, PIP_ARGS="--no-cache-dir")
-    assert f"--extra-index-url {index}" in commands[-1] and "-m pip install" in commands[-1]
+    assert (tmp_path / "by pip/record.index").read_text() == f"--extra-index-url {index}\n"
+    assert "-m pip install" in commands[-1] and "pa55word" not in commands[-1]
 
 
 def test_a_locked_set_up_asks_for_hashes_of_everything(machine, tmp_path):

@@ -22,7 +22,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.common.data.fingerprint import DIGITS, Stats, file_stat, keep_value, kept_value
-from benchmarks.common.data.listing import LISTING_THREADS, MIN_FOLDER_AGE_NS, ImageListing, cache_path, list_images
+from benchmarks.common.data.listing import (
+    FIRST_BYTES,
+    LISTING_THREADS,
+    MIN_FOLDER_AGE_NS,
+    ImageListing,
+    cache_path,
+    list_images,
+)
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file
 
 MAX_HASHED_IMAGES = 20_000
@@ -74,9 +81,23 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
 
 
 def contents_of(train: ImageListing, val: ImageListing, sha256: Callable[[str], bytes]) -> str:
-    """The name of the bytes of images whose hashes are known. sha256: that of the image <part>/<class>/<image>."""
+    """The name of the bytes of images whose hashes are known.
+
+    sha256: hash_content of the image <part>/<class>/<image>.
+    """
     names = [name for name, _ in _sample_of_both(train, val)]
     return _name(train, val, names, [sha256(name) for name in names])
+
+
+def hash_content(content: bytes) -> bytes:
+    """What stands for an image's file of these bytes in the name: SHA-256, or UNREADABLE where it is no image."""
+    return hashlib.sha256(content).digest() if _may_be_image(content) else UNREADABLE
+
+
+def _may_be_image(first: bytes) -> bool:
+    """Whether a file may be an image, by its first bytes. Others are not hashed: the name is published, a link may lead
+    to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess."""
+    return not first or first.startswith((*FIRST_BYTES.values(),))
 
 
 def _name(train: ImageListing, val: ImageListing, names: list[str], hashes: list[bytes]) -> str:
@@ -114,6 +135,8 @@ def _hash_file(path: str, stop: threading.Event) -> tuple[bytes, list[int], str]
             if os.fstat(file.fileno()).st_size > MAX_IMAGE_BYTES:
                 return UNREADABLE, stat, f"it has {stat[0]} bytes, more than an image, {MAX_IMAGE_BYTES}"
             while num_bytes <= MAX_IMAGE_BYTES and not stop.is_set() and (content := file.read(READ_BYTES)):
+                if not num_bytes and not _may_be_image(content):
+                    return UNREADABLE, stat, "its first bytes are of neither a JPEG nor a PNG"
                 digest.update(content)
                 num_bytes += len(content)
         return digest.digest(), stat, ""

@@ -41,6 +41,8 @@ COUNTED = (
     *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
 )
 LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
+UNSEEN = re.compile("[\0\ufeff]")
+SEPARATOR_LINE = re.compile(r"[\s\"]*sep\s*=", re.IGNORECASE)
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # JSON may hold them. surrogateescape has no bytes for them.
 UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
@@ -165,7 +167,13 @@ def unguard_cell(text: str) -> str:
 def without_formulas(text: str) -> str:
     """A table with format_cell's mark before each cell that a spreadsheet would run, for a table that somebody else
     wrote. Numbers stay as they are. So do lines without such a cell. A line that ends within a quoted cell is left out:
-    read_table skips it, and a spreadsheet would go on with the next line."""
+    read_table skips it, and a spreadsheet would go on with the next line.
+
+    Byte order marks and null characters are left out: a spreadsheet skips them, and the cell begins after them. A first
+    line with sep= gets the mark, since it would choose another separator."""
+    text = UNSEEN.sub("", text)
+    if SEPARATOR_LINE.match(text):
+        text = "'" + text
     return "\n".join(guarded for line in text.split("\n") if (guarded := _guarded_line(line)) is not None)
 
 

@@ -11,16 +11,21 @@ import re
 import sys
 from pathlib import Path
 
-SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|APIKEY|_KEY", re.IGNORECASE)
+SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|APIKEY|_KEY|_PAT$", re.IGNORECASE)
+SECRET_VALUE = re.compile(r"://[^/]*@")  # an address with a user and a password
 
 
 def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     """The variables of every rank: its threads, and the one interface on which ranks talk.
 
-    Variables with names of secrets are left out: horovodrun writes its environment into the command lines of its ranks,
-    which every user of the machine can read.
+    Variables with names of secrets, or with a password in an address, are left out: horovodrun writes its environment
+    into the command lines of its ranks, which every user of the machine can read.
     """
-    kept = {name: text for name, text in os.environ.items() if not SECRET_NAME.search(name)}
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not SECRET_NAME.search(name) and not SECRET_VALUE.search(text)
+    }
     thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
     return kept | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
 
