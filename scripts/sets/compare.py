@@ -79,7 +79,7 @@ def footnotes(comparisons: list[Comparison], method: str = METHOD) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none. method: of the intervals."""
     notes = [
         "smallest difference: found with 80 % power (nominal: as if the spread were known and rounds surely repeats; "
-        "of new simulated sets of several strategies, with the same noise, 60 to 73 of 100 find that of a strategy "
+        "of new simulated sets of several strategies, with the same noise, 60 to 73 % find that of a strategy "
         "named beforehand; two sets were not simulated).",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
         f"({method}): about 1 of 20 families of equal things shows a difference, where rounds are independent and "

@@ -17,7 +17,7 @@ from scipy.special import nctdtrinc, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.8
-MIN_ROUNDS = 5  # of 3, two speeds raise a false alarm in 6 of 100 families; 4 do not tell drift from noise
+MIN_ROUNDS = 5  # of 3, two speeds raise too many false alarms; 4 do not tell drift from noise
 SMALLEST_SD = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
 
 NO_REPEAT = "one run says nothing of the spread between runs"
