@@ -54,7 +54,7 @@ DOCKERS = {"build_arg", "gpus", "volume"}  # docker's own flags
 LINKS = re.compile(r"(?m)^\[[^\]]+\]: (\S+)$|\]\(([^)]+)\)")
 # Limits that the code sets, by the README's folder: what a study or a gate calls too much.
 LIMITS = {
-    # of the statistics: what is planted or to be found; sd and carry-over of the generators; the level of the test; the most errors
+    # of the statistics: what is planted or to be found; sd and carry-over of the generators; the level; the most errors
     "stats": {"4 %", "6 of 100", "5 %", "8 %", "10 %", "30 %", "15 minutes"},
     "sets": {"1, seconds"},  # a place and a column
     "ab": {"5 %", "5%"},
