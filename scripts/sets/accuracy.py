@@ -61,10 +61,9 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     if not num_images:
         return Top1Accuracy(percent, None, None, 0, 0, fractions, *runs)
     num_correct = round(percent / 100 * num_images)
-    bounds = (
-        interval_over_seeds(fractions, num_images) if len(fractions) > 1 else wilson_interval(num_correct, num_images)
-    )
-    return Top1Accuracy(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
+    several = len(fractions) > 1
+    low, high = interval_over_seeds(fractions, num_images) if several else wilson_interval(num_correct, num_images)
+    return Top1Accuracy(percent, 100 * low, 100 * high, num_correct, num_images, fractions, *runs)
 
 
 def recorded_seeds(group: RunGroup) -> pandas.Series:
