@@ -9,7 +9,6 @@ from benchmarks.common.data.fingerprint import cached_fingerprint, stat_of
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import sync_file_system, sync_folder
-from benchmarks.common.system.machine import num_cores
 from scripts.data_import.journal import WORKSHOP, Total, make_total
 from scripts.data_import.progress import Progress
 from scripts.data_import.shard_tables import read_table, write_table
@@ -24,7 +23,6 @@ class FolderTarget:
 
     def __init__(self, folder: Path, source: Source):
         self.kind = source.kind
-        self.max_threads = 2 * num_cores()  # half of them wait for a disk
         self._folder, self._workshop, self._shards = folder, folder / WORKSHOP, source.shards
         self._parts = sorted({shard.part for shard in source.shards})
         self._flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_EXCL

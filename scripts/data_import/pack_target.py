@@ -28,7 +28,6 @@ from benchmarks.common.system.files import (
     open_no_follow,
     sync_folder,
 )
-from benchmarks.common.system.machine import num_cores
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
 from scripts.data_import.journal import WORKSHOP, Total, make_total
 from scripts.data_import.progress import Progress
@@ -58,7 +57,6 @@ class PackTarget:
                 "import without --pack, add what is missing, and ./bench data pack packs both"
             )
         self.kind = f"{source.kind}, packed as {pack}"
-        self.max_threads = num_cores()  # each decodes
         self._config = Config(data=str(folder), loader="packed", pack=pack)
         self._folder, self._workshop, self._source = folder, folder / WORKSHOP, source
         self._ends, self._lock = dict.fromkeys(PARTS, 0), threading.Lock()

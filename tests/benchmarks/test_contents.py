@@ -183,7 +183,11 @@ def test_files_that_their_writer_has_hashed_are_not_read(images, monkeypatch, ca
     assert cached_contents(images, hashed) == expected and not read
     assert not cache_path(images, "contents").exists()
     without = {other: one for other, one in hashed.items() if other != name}
-    for some in (without, hashed | {name: (hashed[name][0], stat)}, hashed | {name: (contents.UNREADABLE, stat)}):
+    for some in (
+        without,
+        hashed | {name: (hashed[name][0], stat)},
+        hashed | {name: (contents.UNREADABLE, hashed[name][1])},
+    ):
         assert cached_contents(images, some) == expected and len(read) == 60
         read.clear()
     settle(images, monkeypatch)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scripts.data_import import folder_target, import_images, pack_target
+from scripts.data_import import import_images
 from scripts.data_import.source_images import Shard, Source, SourceImage
 from scripts.options.data_options import ImportOptions
 
@@ -73,9 +73,7 @@ def together(num_shards: int, then: Callable[[], None] | None = None) -> Iterato
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_images, "find_source", find)
-        patch.setattr(import_images, "MAX_THREADS", num_shards)
-        for module in (folder_target, pack_target):
-            patch.setattr(module, "num_cores", lambda: num_shards)
+        patch.setattr(import_images, "num_cores", lambda: num_shards)
         yield
 
 

@@ -487,7 +487,7 @@ def test_an_import_that_is_killed_with_several_shards_open_goes_on(tmp_path, tin
     assert kill_with_open_shards(ImportOptions(source, target), 4) == -signal.SIGKILL
     written = [path for path in (target / WORKSHOP).rglob("*.JPEG")]
     assert len(written) == 8 and not [*target.glob("train")]
-    written[0].write_bytes(b"half of an image")
+    written[0].write_bytes(bytes(1 << 20))  # more than the image has
     import_all(source, target)
     assert "going on after 0 shards" in capsys.readouterr().out
     assert contents(target) == contents(tiny_data)

@@ -67,7 +67,7 @@ def test_it_gives_what_tarfile_gives(tmp_path, monkeypatch, format, odd, mtime):
 
 def test_damaged_headers_are_read_or_refused_as_by_tarfile(tmp_path):
     """Protects from an archive that only one of the two takes: 600 times, one or two bytes of a header are changed, or
-    the archive is cut off, too. Mutants: the checksum not compared; the magic; the kind; no look at the end."""
+    the archive is cut off, too. Mutants: the checksum not compared; the kind; no look at the end."""
     generator, path = random.Random(0), tmp_path / "a.tar"
     seen = {"refused": 0, "read": 0}
     for format in FORMATS.values():
