@@ -38,7 +38,8 @@ from scripts.publish.readme_columns import column_figures
 from scripts.sets.compare import footnotes
 from scripts.sets.result_set import load_set
 from scripts.sets.rounds_needed import report_lines
-from scripts.studies.measured_csv import add_rows
+from scripts.studies.ab import sequential
+from scripts.studies.measured_csv import add_rows, read_rows
 from scripts.studies.peers import overhead
 from scripts.studies.peers.analysis import SUITE, Launch, ratio_rows, rows_to_publish
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
@@ -103,6 +104,8 @@ def test_the_rates_that_programs_print_are_the_measured_ones():
         (report_lines(load_set(SET))[-1], ["hostile.planned", "hostile_2.planned", "hostile_2.planned_where_quiet"]),
     ):
         assert re.findall(r"\d+ to \d+ %", text) == [figures_made()[name] for name in names]
+    (looks,) = [row for row in read_rows(MEASURED / "hostile_2.csv") if row["what"] == "ordinary looks"]
+    assert f"a false alarm in {float(looks['rate_percent']):.0f} %" in (sequential.__doc__ or "")
 
 
 @each_readme

@@ -165,7 +165,7 @@ def test_until_does_not_stop_at_luck():
 
 
 def test_looking_often_does_not_raise_false_alarms():
-    # With ordinary intervals at each look 21 % are false, and 31 % of a ratio that is AR(0.5).
+    # With ordinary intervals at each look 15 % are false (hostile_2.csv).
     for case in PAIRS:
         faster, slower, _, _, rounds = one_by_one(case, 0.0, 150)
         assert faster + slower <= 0.09 and rounds > 18
