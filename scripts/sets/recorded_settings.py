@@ -64,10 +64,7 @@ def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], se
 
 def counted_settings(identity: Identity) -> str:
     """The compared fields of both halves as JSON: equal text for equal settings."""
-    return json.dumps(
-        [drop_not_compared(identity.requested), drop_not_compared(identity.resolved)],
-        sort_keys=True,
-    )
+    return json.dumps([drop_not_compared(half) for half in (identity.requested, identity.resolved)], sort_keys=True)
 
 
 def read_identity(asked: str, met: str) -> Identity | None:
@@ -103,10 +100,8 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     try:
         settings = json.loads(read_set_file(file, LIMIT_BYTES))
         if not isinstance(settings["schema"], int) or settings["schema"] > SCHEMA:
-            return (
-                None,
-                f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it",
-            )
+            newer = f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it"
+            return None, newer
         identity = Identity(dict(settings["asked"]), dict(settings.get("met") or {}))
     except (FileNotFoundError, NotADirectoryError):
         return None, ""

@@ -289,8 +289,6 @@ def load_set(path: Path) -> ResultSet:
     timed = {str(run_id): rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
     found, remarks = identities_of_runs(path, runs, tables["settings"])
-    for remark in remarks:
-        print(f"warning: {printable(remark)}", file=sys.stderr)
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
         parts = _parts(rows, [found[place] for place in rows.index])
@@ -307,7 +305,7 @@ def load_set(path: Path) -> ResultSet:
             )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
-    for sentence in contradictions:
+    for sentence in (*remarks, *contradictions):
         print(f"warning: {printable(sentence)}", file=sys.stderr)
     return ResultSet(path.resolve().name, path, groups, [*remarks, *contradictions], tables, contradictions)
 

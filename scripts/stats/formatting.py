@@ -69,14 +69,9 @@ def format_with_interval(value: float, low: float | None, high: float | None, st
 def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:
     """Lines of cells as columns of text; those whose numbers are in `left` begin at their left edge."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = (
-        [
-            text.ljust(width) if place in left else text.rjust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    )
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    marks = ["<" if place in left else ">" for place in range(len(widths))]
+    layout = "  ".join(f"{{:{mark}{width}}}" for mark, width in zip(marks, widths, strict=True))
+    return "\n".join(layout.format(*line).rstrip() for line in lines)
 
 
 def parse_percent(text: str, option: str) -> float:

@@ -7,6 +7,7 @@ Needs no torch.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -178,6 +179,20 @@ def sync_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
             raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(folder: Path) -> None:
+    """Return once all that was written to the file system of `folder` is on its disk. os.sync would wait for all disks.
+
+    Raises OSError, also where something could not be written.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
     finally:
         os.close(descriptor)
 
