@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import os
 import pwd
 import secrets
@@ -36,7 +37,7 @@ def home_folder() -> Path | None:
         return None
 
 
-def open_regular_file(path: str | Path, more_flags: int = 0) -> BinaryIO:
+def open_regular_file(path: str | Path, more_flags: int = 0) -> io.FileIO:
     """A regular file for reading, unbuffered. A symbolic link to one is followed, unless `more_flags` has O_NOFOLLOW.
 
     Raises OSError for what cannot be opened, and for anything but a regular file: opening a FIFO would wait for a
@@ -77,7 +78,7 @@ def _read(opened: BinaryIO, limit_bytes: int, path: str) -> bytes:
     return content
 
 
-def open_set_file(path: str | Path) -> BinaryIO:
+def open_set_file(path: str | Path) -> io.FileIO:
     """A regular file of a result set for reading, unbuffered. The set may be somebody else's, whose links could lead to
     any file of the reader: a path that is a symbolic link is refused. `refuse_links` of safe_names.py sees links above.
 
