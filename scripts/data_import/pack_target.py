@@ -141,6 +141,7 @@ class PackTarget:
         print(f"fingerprint {metadata['fingerprint']}, contents {metadata['contents']}")
         command = bench_command("run single", data=self._config.data)
         print(f"train on it: {command} -- --loader packed --pack {self._config.pack}")
+        print("where 256 images do not fit in a GPU's memory, add --batch-per-device 64")
 
     def _are_in_place(self) -> bool:
         """Whether the import ended, and a kill came while .importing was removed."""

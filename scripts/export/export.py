@@ -40,7 +40,9 @@ def _export_text(results: ResultSet, export_format: ExportFormat) -> str:
 def main(options: ExportOptions) -> int:
     results = load_set(options.results)
     if not results.groups:
-        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export", file=sys.stderr)
+        halves = [results.path / name for name in ("A", "B") if (results.path / name / "runs.csv").exists()]
+        named = f"; export one of the sets of this comparison: {' or '.join(map(str, halves))}" if halves else ""
+        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export{named}", file=sys.stderr)
         return 1
     text = export_text(results, options.format)
     if options.out is None:

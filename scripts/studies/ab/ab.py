@@ -13,7 +13,8 @@ AR(0.5) or less, without rare stalls of one variant. REPEATS is the most rounds 
 go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
-where that is not decided; 4 where a variant's run fails; 129, 130, 131 or 143 after a signal. The last line says which.
+where that is not decided; 4 where a variant's run fails or this program crashes; 129, 130, 131 or 143 after a signal.
+The last line says which.
 """
 
 import dataclasses
