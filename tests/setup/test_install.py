@@ -77,7 +77,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     lines = [f'echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}"']
     lines += [f'for word; do case $word in *.index) cat "$word" >>"{record}.index";; esac; done']
     lines += ["""case "$*" in "-m pip config list") echo "$PIP_SAYS";; esac"""]
-    put(venv / "bin", python="\n".join(lines))
+    put(venv / "bin", python="\n".join(lines), pip="exit 1")  # without a pip, a real environment is made around it
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
     code = "import sys; from benchmarks.common.system import gpus; gpus.NVIDIA_SMI_TIMEOUT_S = 1; "
     code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
