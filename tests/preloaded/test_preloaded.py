@@ -192,6 +192,7 @@ def test_the_mark_gives_the_real_interpreter():
     assert sys.executable == REAL == environment()["PYTHON"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name", ["single", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "horovod_ddp"))]
 )
