@@ -314,11 +314,16 @@ def suite(recorder, checkout, tmp_path, tiny_data):
     return start
 
 
+def is_suite(process: subprocess.Popen) -> bool:
+    """Whether Python has taken the place of bash, which ignores SIGQUIT and has children of its own."""
+    return psutil.Process(process.pid).cmdline()[1:3] == ["-m", "scripts.runner.bench"]
+
+
 MOMENTS = {
-    "it imports": lambda process, results: "scripts.runner.bench" in psutil.Process(process.pid).cmdline(),
+    "it imports": lambda process, results: is_suite(process),
     "it has the set": lambda process, results: (results / ".holder").exists(),
     "it has a folder for the run": lambda process, results: [*results.glob("logs/*")],
-    "it starts the launcher": lambda process, results: psutil.Process(process.pid).children(),
+    "it starts the launcher": lambda process, results: is_suite(process) and psutil.Process(process.pid).children(),
 }
 
 
