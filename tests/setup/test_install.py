@@ -414,6 +414,7 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, script, cuda, visi
         usable_gpus()
 
 
+@pytest.mark.medium
 def test_the_remedy_is_one_command_that_works(gpu_machine, tmp_path, monkeypatch):
     """Protects the user who reads it: as it stands it makes set-up run again, and install what it names."""
     gpu_machine(f"echo '{V100}, 580.65.06'", FakeCuda([(7, 0)]))
