@@ -77,6 +77,21 @@ def test_help_needs_nothing_that_is_installed(fresh_clone):
     assert not (fresh_clone / ".venv").exists()
 
 
+OLD_PYTHON = "import sys; sys.version_info = (3, 9, 0); exec(compile(open(sys.argv[1]).read(), 'bench', 'exec'))"
+
+
+def test_an_interpreter_that_cannot_start_the_suite_is_wrong_use(fresh_clone):
+    """Protects a nightly gate, where 1 says slower: an old Python, and one without the packages. Mutant:
+    sys.exit(text), which is 1."""
+    old = subprocess.run([sys.executable, "-c", OLD_PYTHON, BENCH], capture_output=True, text=True)
+    assert old.returncode == 2 and "error: python3 is 3.9 here, and must be 3.11 or newer" in old.stderr
+    command = [sys.executable, "-I", "-S", fresh_clone / "bench", "ab", "HEAD", "tree:"]
+    env = {"PATH": os.environ["PATH"], "BENCH_STARTED_FROM": str(fresh_clone)}
+    lacking = subprocess.run(command, cwd=fresh_clone, env=env, capture_output=True, text=True)
+    assert lacking.returncode == 2 and "requirements.txt lists all that is needed" in lacking.stderr, lacking.stderr
+    assert lacking.stderr.count("\n") == 1
+
+
 def test_set_up_is_made_once(fresh_clone):
     """Protects minutes: .venv is made where it is missing or older than the lists of packages. A library that fails is
     tried once. Mutant: no mark of the libraries."""

@@ -357,7 +357,15 @@ def test_the_command_writes_a_whole_file_or_prints(folder, tmp_path, capsys):
 
 def test_a_set_without_runs_is_a_sentence(tmp_path, capsys):
     assert export.main(ExportOptions(tmp_path)) == 1
-    assert "nothing to export" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("so there is nothing to export\n")
+
+
+def test_a_comparison_names_its_two_sets(tmp_path, capsys):
+    """Protects who exports what ./bench ab left: its rows are in the sets A and B. Mutant: "has no run" alone."""
+    for name in ("A", "B"):
+        write_set(tmp_path / name)
+    assert export.main(ExportOptions(tmp_path)) == 1
+    assert f"export one of the sets of this comparison: {tmp_path}/A or {tmp_path}/B\n" in capsys.readouterr().err
 
 
 if __name__ == "__main__":

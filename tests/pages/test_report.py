@@ -369,7 +369,7 @@ WARNED = {
     "oversubscribed": {"oversubscribed": True},
     "busy before the first run": {"load_average": 1.9},
     "governor was powersave": {"governor": "powersave"},
-    "in no commit": {"dirty": True},
+    "which no commit has": {"dirty": True},
     "could not be read": {"skipped_files": 3},
     "MFU over 100 %": {"flops_per_image": 1e13},
 }
@@ -400,7 +400,8 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
     (unsteady,) = [each for each in warnings_by_cause(results) if "unsteady" in each.summary]
     assert unsteady.summary == (
         "unsteady windows: 3 of 4 strategies; steal in all of them, up to 9 % of the cores' time: use cores of your "
-        "own; other programs in 1 of them, up to 20 % of the cores' time: close them."
+        "own; other programs in 1 of them, up to 20 % of the cores' time: close them; take longer windows "
+        "(--window-steps) or more rounds."
     )
     assert [each.partition(":")[0] for each in unsteady.details] == ["single", "ddp", "slurm"]
     assert find_warnings(results) == [text for each in warnings_by_cause(results) for text in each.sentences]

@@ -274,6 +274,16 @@ def test_what_belongs_to_a_machine_may_differ(run, tmp_path):
     assert "Versions differ at equal settings: torch (2.10.0; 2.15.0), commit (abc; def)." in done.out
 
 
+def test_unlike_cores_of_a_task_are_noted(run, tmp_path):
+    """Protects the reader: at equal settings a machine with fewer cores a task may be the slower for its loaders alone.
+    Mutant: a note with equal cores, too."""
+    for name, cores in (("a", "6"), ("b", "12"), ("c", "6")):
+        add_machine(tmp_path / name, {"single": 50, "ddp": 100}, asked={"cpus_per_task": cores})
+    note = "Cores of a task (--cpus-per-task) differ, and with them how fast images are loaded: a: 6; b: 12."
+    assert note in run(tmp_path / "a", tmp_path / "b", "--price", "1").out
+    assert "Cores of a task" not in run(tmp_path / "a", tmp_path / "c", "--price", "1").out
+
+
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [

@@ -46,6 +46,7 @@ from scripts.studies.decide.choices import (
     Choice,
     Interval,
     choices_by_machine,
+    cores_that_differ,
     describe_left_out,
     refuse_unequal_work,
     shared_choices,
@@ -107,7 +108,8 @@ class Answer:
     @functools.cached_property
     def remarks(self) -> list[str]:
         left_out = describe_left_out(self.machines, self.shared)
-        return notes(self.choices, left_out, software_that_differs(self.shared))
+        software, cores = software_that_differs(self.shared), cores_that_differ(self.shared)
+        return notes(self.choices, left_out, software, cores)
 
 
 def main(options: DecideOptions, found: dict[str, Any] | None = None) -> int:
