@@ -102,6 +102,7 @@ def test_the_page_has_each_set_and_compares_none(nights, tmp_path, capsys):
     assert not re.search(r"faster|slower|trend line", re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL))
 
 
+@pytest.mark.medium
 def test_published_sets_make_a_page(tmp_path):
     output = tmp_path / "trend.html"
     assert trend.main(TrendOptions(tuple(sorted(PUBLISHED.glob("cpu*"))), output)) == 0

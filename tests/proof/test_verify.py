@@ -181,6 +181,7 @@ def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
     return done.returncode, done.stdout + done.stderr, rows
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["ddp", pytest.param("horovod_ddp", marks=pytest.mark.slow)])
 def test_the_suite_as_it_is_agrees_to_the_last_bit(name, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the proof from failing for no reason: without this, the faults below could be found by anything."""
@@ -642,6 +643,7 @@ def test_the_reference_repeats_the_whole_set_and_shuffles_anew_each_epoch():
     assert sorted(laps[:40]) == sorted(laps[40:]) == [*range(40)] and laps[:40] != laps[40:]
 
 
+@pytest.mark.medium
 def test_the_reference_distinguishes_the_layouts_of_updates(tiny_data):
     """Protects the table of shapes: one shard, two shards and two micro-batches are three different trainings."""
     config = Config(
@@ -813,6 +815,7 @@ def test_a_tie_of_scores_is_found_where_it_decides():
     assert count_top(scores, torch.tensor([5, 2, 0, 5]), 5) == (2, 2)
 
 
+@pytest.mark.medium
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     """Protects the induction: what the reference does from a state is what it does on the way there."""
     config = Config(

@@ -441,8 +441,9 @@ def test_a_failed_move_leaves_the_old_set(tmp_path):
     assert (tmp_path / "place/runs.csv").read_text() == "old"
 
 
-def test_publishing_moves_figures_and_links(good, tmp_path):
-    """The real command in a checkout of its own: the set with its report, no logs, no path; then the READMEs."""
+@pytest.fixture
+def publish(good, tmp_path):
+    """publish(*words): the real command in a checkout of its own, `publish.checkout`, with an older set."""
     checkout = tmp_path / "a checkout"
     for part in ("benchmarks", "scripts"):
         shutil.copytree(ROOT / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -450,14 +451,22 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
         (checkout / folder).mkdir(parents=True)
     for folder in ("configs", "launchers", "results", "tests/faults"):
         (checkout / folder / "README.md").write_text("no figures\n")
-    readme = checkout / "README.md"
-    readme.write_text("ddp <!--images_per_s.ddp-->9<!--/-->\n\n[a]: results/published/old-set/runs.csv\n")
+    (checkout / "README.md").write_text(
+        "ddp <!--images_per_s.ddp-->9<!--/-->\n\n[a]: results/published/old-set/runs.csv\n"
+    )
     (checkout / "results/published/shown.json").write_text('{"cpu": "old-set"}')
 
-    def publish(*words):
+    def run(*words):
         command = [sys.executable, "-m", "scripts.publish.publish", "--results", good, "--name", "cpu2_new", *words]
         return subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True)
 
+    run.checkout = checkout
+    return run
+
+
+def test_publishing_moves_figures_and_links(publish, good, tmp_path):
+    """The real command in a checkout of its own: the set with its report, no logs, no path; then the READMEs."""
+    checkout, readme = publish.checkout, publish.checkout / "README.md"
     done = publish()
     assert done.returncode == 0, done.stderr
     new = checkout / "results/published/cpu2_new"
@@ -482,6 +491,14 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
             ), path
     assert "python -m benchmarks.ddp --data photos" in (new / "report.html").read_text()  # of the log's first line
     assert find_problems(load_set(new)) == []
+
+
+@pytest.mark.medium
+def test_what_is_published_is_replaced_whole_or_not_at_all(publish, good, tmp_path):
+    """Protects a published set: nothing takes its place by accident, nor what may not be published."""
+    checkout, readme = publish.checkout, publish.checkout / "README.md"
+    new = checkout / "results/published/cpu2_new"
+    assert publish().returncode == 0
     again = publish()
     assert again.returncode == 2 and "--replace" in again.stderr and len(again.stderr.splitlines()) == 1
     (new / "stale").write_text("")

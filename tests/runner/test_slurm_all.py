@@ -60,6 +60,7 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
 
 
+@pytest.mark.medium
 def test_what_a_cluster_demands_reaches_sbatch(submitted):
     """Protects users of clusters with accounts: each variable is sbatch's option, and none is there by itself. Without
     NODES the job has one node. Mutants: any of the lines left out."""
@@ -70,6 +71,7 @@ def test_what_a_cluster_demands_reaches_sbatch(submitted):
     assert after(words, "--gres") == "gpu:a100:2" and after(words, "--nodes") == "1" and env["NODES"] == "1"
 
 
+@pytest.mark.medium
 def test_what_is_not_demanded_is_not_said(submitted):
     done, words, _ = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, EXCLUSIVE="no")
     assert done.returncode == 0, done.stderr
