@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_no_follow, read_regular_file
+from benchmarks.common.system.files import locked, open_no_follow, read_set_file
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -222,7 +222,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
 def describe_holder(results: Path) -> str:
     """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
-        number, host = read_regular_file(results / ".holder", HOLDER_BYTES).decode().split()
+        number, host = read_set_file(results / ".holder", HOLDER_BYTES).decode().split()
         pid = int(number)
     except (OSError, ValueError):
         return "by another process"

@@ -13,7 +13,7 @@ import pandas
 
 from benchmarks.common.config.settings import SCHEMA, drop_not_compared
 from benchmarks.common.store.results import strange_setting
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 from scripts.sets.safe_names import SAFE_NAME, file_inside
@@ -98,7 +98,7 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     if file is None:
         return None, ""
     try:
-        settings = json.loads(read_regular_file(file, LIMIT_BYTES))
+        settings = json.loads(read_set_file(file, LIMIT_BYTES))
         if not isinstance(settings["schema"], int) or settings["schema"] > SCHEMA:
             newer = f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it"
             return None, newer

@@ -42,7 +42,13 @@ def format_setting(value: object) -> str:
 
 # A terminal obeys escape codes, and shows text in another order after the characters for right-to-left text. A browser
 # may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def printable_lines(text: str) -> str:
+    """The text of a whole page or file, with ? for each of CONTROL. A set may come from somebody else, and its names
+    may stand in any line: whatever a command makes of a set goes through here once, at the end."""
+    return CONTROL.sub("?", text)
 
 
 def printable(text: str) -> str:

@@ -209,6 +209,7 @@ def test_compare_has_four_exit_codes(sets, b, options, code):
     assert done.returncode == code, done.stdout + done.stderr
 
 
+@pytest.mark.medium
 def test_json_is_one_object_on_stdout(sets):
     """Protects a program that reads the result: all other text is on stderr."""
     words = ["compare", sets["base"], sets["slow"], "--fail-over", "5%", "--day-sd", "0.1%", "--json"]
@@ -223,6 +224,7 @@ def test_json_is_one_object_on_stdout(sets):
     assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "signum", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT))]
 )

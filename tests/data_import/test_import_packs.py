@@ -72,6 +72,7 @@ def test_every_source_gives_the_same_packs(own_data, tmp_path, writer):
     assert_equal_packs(target, own_data, "jpeg256")
 
 
+@pytest.mark.medium
 def test_a_killed_import_goes_on(own_data, tmp_path, monkeypatch):
     """Protects hours: killed at 20 moments, from the first file into the clean-up, the same command makes the same
     packs. Mutants: a shard noted before its table is written; the ends of finished shards forgotten; the journal

@@ -28,6 +28,8 @@ GOLDEN = Path(__file__).parent / "golden"
 FORMATS = typing.get_args(ExportFormat)
 FILES = {"json": "set.json", "openmetrics": "set.prom", "github-action-benchmark": "action.json", "junit": "junit.xml"}
 SCHEMA = json.loads((Path(export.__file__).parent / "export.schema.json").read_text())
+OLDEST, *NEWER = sorted(PUBLISHED.glob("cpu*"))
+SETS = [OLDEST, *(pytest.param(path, marks=pytest.mark.medium) for path in NEWER)]
 FAILED = "rank 1: signal 9, possibly out of memory"
 SKIPPED = "needs NVIDIA GPUs"
 
@@ -139,9 +141,7 @@ def faults(value, schema, place="") -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", [None, *sorted(PUBLISHED.glob("cpu*"))], ids=lambda path: path.name if path else "made"
-)
+@pytest.mark.parametrize("path", [None, *SETS], ids=lambda path: path.name if path else "made")
 def test_the_json_follows_its_schema(folder, path):
     """Protects who generates a reader from the schema."""
     exported = json.loads(export.export_text(load_set(path or folder), "json"))
@@ -325,7 +325,7 @@ def test_a_hostile_set_controls_nothing(tmp_path, export_format):
         ElementTree.fromstring(text)
 
 
-@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("cpu*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
 def test_published_sets_are_exported(path):
     """Protects sets of every age."""
     results = load_set(path)

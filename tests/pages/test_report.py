@@ -549,6 +549,7 @@ def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
     assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.medium
 def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
     # The real command in an interpreter where importing torch fails.
     add_runs(tmp_path / "set", "ddp", 100, num_repeats=1)
@@ -563,6 +564,7 @@ def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
     assert len(done[1].stderr.splitlines()) == 1 and "./bench run" in done[1].stderr
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_half_written_files_make_a_report_all_the_same(tmp_path, seed):
     # A full disk or a kill cuts any file anywhere; lines that are not whole are left out.
@@ -621,6 +623,7 @@ def test_the_interval_of_mfu_has_the_peaks_spread(tmp_path):
     assert low == pytest.approx(speed.low * 1e9 / 0.5e12)
 
 
+@pytest.mark.medium
 def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, monkeypatch):
     # A real product on this machine: refused for a set of another device, written for a set of this one.
     from benchmarks.common.system.errors import UserError

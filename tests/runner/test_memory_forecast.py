@@ -119,6 +119,7 @@ def test_each_way_of_dividing_saves_what_it_should():
 LAYOUTS = [Layout(num_shards=4, num_gradient_copies=1), Layout(num_stages=2, num_microbatches=4)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_the_largest_batch_fits_and_the_next_does_not(layout):
     unit = layout.num_shards * layout.num_microbatches
@@ -169,6 +170,7 @@ def test_another_cut_is_named_where_it_fits():
     assert min(peaks, key=peaks.get) == cut
 
 
+@pytest.mark.medium
 def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
     """Protects a suite of hours: the warm-up has measured a cut with which the first stage does not fit, and the rounds
     after it are skipped. Before, the estimate is forecast; a cut that is given by hand stays. Mutant: no `cuts`."""
@@ -207,6 +209,7 @@ def test_loaders_need_memory():
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
 
 
+@pytest.mark.medium
 def test_where_no_batch_fits_the_sentence_says_so():
     config = Config(arch="resnet18", global_batch=256)
     assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.1e9, 8e9)
@@ -260,6 +263,7 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
     assert rows["ddp"]["reason"] in message and scripts == ["ddp_amp"]
 
 
+@pytest.mark.medium
 def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
     """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence. A suite
     that timed nothing has not succeeded. Mutant: 0, as after a suite that timed the rest."""

@@ -161,6 +161,7 @@ def test_a_machine_that_is_cheapest_and_fastest_is_taken(run, sets):
     assert [row["strategy"] for row in done.rows if row["best_of_machine"] == "yes"] == ["ddp_amp"] * 3
 
 
+@pytest.mark.medium
 def test_without_the_days_spread_nothing_is_decided(run, sets):
     """Protects the rule of two days, and says what would decide: a spread just below the one that is named decides, one
     just above does not. Mutants: no verdict becomes one; the runs' part left out; one pair of days for three sets."""

@@ -107,3 +107,13 @@ def test_both_interpreters_are_kept_and_their_difference_is_said(tmp_path):
 def test_the_example_is_not_active():
     """Protects this repository's own runners: only a copy in .github/workflows would start."""
     assert [path.name for path in (ROOT / ".github" / "workflows").iterdir()] == ["ci.yml"]
+
+
+@pytest.mark.parametrize("path", [".github/workflows/ci.yml", "docs/nightly-gate.yaml"])
+def test_actions_are_those_of_one_commit(path):
+    """Protects a runner from an action whose tag somebody has moved, and its token from what runs after the checkout.
+    Mutants: a tag; persist-credentials left out."""
+    text = (ROOT / path).read_text()
+    actions = re.findall(r"uses: (\S+)", text)
+    assert actions and all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", each) for each in actions)
+    assert text.count("persist-credentials: false") == text.count("actions/checkout@")
