@@ -102,3 +102,19 @@ def test_a_system_error_of_nccl_names_the_small_shared_memory(text, helps):
     status, reason = first_cause(notes, "", 1, [], num_ranks=2)
     assert (status, reason.startswith(f"rank 1: DistBackendError: {text}")) == ("failed", True)
     assert ("--shm-size" in reason) == helps
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", True),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory: you tried", True),
+        ("RuntimeError: shapes do not match", False),
+    ],
+)
+def test_a_rank_without_memory_names_the_smaller_batch(reason, helps):
+    """Protects a GPU of 8 GB whose forecast was too low: torch's words speak of fragmentation, and of no batch.
+    Mutants: no remedy; the remedy for every error."""
+    status, found = first_cause([{"rank": 0, "status": "failed", "reason": reason}], "", 1, [], num_ranks=1)
+    assert (status, found.startswith(f"rank 0: {reason}")) == ("failed", True)
+    assert ("--global-batch" in found) == helps
