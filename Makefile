@@ -35,7 +35,7 @@ $(foreach pair,$(filter PRICE_PER_HOUR=%,$(GONE_VARIABLES)),$(if $(filter enviro
 
 CALLS := setup data bench-all slurm-all plot report compare verify gallery gpu-check
 GONE := $(foreach pair,$(GONE_TARGETS),$(call name_of,$(pair)))
-.PHONY: help $(CALLS) $(BENCHES) $(GONE) fuzz test test-slow test-all test-faults lint clean
+.PHONY: help $(CALLS) $(BENCHES) $(GONE) fuzz test test-medium test-slow test-all test-faults lint clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ help:
 #: slurm-all  bench-all as one Slurm job       plot        draw the charts of RESULTS again
 #: report     report.html; MEASURE=no: quickly compare     is B faster than A? A=results/x B=results/y
 #: verify     prove equal updates              gallery     all published sets on one page
-#: gpu-check  try this GPU in 9 minutes        test        also test-slow, test-all, test-faults
+#: gpu-check  try this GPU in 9 minutes        test        also test-medium, -slow, -all, -faults
 #: lint       ruff, mypy and shellcheck        fuzz, clean
 #:
 #: STRATEGIES  "single ddp", or all            DATA      folder with train/<class>/ and val/<class>/
@@ -75,15 +75,20 @@ $(BENCHES): bench-%:
 
 # All of them in several processes, file by file; TESTS in one, for a process more is seconds of imports.
 IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+# pytest keeps what it has compiled of the tests, whatever the environment says; without that each process does it again.
+PYTEST := PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
 
 test: data
-	@"$$PYTHON" -m pytest -m "not slow" $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m "not medium and not slow" $${TESTS:-$(IN_PARALLEL)}
+
+test-medium: data
+	@$(PYTEST) -m "medium and not slow" $${TESTS:-$(IN_PARALLEL)}
 
 test-slow: data
-	@"$$PYTHON" -m pytest -m slow $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m slow $${TESTS:-$(IN_PARALLEL)}
 
 test-all: data
-	@"$$PYTHON" -m pytest $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) $${TESTS:-$(IN_PARALLEL)}
 
 test-faults: data
 	@PRELOADED=no "$$PYTHON" -m pytest tests/faults

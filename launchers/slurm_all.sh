@@ -29,7 +29,7 @@ planned=$(PLAN=yes ALLOCATION=planned NUM_GPUS=$GPUS_PER_NODE launchers/all.sh 2
 RESULTS=$("$PYTHON" -m scripts.runner.run_plan | sed -n 's/^RESULTS=//p') || exit 2 # made now
 export RESULTS NUM_GPUS=$given_gpus # the node counts its own
 
-mkdir -p "$RESULTS/job"
+[ -d "$RESULTS/job" ] || mkdir "$RESULTS/job"
 echo "all runs of $RESULTS are one job, whose output is in $RESULTS/job/run.log:"
 tail -n 0 -s 0.2 --pid $$ -F "$RESULTS/job/run.log" 2>/dev/null &
 lines=$!

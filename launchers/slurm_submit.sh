@@ -11,6 +11,11 @@ while [ "$1" != -- ]; do
   shift
 done
 shift
+# Slurm writes the job's log through a link. In a folder of another user, that user may put one there.
+[ -O "$RUN_DIR" ] || { echo "error: $RUN_DIR is missing or belongs to another user; choose another folder" >&2; exit 2; }
+for path in "$RUN_DIR" "$RUN_DIR/run.log" "$RUN_DIR/queued"; do
+  [ ! -L "$path" ] || { echo "error: $path is a link, and nothing is written through one; remove it" >&2; exit 2; }
+done
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
 stopped=
@@ -36,7 +41,8 @@ while :; do
   fi
   case $(field JobState) in
     PENDING | CONFIGURING | REQUEUED | REQUEUE_HOLD)
-      touch "$RUN_DIR/queued" # the run's limit counts from its start
+      # The run's limit counts from its start. With noclobber bash makes the file, and follows no link.
+      [ -e "$RUN_DIR/queued" ] || (set -o noclobber && : >"$RUN_DIR/queued") 2>/dev/null || true
       [ -n "$waits" ] || echo "job $job is in the queue ($(field Reason))"
       waits=yes
       ;;

@@ -1,16 +1,23 @@
 """The fixtures of all tests: a small folder of real photographs, a checkout of their own, a recording interpreter, and
-a limit, so that a test which hangs fails, and the others still run."""
+a limit, so that a test which hangs fails, and the others still run.
+
+Fixtures import what they need. The process that starts pytest-xdist's workers reads this file, too, and would import
+torch before it starts them.
+"""
 
 import os
 import shutil
 import signal
+import typing
 from pathlib import Path
 
 import pytest
 from preloaded.interpreter import choose, share
-from support import NUM_TRAIN, NUM_VAL, ROOT, SYNTHETIC_YAML, TINY_YAML, Recorder, draw_images, put
 
-from scripts.runner import run_plan
+if typing.TYPE_CHECKING:
+    from support import Recorder
+
+    from scripts.runner.run_plan import MakeVariables
 
 LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
 
@@ -48,9 +55,17 @@ def wait_for_no_disk():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_and_no_gpu():
+    """What support.py sets when it is imported, for every test."""
+    import support  # noqa: F401
+
+
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory) -> Path:
     """train/ and val/ with 4 classes that a model can learn; tests only read it. Its path has a space."""
+    from support import NUM_TRAIN, NUM_VAL, draw_images
+
     folder = tmp_path_factory.mktemp("data") / "tiny images"
     draw_images(folder / "train", NUM_TRAIN, seed=0)
     draw_images(folder / "val", NUM_VAL, seed=1)
@@ -66,6 +81,8 @@ def own_data(tiny_data, tmp_path) -> Path:
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory) -> Path:
     """The configuration of runs on tiny_data."""
+    from support import TINY_YAML
+
     path = tmp_path_factory.mktemp("config") / "tiny config.yaml"
     path.write_text(TINY_YAML)
     return path
@@ -74,6 +91,8 @@ def tiny_config(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory) -> Path:
     """A copy of the suite for tests of all.sh, which sets results/latest. Its path has a space, too."""
+    from support import ROOT
+
     folder = tmp_path_factory.mktemp("clone") / "a checkout"
     for part in ("benchmarks", "configs", "launchers", "scripts"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -81,7 +100,9 @@ def checkout(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def recorder(tmp_path) -> Recorder:
+def recorder(tmp_path) -> "Recorder":
+    from support import Recorder
+
     folder = tmp_path / "stub folder"
     folder.mkdir()
     return Recorder(folder)
@@ -104,9 +125,13 @@ esac
 @pytest.fixture
 def make_variables(monkeypatch, tmp_path):
     """make_variables(**variables): what the plan reads where only these are set, and a small configuration."""
+    from support import SYNTHETIC_YAML
+
+    from scripts.runner import run_plan
+
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
-    def read(**variables) -> run_plan.MakeVariables:
+    def read(**variables) -> "MakeVariables":
         for name in (
             *VARIABLES.split(),
             "TASKS_PER_NODE",
@@ -128,6 +153,8 @@ def make_variables(monkeypatch, tmp_path):
 @pytest.fixture
 def bin_path(tmp_path) -> Path:
     """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh that is let in."""
+    from support import put
+
     sinfo = '[ "${SINFO:-up}" = up ] || exit 1; case $* in *%G*) echo "${GRES:-(null)}" ;; *) echo 8 ;; esac'
     ssh = '[ "${SSH:-yes}" = yes ]'
     put(tmp_path / "bin", sinfo=sinfo, scontrol=SCONTROL, ssh=ssh, srun="echo usage")

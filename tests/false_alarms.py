@@ -136,23 +136,33 @@ def power_row(strategies: int, rounds: int, num: int) -> dict[str, Any]:
     return row("power", "independent runs", strategies, rounds, "found_10_percent", faster)
 
 
-def until_rows(case: str, strategies: int, num: int, draw: Draw = draw) -> Iterator[dict[str, Any]]:
-    """How often a family covers when `--until 10%` has stopped it, and after how many rounds."""
-    logs = draw(case, numpy.random.default_rng(2), num, strategies, MOST_ROUNDS)
-    covered, stopped = numpy.ones(num, dtype=bool), numpy.full(num, MOST_ROUNDS)
-    left, narrow_before = numpy.arange(num), numpy.zeros(num, dtype=bool)
-    for rounds in range(FIRST_LOOK_ROUNDS, MOST_ROUNDS + 1):
+def apply_until(
+    logs: numpy.ndarray, first_look: int = FIRST_LOOK_ROUNDS
+) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]:
+    """When `--until 10%` stops families, and how they stand then: false alarms, whether they have no verdict, and
+    rounds, [num_sets] each. logs: of the most rounds."""
+    num, strategies, most = logs.shape
+    false_alarms, undecided = numpy.zeros((2, num), dtype=bool)
+    stopped, left, narrow_before = numpy.full(num, most), numpy.arange(num), numpy.zeros(num, dtype=bool)
+    for rounds in range(first_look, most + 1):
         if not len(left):
             break
         so_far = logs[left, :, :rounds]
         found = families(so_far, over_first(strategies))
-        enough = numpy.count_nonzero(~numpy.isnan(so_far), axis=2).min(axis=1) >= FIRST_LOOK_ROUNDS
+        enough = numpy.count_nonzero(~numpy.isnan(so_far), axis=2).min(axis=1) >= first_look
         narrow = (numpy.expm1(found.half_widths) <= WIDTH).all(axis=1) & ~found.undecided & enough
-        ends = (narrow & narrow_before) | (rounds == MOST_ROUNDS)
-        covered[left[ends]] = ~found.false_alarms[ends]
+        ends = (narrow & narrow_before) | (rounds == most)
+        false_alarms[left[ends]], undecided[left[ends]] = found.false_alarms[ends], found.undecided[ends]
         stopped[left[ends]] = rounds
         left, narrow_before = left[~ends], narrow[~ends]
-    yield row("until", case, strategies, MOST_ROUNDS, "covered_percent", covered)
+    return false_alarms, undecided, stopped
+
+
+def until_rows(case: str, strategies: int, num: int, draw: Draw = draw) -> Iterator[dict[str, Any]]:
+    """How often a family covers when `--until 10%` has stopped it, and after how many rounds."""
+    logs = draw(case, numpy.random.default_rng(2), num, strategies, MOST_ROUNDS)
+    false_alarms, _, stopped = apply_until(logs)
+    yield row("until", case, strategies, MOST_ROUNDS, "covered_percent", ~false_alarms)
     yield row("until", case, strategies, MOST_ROUNDS, "rounds", stopped)
 
 

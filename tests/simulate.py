@@ -81,11 +81,15 @@ def until_stops(case: str, num_strategies: int, width: float, num: int, most: in
 
 
 def ab_verdicts(
-    draw_pair: Callable[[numpy.random.Generator, numpy.ndarray], Pair], difference: float, num: int, limit: float = 0.0
+    draw_pair: Callable[[numpy.random.Generator, numpy.ndarray], Pair],
+    difference: float,
+    num: int,
+    limit: float = 0.0,
+    seed: int | Sequence[int] = 3,
 ) -> numpy.ndarray:
     """[num, 5] of comparisons by ./bench ab: whether B is called faster, slower, is slower beyond the limit, and has no
     verdict; and the rounds. draw_pair: one of PAIRS."""
-    rng, most = numpy.random.default_rng(3), sequential.MAX_ROUNDS
+    rng, most = numpy.random.default_rng(seed), sequential.MAX_ROUNDS
     b_first = (rng.random((num, 1)) < 0.5) ^ (numpy.arange(most) % 2 == 1)
     a, b = draw_pair(rng, b_first)
     found = []

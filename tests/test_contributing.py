@@ -253,6 +253,7 @@ def test_every_question_has_an_answer():
     assert not is_defined("scripts/sets/result_set.py", "no_such_name")
 
 
+@pytest.mark.medium
 def test_a_strategy(follow):
     """Protects the recipe: Make, the plan, the help and the tests of structure know the new strategy."""
     folder = follow("To add a strategy")
@@ -274,6 +275,7 @@ def test_a_strategy_trains_is_proved_and_drawn(follow):
     assert "new_strategy" in (folder / "results/new/charts/throughput.svg").read_text()
 
 
+@pytest.mark.medium
 def test_a_model(follow):
     """Protects the recipe: the flag takes the new model with its defaults, and it is torchvision's."""
     folder = follow("To add a model")
@@ -314,6 +316,7 @@ def test_a_column_is_filled_by_a_run(follow):
     assert "new_column" not in json.loads(settings.read_text())["met"]
 
 
+@pytest.mark.medium
 def test_a_decoder(follow):
     """Protects the recipe: the field takes the new decoder, its pixels are right, and the proof can read them."""
     folder = follow("To add a decoder")
@@ -346,6 +349,7 @@ print(len(load_set(published).groups) > 1)
 """
 
 
+@pytest.mark.medium
 def test_a_configuration_field(follow):
     """Protects the recipe: the field has a flag, a range and a help text, and runs that differ in it are not pooled."""
     folder = follow("To add a configuration field")
@@ -362,6 +366,7 @@ print(load_sections()[-1].order, find_plan("new_study").plan_runs.__module__)
 """
 
 
+@pytest.mark.medium
 def test_a_study(follow):
     """Protects the recipe: Make, the runner and the report find the new folder."""
     folder = follow("To add a study")

@@ -171,6 +171,7 @@ def lacks(node: ast.ImportFrom, name: str) -> bool:
     return not path.with_suffix(".py").exists() or name not in top_level_names(path.with_suffix(".py"))
 
 
+@pytest.mark.medium
 def test_what_the_code_says_of_itself_is_there():
     """Protects a reader who searches for what a docstring or a comment names."""
     found = {

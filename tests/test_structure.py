@@ -397,6 +397,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.medium
 def test_every_script_has_a_help():
     """Protects --help: exit code 0, a strategy's own docstring and command, and every flag of a tool."""
     modules = [f"benchmarks.{name}" for name in STRATEGIES]

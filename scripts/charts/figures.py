@@ -4,6 +4,7 @@ Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line sty
 """
 
 import contextlib
+import io
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_sets
-from scripts.stats.formatting import printable
+from scripts.stats.formatting import printable, printable_lines
 
 matplotlib.rcParams.update(
     {
@@ -150,7 +151,11 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
 def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[str, Any]) -> Path:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-        replace_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:], metadata=metadata, **layout))
+        figure.savefig(out := io.BytesIO(), format=path.suffix[1:], metadata=metadata, **layout)
+    content = out.getvalue()
+    if path.suffix == ".svg":  # it has the texts of a set in comments
+        content = printable_lines(content.decode()).encode()
+    replace_atomically(path, lambda file: file.write(content))
     return path
 
 

@@ -7,6 +7,7 @@ It returns the exit code.
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +17,9 @@ from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
 from scripts.options import data_options, run_options, set_options, study_options
 from scripts.options.run_options import set_variables
+
+AB_FAILED = 4
+"""ab.RUN_FAILED, also where ab cannot be imported."""
 
 # --- what several commands do -------------------------------------------------------------------------------------
 
@@ -96,10 +100,21 @@ def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
 
 
 def ab(options: run_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    """The comparison. It ends with 1 for one reason alone, that B is slower: what crashes ends with AB_FAILED."""
     set_variables(options, flags)
-    from scripts.studies.ab import ab
+    try:
+        from scripts.studies.ab import ab
 
-    return ensure_data() or exit_code(lambda: ab.main(found), errors=(), writes="ab")
+        if code := ensure_data():
+            return AB_FAILED if code == 1 else code
+        return exit_code(lambda: ab.main(found), errors=(), writes="ab")
+    except (UserError, ValueError):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        print(f"failed: nothing was compared: {type(error).__name__}: {error}", file=sys.stderr)
+        found["failed"] = f"{type(error).__name__}: {error}"
+        return AB_FAILED
 
 
 def verify(options: run_options.VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:

@@ -89,7 +89,7 @@ COMMANDS = [
     Command(
         "decide",
         "which machine is the cheapest for 90 ImageNet epochs, at a price an hour",
-        "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00 --day-sd 2%",
+        "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00",
         "set_options.DecideOptions",
         "decide",
     ),
@@ -323,10 +323,10 @@ BY_WORDS = {command.words: command for command in COMMANDS}
 GROUPS = {command.words.split()[0] for command in COMMANDS if " " in command.words}
 EXIT_CODES = """exit codes:
   0    yes: it was done, or the check passed
-  1    the check failed: slower, not proved, a run failed, nothing to draw
+  1    the check failed: slower, not proved, a run failed, nothing was timed, nothing to draw
   2    wrong use: an unknown option, a missing file, sets that cannot be compared; nothing was decided
   3    undecided: the data allow no answer, such as an interval that reaches over the limit of --fail-over
-  4    ./bench ab: a run failed, so that nothing was compared
+  4    ./bench ab: a run failed or a program crashed, so that nothing was compared
   129, 130, 143   ended by SIGHUP, SIGINT (Ctrl-C) or SIGTERM: 128 + the signal"""
 ENVIRONMENT = """variables of the environment:
   PYTHON     the interpreter; default: .venv/bin/python

@@ -76,8 +76,9 @@ def run_here(words: list[str], from_folder: Path) -> NoReturn:
     """Run the command in this interpreter, which has the packages."""
     try:
         from scripts.commands.run_command import main
-    except ModuleNotFoundError as error:
-        sys.exit(f"error: {sys.executable} lacks {error.name}; requirements.txt lists all that is needed")
+    except ImportError as error:
+        print(f"error: {sys.executable}: {error}; requirements.txt lists all that is needed", file=sys.stderr)
+        sys.exit(2)  # not 1, which says "slower" of ab
     sys.exit(main(words, from_folder))
 
 

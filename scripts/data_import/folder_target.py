@@ -1,16 +1,17 @@
 """Images written as files: TO/train/<class>/<image> and TO/val/<class>/<image>."""
 
+import hashlib
 import os
 from pathlib import Path
 
-from benchmarks.common.data.contents import cached_contents
-from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.contents import HashedFiles, cached_contents, hash_of_image, sampled_names
+from benchmarks.common.data.fingerprint import cached_fingerprint, stat_of
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import sync_folder
-from benchmarks.common.system.machine import num_cores
+from benchmarks.common.system.files import sync_file_system, sync_folder
 from scripts.data_import.journal import WORKSHOP, Total, make_total
 from scripts.data_import.progress import Progress
+from scripts.data_import.shard_tables import read_table, write_table
 from scripts.data_import.source_images import Shard, Source, image_checksum
 from scripts.setup.check_data import check_image_folder, format_names
 
@@ -22,10 +23,10 @@ class FolderTarget:
 
     def __init__(self, folder: Path, source: Source):
         self.kind = source.kind
-        self.max_threads = 2 * num_cores()  # half of them wait for a disk
-        self._folder, self._workshop = folder, folder / WORKSHOP
+        self._folder, self._workshop, self._shards = folder, folder / WORKSHOP, source.shards
         self._parts = sorted({shard.part for shard in source.shards})
         self._flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_EXCL
+        self._hashed: HashedFiles = {}
 
     def refuse_existing(self) -> None:
         """Raises UserError where a part that the source has is in the folder already."""
@@ -39,7 +40,8 @@ class FolderTarget:
 
     def write_shard(self, shard: Shard, progress: Progress) -> Total:
         """Raises UserError where two images have one name, and what reading raises."""
-        num_images, num_bytes, checksum = 0, 0, 0
+        rows: list[tuple[str, str, list[int]]] = []
+        num_bytes, sum_of_checksums = 0, 0
         folders: dict[str, str] = {}
         for image in shard.read():
             if image.class_name not in folders:
@@ -47,18 +49,18 @@ class FolderTarget:
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[image.class_name] = str(folder)
             try:
-                descriptor = os.open(f"{folders[image.class_name]}/{image.name}", self._flags, 0o666)
+                stat = write_file(f"{folders[image.class_name]}/{image.name}", image.content, self._flags)
             except FileExistsError:
                 raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
-            with os.fdopen(descriptor, "wb", 0) as file:
-                written = 0
-                while written < len(image.content):
-                    written += file.write(image.content[written:])
-            num_images, num_bytes = num_images + 1, num_bytes + len(image.content)
-            checksum += image_checksum(shard.part, image)
+            sha256 = hashlib.sha256(image.content).digest()
+            name = f"{shard.part}/{image.class_name}/{image.name}"
+            rows.append((name, hash_of_image(sha256, image.content).hex(), stat))
+            num_bytes += len(image.content)
+            sum_of_checksums += image_checksum(shard.part, image, sha256)
             progress.add(len(image.content), len(image.content))
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
-        return make_total(num_images, num_bytes, checksum)
+        write_table(self._workshop, shard, rows)
+        return make_total(len(rows), num_bytes, sum_of_checksums)
 
     def put_in_place(self, totals: dict[str, Total]) -> None:
         """Rename the finished parts. Raises UserError where classes do not fit, or where images have one name."""
@@ -71,12 +73,24 @@ class FolderTarget:
                 raise UserError(f"{total.num_images} images of {part} were read, and they have {found} different names")
         if all(place.is_dir() for place in places.values()):
             refuse_unknown_classes(*({*os.listdir(place)} for place in (places["train"], places["val"])))
-        os.sync()  # once for all: a power cut after the renames must find every image
+        sync_file_system(self._workshop)  # once for all: a power cut after the renames must find every image
         for part in totals:
             if places[part] != self._folder / part:  # else a kill came between two renames
                 refuse_existing(self._folder / part)
                 os.rename(places[part], self._folder / part)
         sync_folder(self._folder)
+        if all((self._folder / part).is_dir() for part in ("train", "val")):
+            self._hashed = self._read_hashed()
+
+    def _read_hashed(self) -> HashedFiles:
+        """The files that are in the name of the bytes; {} where not all are known, as after a kill at the end."""
+        wanted = {*sampled_names(*(list_images(self._folder / part) for part in ("train", "val")))}
+        try:
+            tables = (read_table(self._workshop, shard) for shard in self._shards)
+            rows = (row for table in tables for row in table)
+            return {name: (bytes.fromhex(sha256), stat) for name, sha256, stat in rows if name in wanted}
+        except (OSError, ValueError, TypeError, RecursionError):
+            return {}
 
     def _place(self, part: str) -> Path:
         return self._workshop / part if (self._workshop / part).is_dir() else self._folder / part
@@ -87,13 +101,25 @@ class FolderTarget:
             folder = self._folder / part
             num_classes = sum(entry.is_dir() for entry in os.scandir(folder))
             print(f"{folder}: {total.num_images:,} images of {num_classes:,} classes, {total.num_bytes:,} bytes")
-            print(f"  sum of SHA-256: {int(total.checksum, 16):064x}")
+            print(f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}")
         try:
             check_image_folder(self._folder)
         except ValueError as error:
             print(f"not complete yet: {error}")
             return
-        print(f"fingerprint {cached_fingerprint(self._folder)}, contents {cached_contents(self._folder)}")
+        print(f"fingerprint {cached_fingerprint(self._folder)}, contents {cached_contents(self._folder, self._hashed)}")
+
+
+def write_file(path: str, content: bytes | memoryview, flags: int) -> list[int]:
+    """Returns the file's file_stat. Raises OSError."""
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        written = 0
+        while written < len(content):
+            written += os.write(descriptor, content[written:])
+        return stat_of(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
 
 
 def refuse_existing(path: Path) -> None:

@@ -6,7 +6,6 @@ shard waits in a JSON file below TO/.importing.
 """
 
 import hashlib
-import json
 import os
 import threading
 import zlib
@@ -17,7 +16,7 @@ import numpy
 import pandas
 
 from benchmarks.common.config.config import Config, PackKind
-from benchmarks.common.data.contents import contents_of, hash_content
+from benchmarks.common.data.contents import contents_of, hash_of_image
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
@@ -27,14 +26,12 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import (
     make_folder,
     open_no_follow,
-    read_regular_file,
-    replace_atomically,
     sync_folder,
 )
-from benchmarks.common.system.machine import num_cores
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
-from scripts.data_import.journal import WORKSHOP, Total, make_total, shard_key
+from scripts.data_import.journal import WORKSHOP, Total, make_total
 from scripts.data_import.progress import Progress
+from scripts.data_import.shard_tables import read_table, table_path, write_table
 from scripts.data_import.source_images import Shard, Source, image_checksum
 from scripts.setup.chunks import encode_content
 from scripts.setup.pack import refuse_links_in_data
@@ -43,7 +40,6 @@ from scripts.setup.pack_file import header_size, pack_metadata, write_tables
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
 COLUMNS = ["class_name", "name", "num_bytes", "sha256", "start", "end", "height", "width", "crc32"]
 """Of an image: the first four are of its file in the source, start and end of what is packed."""
-LARGEST_TABLE_BYTES = 1 << 30  # of a shard; one with a million images has 0.2 GB
 
 
 class PackTarget:
@@ -61,7 +57,6 @@ class PackTarget:
                 "import without --pack, add what is missing, and ./bench data pack packs both"
             )
         self.kind = f"{source.kind}, packed as {pack}"
-        self.max_threads = num_cores()  # each decodes
         self._config = Config(data=str(folder), loader="packed", pack=pack)
         self._folder, self._workshop, self._source = folder, folder / WORKSHOP, source
         self._ends, self._lock = dict.fromkeys(PARTS, 0), threading.Lock()
@@ -93,14 +88,14 @@ class PackTarget:
                 stored, shape = encode_content(content, self._config.pack, f"{shard.name}: {image.name}")
                 start = self._reserve(shard.part, len(stored))
                 write_at(descriptor, stored, HEADER_BYTES + start)
-                source = (image.class_name, image.name, len(content), hash_content(content).hex())
+                sha256 = hashlib.sha256(content).digest()
+                source = (image.class_name, image.name, len(content), hash_of_image(sha256, content).hex())
                 rows.append((*source, start, start + len(stored), *shape, zlib.crc32(stored)))
-                checksum += image_checksum(shard.part, image)
+                checksum += image_checksum(shard.part, image, sha256)
                 progress.add(len(content), len(stored))
         finally:
             os.close(descriptor)
-        make_folder(self._table_path(shard).parent)
-        replace_atomically(self._table_path(shard), lambda file: file.write(json.dumps(rows).encode()), durable=False)
+        write_table(self._workshop, shard, rows)
         num_bytes = sum(row[COLUMNS.index("num_bytes")] for row in rows)
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
         return make_total(len(rows), num_bytes, checksum)
@@ -137,13 +132,16 @@ class PackTarget:
             pack = PackedSource(pack_path(self._config, part))
             size_gb = pack.path.stat().st_size / 1e9
             print(f"{pack.path}: {total.num_images:,} images of {len(pack.classes):,} classes, {size_gb:.3g} GB")
-            print(f"  sum of SHA-256: {int(total.checksum, 16):064x}, of {total.num_bytes:,} bytes in the source")
+            print(
+                f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}, of {total.num_bytes:,} bytes in the source"
+            )
             if num_bad := pack.num_unreadable():
                 print(f"  warning: {num_bad} not readable; a run that meets one of them says so")
         metadata = PackedSource(pack_path(self._config, "train")).metadata
         print(f"fingerprint {metadata['fingerprint']}, contents {metadata['contents']}")
         command = bench_command("run single", data=self._config.data)
         print(f"train on it: {command} -- --loader packed --pack {self._config.pack}")
+        print("where 256 images do not fit in a GPU's memory, add --batch-per-device 64")
 
     def _are_in_place(self) -> bool:
         """Whether the import ended, and a kill came while .importing was removed."""
@@ -151,9 +149,6 @@ class PackTarget:
 
     def _unfinished(self, part: str) -> Path:
         return self._workshop / f"{part}.safetensors"
-
-    def _table_path(self, shard: Shard) -> Path:
-        return self._workshop / "tables" / f"{hashlib.sha256(shard_key(shard).encode()).hexdigest()}.json"
 
     def _reserve(self, part: str, num_bytes: int) -> int:
         """Where the next image of a part begins."""
@@ -165,10 +160,10 @@ class PackTarget:
     def _read_table(self, shard: Shard) -> pandas.DataFrame:
         """Raises UserError where it is gone or damaged."""
         try:
-            rows = json.loads(read_regular_file(self._table_path(shard), LARGEST_TABLE_BYTES))
-            return pandas.DataFrame(rows, columns=COLUMNS)
+            return pandas.DataFrame(read_table(self._workshop, shard), columns=COLUMNS)
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{self._table_path(shard)} cannot be read ({error}); remove {self._workshop}") from None
+            path = table_path(self._workshop, shard)
+            raise UserError(f"{path} cannot be read ({error}); remove {self._workshop}") from None
 
     def _sorted_table(self, part: str, total: Total) -> pandas.DataFrame:
         """All images of a part, in the folder's order. Raises UserError where one is there twice, or is missing."""

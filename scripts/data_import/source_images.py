@@ -128,8 +128,7 @@ def refuse_outside(path: Path, source: Path) -> None:
         raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
 
 
-def image_checksum(part: str, image: SourceImage) -> int:
-    """SHA-256 of an image's path and its bytes."""
-    digest = hashlib.sha256(f"{part}/{image.class_name}/{image.name}\0".encode())
-    digest.update(image.content)
-    return int.from_bytes(digest.digest(), "big")
+def image_checksum(part: str, image: SourceImage, sha256: bytes) -> int:
+    """SHA-256 of an image's path and of the SHA-256 of its bytes."""
+    path = f"{part}/{image.class_name}/{image.name}\0"
+    return int.from_bytes(hashlib.sha256(path.encode() + sha256).digest(), "big")

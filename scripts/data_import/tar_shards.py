@@ -1,17 +1,16 @@
 """Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
 
-tarfile gives names, sizes and places only. Each file's bytes are read by their place, and nothing is extracted.
+Each file's bytes are read by their place, and nothing is extracted.
 """
 
 import os
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import open_regular_file
-from scripts.data_import.class_lists import classes_by_place, refuse_backward
+from scripts.data_import.class_lists import classes_by_place
 from scripts.data_import.source_images import (
     JPEG_ENDINGS,
     SourceImage,
@@ -21,41 +20,15 @@ from scripts.data_import.source_images import (
     file_name,
     image_name,
 )
+from scripts.data_import.tar_members import Member, read_members
 
 MAX_LABEL_BYTES = 1000
-END_BLOCK = bytes(tarfile.BLOCKSIZE)
 
 
-def read_members(file: BinaryIO, shard: str, begin: int, end: int) -> Iterator[tarfile.TarInfo]:
-    """The regular files of the archive in bytes begin to end of `file`; folders are left out.
-
-    Raises UserError for a link, a device or any other kind, for a name that leads out of the folder, and for an archive
-    that is cut off or damaged.
-    """
-    file.seek(begin)
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
-            while member := archive.next():
-                refuse_backward(archive, member, shard)
-                if member.isdir():
-                    continue
-                if not member.isreg() or member.issparse():
-                    raise UserError(f"{shard}: {member.name!r} is a link, a device or a sparse file, not a plain file")
-                file_name(member.name, shard)
-                if member.offset_data + member.size > end:
-                    raise UserError(f"{shard} is cut off in {member.name!r}; is the download whole?")
-                yield member
-            where = archive.offset - begin
-            if os.pread(file.fileno(), len(END_BLOCK), archive.offset) != END_BLOCK or archive.offset >= end:
-                raise UserError(f"{shard} is cut off or damaged after {where} bytes; is the download whole?")
-    except (tarfile.TarError, ValueError, MemoryError) as error:
-        raise UserError(f"{shard} cannot be read: {error}; is the download whole?") from None
-
-
-def read_content(file: BinaryIO, member: tarfile.TarInfo, shard: str) -> bytes:
+def read_content(file: BinaryIO, member: Member, shard: str) -> bytes:
     """Raises UserError where it is too long, or cut off."""
     check_size(member.size, member.name, shard)
-    content = os.pread(file.fileno(), member.size, member.offset_data)
+    content = os.pread(file.fileno(), member.size, member.begin)
     if len(content) < member.size:
         raise UserError(f"{shard} is cut off in {member.name!r}; is the download whole?")
     return content
@@ -101,7 +74,7 @@ def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
             stem, ending = os.path.splitext(file_name(member.name, path.name))
             if ending != ".tar":
                 raise UserError(f"{path.name}: {member.name!r} is no tar of a class")
-            found.append((class_name(stem, path.name), member.offset_data, member.size))
+            found.append((class_name(stem, path.name), member.begin, member.size))
     return found
 
 

@@ -17,10 +17,16 @@ from scripts.export.openmetrics import openmetrics_text
 from scripts.export.set_document import set_document
 from scripts.options.set_options import ExportFormat, ExportOptions
 from scripts.sets.result_set import ResultSet, load_set
+from scripts.stats.formatting import printable_lines
 
 
 def export_text(results: ResultSet, export_format: ExportFormat) -> str:
-    """The set in a format, as text that ends with a line feed. Raises UserError where the set contradicts itself."""
+    """The set in a format, as text without control characters that ends with a line feed. Raises UserError where the
+    set contradicts itself."""
+    return printable_lines(_export_text(results, export_format))
+
+
+def _export_text(results: ResultSet, export_format: ExportFormat) -> str:
     document = set_document(results)
     if export_format == "openmetrics":
         return openmetrics_text(document)
@@ -34,7 +40,9 @@ def export_text(results: ResultSet, export_format: ExportFormat) -> str:
 def main(options: ExportOptions) -> int:
     results = load_set(options.results)
     if not results.groups:
-        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export", file=sys.stderr)
+        halves = [results.path / name for name in ("A", "B") if (results.path / name / "runs.csv").exists()]
+        named = f"; export one of the sets of this comparison: {' or '.join(map(str, halves))}" if halves else ""
+        print(f"error: {results.path}/runs.csv has no run, so there is nothing to export{named}", file=sys.stderr)
         return 1
     text = export_text(results, options.format)
     if options.out is None:

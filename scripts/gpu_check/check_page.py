@@ -17,7 +17,7 @@ from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import State
 from scripts.pages.markdown import escape_markdown
 from scripts.runner import source_version
-from scripts.stats.formatting import printable
+from scripts.stats.formatting import printable, printable_lines
 
 TEMPLATES = Path(__file__).parent
 HEADINGS = {  # the order of the page
@@ -66,8 +66,9 @@ def write_page(
     html = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     markdown = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     markdown.filters["md"] = escape_markdown
-    write_text_atomically(results / "gpu-check.html", html.get_template("check_page.html.j2").render(values))
-    write_text_atomically(results / "gpu-check.md", markdown.get_template("check_page.md.j2").render(values))
+    for name, kind in (("gpu-check.html", html), ("gpu-check.md", markdown)):
+        template = kind.get_template(f"check_page{Path(name).suffix}.j2")
+        write_text_atomically(results / name, printable_lines(template.render(values)))
 
 
 def named(status: str) -> str:

@@ -166,7 +166,7 @@ class VerifyOptions(ProofOptions):
     results: Path | None = None
     """Result set whose runs are proved; default: results/latest."""
     data: Path | None = None
-    """Folder with the images of the set; default: the folder that the set names."""
+    """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
     config: Path | None = None
     """YAML file: proves what this configuration would run, in place of the set's runs."""
     nproc: int | None = None

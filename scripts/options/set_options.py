@@ -160,4 +160,4 @@ class ReportCommand:
     measure: bool = True
     """Measure first what the set lacks; minutes, with ImageNet hours. --no-measure: draw what is there."""
     data: Path | None = None
-    """Folder with the images of the set; default: the folder that the set names."""
+    """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""

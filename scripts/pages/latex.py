@@ -17,7 +17,7 @@ import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_regular_file, replace_atomically
+from benchmarks.common.system.files import open_set_file, replace_atomically
 from scripts.stats.formatting import format_number, printable
 
 PROGRAM = "pdflatex"
@@ -152,5 +152,5 @@ def _copy_sources(source: Path, folder: Path) -> None:
     charts = folder / "charts"
     charts.mkdir()
     for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.pdf"))]:
-        with open_regular_file(path) as file:
+        with open_set_file(path) as file:
             (copies / path.name).write_bytes(file.read())

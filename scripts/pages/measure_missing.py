@@ -4,10 +4,12 @@ Each part is a command in a process of its own.
 """
 
 import collections
+import contextlib
 import os
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
@@ -19,7 +21,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
+from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images
 from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
@@ -44,6 +46,9 @@ def measure(results: Path) -> int:
     parts = missing_parts(results)
     if parts and (why := why_not_here(hardware_of_set(results), hardware_here())):
         print(describe_unmeasured(results, parts, why), flush=True)
+        return 0
+    if parts and (why := why_no_images(results)):
+        print(f"{results}: {why}; nothing is measured here, and the report may lack something", flush=True)
         return 0
     if parts:
         how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
@@ -83,19 +88,42 @@ def missing_parts(results: Path) -> list[Measurement]:
 
 
 def usual_settings(results: Path) -> dict[str, str]:
-    """CONFIG that most ok runs have whose folder is still there, since a baseline in another precision has its own;
-    nothing where none is. ARGS override what a set may not choose. DATA is the user's, else the set's, and only read.
+    """CONFIG that most ok runs have; nothing where none is. ARGS override what a set may not choose. DATA is the
+    user's, else the configuration's, which why_no_images has looked at.
     """
+    found = usual_config(results)
+    if found is None:
+        return {}
+    return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
+
+
+def why_no_images(results: Path) -> str:
+    """Why the set may not choose the images that would be read; '' where it may, or where the user does."""
+    found = usual_config(results)
+    if os.environ.get("DATA") or found is None:
+        return ""
+    fields: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
+    with contextlib.suppress(UserError):  # the part that reads them says so, and leaves its gap
+        fields = read_yaml(str(found))
+        resolved = RunFolder(found.parent).settings().get("met") or {}
+    if "data" not in fields or fields.get("loader") == "synthetic":
+        return ""
+    return why_not_its_images(str(fields["data"]), resolved)
+
+
+def usual_config(results: Path) -> Path | None:
+    """The configuration that most ok runs have whose folder is still there, since a baseline in another precision has
+    its own; None where none is."""
     runs = read_table(results, "runs")
     ids = [run_id for run_id in runs[runs.status == "ok"].run_id if SAFE_NAME.fullmatch(run_id)]
     folders = (RunFolder(results / "logs" / run_id) for run_id in ids)
     files = [folder.config for folder in folders if file_inside(results, str(folder.config.relative_to(results)))]
     texts = {path: read_text(path) for path in files}
     if not texts:
-        return {}
+        return None
     most = collections.Counter(texts.values()).most_common(1)[0][0]
-    found = next(config for config, text in texts.items() if text == most)
-    return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
+    return next(config for config, text in texts.items() if text == most)
 
 
 def _overriding(config: Path) -> str:

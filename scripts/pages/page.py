@@ -50,7 +50,7 @@ from scripts.sets.set_text import describe_aa, describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
-from scripts.stats.formatting import CONTROL, plural_of_several, printable
+from scripts.stats.formatting import plural_of_several, printable, printable_lines
 from scripts.strategies.strategy_list import BASELINE
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -217,7 +217,7 @@ def make_report(results: ResultSet) -> Report:
         "report.md": markdown.get_template("report.md.j2").render(values),
         "report.tex": paper_tex(results, drawn),
     }
-    texts = {name: CONTROL.sub("?", text) for name, text in texts.items()}
+    texts = {name: printable_lines(text) for name, text in texts.items()}
     return Report(texts, drawn, in_column)
 
 

@@ -20,7 +20,7 @@ from scripts.sets.device_use import device_use
 from scripts.sets.pasteable_variables import pasteable_variables
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
-from scripts.sets.safe_names import COMMIT, SAFE_NAME, file_inside
+from scripts.sets.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
 from scripts.stats.formatting import format_setting, printable
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself
@@ -106,8 +106,7 @@ def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
     for group in results.groups:
         for log_path in group.ok.log_path.head(1):
             if path := file_inside(results.path, log_path):
-                with open(path, encoding="utf-8", errors="replace") as file:
-                    words = file.readline(4096).removeprefix("$ ").split()
+                words = first_line(path).removeprefix("$ ").split()
                 found.append((group.label, "# " + printable(shlex.join(words))))
     return found
 

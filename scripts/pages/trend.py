@@ -21,7 +21,7 @@ from scripts.pages.page import TEMPLATES, inline_svg
 from scripts.sets.dated_sets import VERSIONS, DatedSet, groups_by_hardware, in_order_of_days
 from scripts.sets.result_set import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
-from scripts.stats.formatting import plural, printable
+from scripts.stats.formatting import plural, printable, printable_lines
 
 TREND_COLUMNS = ("day", "set", "strategy", "images/s", "n", "x single", "commit", *VERSIONS)
 TEXT_COLUMNS = ("day", "set", "strategy", "commit", *VERSIONS)
@@ -45,20 +45,21 @@ def main(options: TrendOptions) -> int:
 
 
 def render_trend(dated: list[DatedSet]) -> str:
-    """The page as HTML. dated: in the order of their days."""
+    """The page as HTML, without control characters. dated: in the order of their days."""
     parts = [
         _part(number, about, pairs) for number, (about, pairs) in enumerate(groups_by_hardware(dated).items(), start=1)
     ]
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    return page.get_template("trend.html.j2").render(
+    html = page.get_template("trend.html.j2").render(
         parts=parts,
         columns=[name for name in TREND_COLUMNS if any(row[name] for part in parts for row in part["rows"])],
         text_columns=TEXT_COLUMNS,
         counts=f"{plural(len(dated), 'set')} of {plural(len({each.day for each in dated}), 'day')}",
         contradictions=[printable(text) for each in dated for text in each.results.contradictions],
     )
+    return printable_lines(html)
 
 
 def _part(number: int, about: str, pairs: list[tuple[DatedSet, RunGroup]]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
+from scripts.sets.hardware import why_not_its_images
 from scripts.sets.safe_names import SAFE_NAME
 from scripts.strategies import strategy_list
 
@@ -88,8 +89,8 @@ def unreadable_images(loader: str, pack: str) -> str:
 def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set.
 
-    Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, DATA has other images, or
-    the set has no run of a strategy that the user named.
+    Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, DATA has other images or
+    is missing, or the set has no run of a strategy that the user named.
     """
     runs = read_table(results, "runs")
     strategies = strategy_list.parse_strategies(variables.strategies)
@@ -115,7 +116,7 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
             print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
             check_machine(results, settings)
-            proof = _case_of_settings(variables, results, requested, num_steps)
+            proof = _case_of_settings(variables, results, settings, num_steps)
             # the update is the same with any cut; its proof is one of the code that ran with this one
             proofs.append(dataclasses.replace(proof, cuts=cuts_of_run(requested, settings.get("met") or {})))
     return _without_duplicates(proofs)
@@ -180,9 +181,13 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def _case_of_settings(variables: MakeVariables, results: Path, requested: dict[str, Any], num_steps: int) -> Run:
+def _case_of_settings(variables: MakeVariables, results: Path, settings: dict[str, Any], num_steps: int) -> Run:
+    requested = settings["asked"]
     config = Config(**{name: requested[name] for name in FIELDS if name in requested})
-    config = dataclasses.replace(config, data=os.environ.get("DATA") or config.data)
+    given = os.environ.get("DATA")
+    if not given and (why := why_not_its_images(config.data, settings.get("met") or {})):
+        raise UserError(f"{results}: {why}")
+    config = dataclasses.replace(config, data=given or config.data)
     ranks_here = requested["ranks"] // requested["nodes"]
     run = _proof_run(variables, requested["strategy"], config, ranks_here, num_steps)
     for name in IMAGE_FIELDS:

@@ -18,6 +18,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from scripts.runner.environment import PACKAGES
+
 TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
 MOST_FAULTS = 20
 # Hosts of the addresses in charts, in XML's names and in reports' own sentences.
@@ -36,6 +38,13 @@ IP = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?!\w|\.\w)")
 HOST_PORT = re.compile(
     r"(?<![\w./:@-])(?!localhost:)[A-Za-z][\w-]*(?:\.[\w-]+)*(?<!\.py):\d{4,5}(?![\w:]|\.\d)", re.ASCII
 )
+# A host's name without a port, where its last part is one of private networks. Others cannot be told from names of
+# files and of Python's modules.
+HOST_NAME = re.compile(
+    r"(?<![\w./@%\\-])(?!(?:threading\.local|scipy\.cluster)\b)[A-Za-z][\w-]*(?:\.[\w-]+)*"
+    r"\.(?:local|localdomain|internal|intranet|lan|corp|home|private|cluster|svc)(?![\w(-]|\.\w)",
+    re.ASCII,
+)
 MAYBE_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
 # Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA. Two parts of a JSON Web Token
 # (RFC 7519) begin with {" in base64.
@@ -45,6 +54,21 @@ TOKEN = re.compile(
 )
 JSON_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/])|[bfnrt])')
 COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
+PACKAGE_VERSION = re.compile(r"[0-9][\w.+-]{0,40}", re.ASCII)
+PEAK = ("device_name", "threads", "tflops", "passes")
+# Lines of torch's collect_env, the first part of lscpu's among them. Any other line is left out.
+COLLECTED = re.compile(
+    r"(?:(?:PyTorch|GCC|Clang|CMake|Libc|Python|CUDA runtime|Nvidia driver|cuDNN|HIP runtime|MIOpen runtime) version"
+    r"|Is (?:debug build|(?:CUDA|XPU|XNNPACK) available)|(?:CUDA|ROCm SDK|HIP) used to build PyTorch|OS|Python platform"
+    r"|CUDA_MODULE_LOADING set to|GPU models and configuration|GPU \d+|Caching allocator config|CPU|Architecture"
+    r"|CPU op-mode\(s\)|Address sizes|Byte Order|(?:On-line |Off-line )?CPU\(s\)(?: list)?|Vendor ID|BIOS Vendor ID"
+    r"|(?:BIOS )?Model name|(?:BIOS )?CPU family|Model"
+    r"|(?:Thread|Core|Socket|Cluster)\(s\)(?: per (?:core|socket))?"
+    r"|Stepping|Frequency boost|CPU(?:\(s\))? (?:max|min|scaling) MHz|BogoMIPS|Flags|Virtualization(?: type)?"
+    r"|Hypervisor vendor|L\d[di]? cache|NUMA node\(s\)|NUMA node\d+ CPU\(s\)|Vulnerability [\w ]+"
+    r"|Versions of relevant libraries):.*"
+    r"|\[(?:pip3|conda)\] (?:Could not collect|[\w.-]+(?:==| +)[0-9][\w.+-]*(?: +[\w.+-]+){0,2})"
+)
 ENVIRONMENT = (
     "schema", "platform", "python", "num_cores", "memory_gb", "packages", "variables", "measured_peak", "collect_env",
 )  # fmt: skip
@@ -56,22 +80,45 @@ VARIABLES = (
 
 
 def local_names() -> set[str]:
-    """Names of this machine and of its user, which a set may not say. Common words are left out."""
+    """Names of this machine, of its user, and of the machines that its files of hosts list, which a set may not say.
+    Common words are left out."""
     names = {socket.gethostname(), socket.gethostname().split(".")[0], Path.home().name, os.environ.get("USER", "")}
     with contextlib.suppress(OSError, KeyError):  # an unknown uid
         names.add(getpass.getuser())
+    names |= _listed_hosts()
     return {name for name in names if len(name) > 2 and name.lower() not in COMMON}
 
 
+def _listed_hosts() -> set[str]:
+    """The names in /etc/hosts and, where they are not hashed, in ssh's known_hosts. HOSTS are left out."""
+    found: set[str] = set()
+    for path, column in ((Path("/etc/hosts"), slice(1, None)), (Path.home() / ".ssh/known_hosts", slice(0, 1))):
+        with contextlib.suppress(OSError):
+            lines = (line.partition("#")[0].split() for line in path.read_text(errors="replace").splitlines())
+            found |= {
+                re.sub(r"^\[|\](:\d+)?$", "", name) for line in lines for name in ",".join(line[column]).split(",")
+            }
+    names = {name for name in found if re.fullmatch(r"[A-Za-z][\w.-]*", name, re.ASCII) and name not in HOSTS}
+    return {name for name in names if not name.startswith(("localhost", "ip6-"))}
+
+
 def allowed_environment(environment: dict, names: set[str]) -> dict:
-    """What a set may say of environment.json: known keys, known variables, and lines of collect_env that hold nothing
-    private. collect_env is a long text of torch.utils."""
+    """What a set may say of environment.json: known keys, known variables, versions of the packages, and those lines
+    of collect_env that torch writes and that hold nothing private. collect_env is a long text of torch.utils."""
     kept = {key: value for key, value in environment.items() if key in ENVIRONMENT}
     if isinstance(kept.get("variables"), dict):
         kept["variables"] = {name: text for name, text in kept["variables"].items() if name in VARIABLES}
     if isinstance(kept.get("collect_env"), str):
         lines = kept["collect_env"].splitlines()
-        kept["collect_env"] = "\n".join(line for line in lines if not [*faults_in_line(line, names)])
+        known = (line for line in lines if not line or COLLECTED.fullmatch(line))
+        kept["collect_env"] = "\n".join(line for line in known if not [*faults_in_line(line, names)])
+    if isinstance(kept.get("packages"), dict):
+        versions = {name: kept["packages"].get(name) for name in PACKAGES if name in kept["packages"]}
+        kept["packages"] = {
+            name: text for name, text in versions.items() if text is None or PACKAGE_VERSION.fullmatch(str(text))
+        }
+    if isinstance(kept.get("measured_peak"), dict):
+        kept["measured_peak"] = {name: value for name, value in kept["measured_peak"].items() if name in PEAK}
     return kept
 
 
@@ -128,14 +175,19 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
             yield f"an address of a machine ({found[0]})"
     for found in HOST_PORT.finditer(ADDRESS.sub("", line)):
         yield f"an address of a machine ({found[0][:40]})"
+    for found in HOST_NAME.finditer(ADDRESS.sub("", line)):
+        yield f"the name of a machine ({found[0][:40]})"
     for found in MAYBE_IPV6.finditer(line):
         if _is_ipv6_of_a_machine(found[0]):
             yield f"an address of a machine ({found[0]})"
     for found in TOKEN.finditer(line):
         yield f"a token ({found[0][:6]}...)"
+    lower = line.lower()
     for name in names:
-        if re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", line, re.IGNORECASE):
-            yield "the name of this machine or of its user"
+        if name.lower() in lower and re.search(
+            rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", line, re.IGNORECASE
+        ):
+            yield "a name of this machine, of its user, or of a machine that it knows"
 
 
 def _is_ipv6_of_a_machine(text: str) -> bool:

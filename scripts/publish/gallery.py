@@ -23,7 +23,7 @@ from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from benchmarks.common.store.results import MAX_TABLE_BYTES, without_formulas, write_text_atomically
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions
@@ -39,7 +39,7 @@ from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
-from scripts.stats.formatting import CONTROL, format_number, format_setting, printable
+from scripts.stats.formatting import format_number, format_setting, printable, printable_lines
 
 LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set
@@ -108,7 +108,7 @@ def find_sets(published: Path) -> list[Path]:
 
 def _read_mark(path: Path) -> dict:
     try:
-        mark = json.loads(read_regular_file(path / MARK, manifest.LIMIT_BYTES))
+        mark = json.loads(read_set_file(path / MARK, manifest.LIMIT_BYTES))
         return mark if isinstance(mark, dict) else {}
     except (OSError, ValueError, RecursionError):
         return {}
@@ -126,7 +126,7 @@ def changed_files(path: Path) -> list[str]:
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
     for name in LINKED_TABLES if not lines else ():
-        content = read_regular_file(path / name, MAX_TABLE_BYTES)
+        content = read_set_file(path / name, MAX_TABLE_BYTES)
         text = content.decode(errors="replace")  # what is not UTF-8 may be UTF-16 for a spreadsheet
         if without_formulas(text).encode() != content:
             lines.append(f"{name} has a cell that a spreadsheet would run, or another encoding or separator")
@@ -239,7 +239,7 @@ def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: s
         without_energy="J/image" not in columns,
         any_measured=any(row["measured"] for row in rows),
     )
-    return CONTROL.sub("?", html)
+    return printable_lines(html)
 
 
 def describe_aa_of_all(verdicts: list[str]) -> str:

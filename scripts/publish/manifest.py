@@ -19,7 +19,7 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table, write_json
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import open_set_file, read_set_file
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import file_inside
@@ -62,7 +62,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_set_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -78,7 +78,7 @@ def read_manifest(folder: Path) -> dict:
     """The manifest of a published set. Raises UserError where there is none, or one that this suite cannot read."""
     path = folder / NAME
     try:
-        found = json.loads(read_regular_file(path, LIMIT_BYTES))
+        found = json.loads(read_set_file(path, LIMIT_BYTES))
         schema, runs, files = found["schema"], found["runs"], found["files"]
         whole = isinstance(found["commit"], str) and isinstance(files, dict) and isinstance(runs, list) and bool(runs)
         whole = whole and all(map(_is_whole, runs))
@@ -107,10 +107,13 @@ def find_faults(folder: Path, manifest: dict) -> list[str]:
 
 
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            name = printable(path.relative_to(folder).as_posix())
-            yield f"{name} is a link or no regular file, and no set is published with one"
+    paths = sorted(folder.rglob("*"))
+    strange = [path for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
+    for path in strange:
+        name = printable(path.relative_to(folder).as_posix())
+        yield f"{name} is a link or no regular file, and no set is published with one"
+    if strange:  # nothing is read through it
+        return
     for name, checksum in files.items():
         file, shown = file_inside(folder, name), printable(name)[:100]
         if file is None and _leads_out(name):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from scripts.stats.formatting import CONTROL, printable
 
 LARGEST_BYTES = 1 << 26
@@ -49,7 +49,7 @@ STRANGE = re.compile(r"\\|@([\w-]*)|([\w-]+)\(")
 def find_active(page: Path) -> str:
     """The first thing in the HTML file that could run or load something, as printable text; '' where there is none."""
     try:
-        text = read_regular_file(page, LARGEST_BYTES).decode("utf-8")
+        text = read_set_file(page, LARGEST_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         return "text that is not UTF-8"
     except OSError as error:

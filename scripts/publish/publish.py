@@ -38,7 +38,7 @@ from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.settings_made_public import publish_settings
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.safe_names import file_inside, refuse_links
+from scripts.sets.safe_names import file_inside, first_line, read_text, refuse_links
 from scripts.stats.formatting import printable
 
 NESTED_SETS = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
@@ -119,7 +119,7 @@ def copy_set(source: Path, target: Path, private: dict[str, str], names: set[str
     target.mkdir()
     for name in KEPT:
         if path := file_inside(source, name):
-            text = without_paths(path.read_text(encoding="utf-8", errors="replace"), private)
+            text = without_paths(read_text(path), private)
             text = _allowed(path, text, names) if name == "environment.json" else without_formulas(text)
             write_text_atomically(target / name, text)
     for name in NESTED_SETS:
@@ -185,8 +185,7 @@ def copy_commands(new: Path, source: ResultSet) -> None:
     for log_path in source.ok.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
-            with open(log, encoding="utf-8", errors="replace") as file:
-                command = ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", file.readline(4096))
+            command = ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log))
             (new / log_path).write_text(without_paths(command, private), encoding="utf-8")
 
 

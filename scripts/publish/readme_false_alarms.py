@@ -1,6 +1,7 @@
-"""The tables of scripts/stats/README.md, from false_alarms.csv and hostile.csv of results/published/measured/.
+"""The tables of scripts/stats/README.md, from false_alarms.csv, hostile.csv and hostile_2.csv of
+results/published/measured/.
 
-from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_figures
+from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_2_figures, hostile_figures
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ COLUMNS = (*KEYS, "value", "standard_error", "num_sets", "commit", "date", "mach
 FALSE = ("false_over_first_percent", "false_over_fastest_percent")
 HALF_WIDTH, NO_VERDICT = "median_half_width_percent", "no_verdict_percent"
 ERRS, COVERED = "false_alarms_percent", "covered_percent"
+WANDERS, WANDERS_MORE = "AR(0.5) strategies, growing", "AR(0.7) strategies"
+OFTEN_PERCENT = 6.0
 HOSTILE_SIZES, UNTIL_SIZE, ROUNDS = ("2", "4", "11"), "4", ("5", "10")
 
 Rows = dict[tuple[str, ...], Any]
@@ -87,12 +90,59 @@ def hostile_figures(measured: Path) -> dict[str, str]:
             ("sd given, %", "from three sets, %"),
         ),
         "hostile.loader": _named(rows[rows.what == "loader"]),
-        "hostile.throughput": _named(rows[(rows.what == "throughput") & (rows.num_rounds == "5")]),
-        "hostile.shown": _range(rows[rows.what == "shown"]),
-        "hostile.shown_few": _range(rows[(rows.what == "shown") & (rows.num_rounds == "5")]),
-        "hostile.planned": _range(rows[rows.what == "planned"]),
+        "hostile.throughput": _named(_only(rows, what="throughput", num_rounds="5")),
+        "hostile.throughput_many": _named(_only(rows, what="throughput", num_rounds="20")),
+        "hostile.shown": _range(_only(rows, what="shown")),
+        "hostile.shown_few": _range(_only(rows, what="shown", num_rounds="5")),
+        "hostile.planned": _range(_only(rows, what="planned")),
+        "hostile.skewed": _range(_only(rows, what="family", case="skewed baseline", quantity=FALSE[0])),
+        **{f"hostile.walks_of_{size}": _range(_only(rows, case="one strategy walks", num_strategies=size,
+                                                    num_rounds=ROUNDS[-1], quantity=NO_VERDICT))
+           for size in (HOSTILE_SIZES[0], HOSTILE_SIZES[-1])},
         "hostile.sets": _count(rows[rows.what == "family"]), "hostile.origin": describe_origin(rows),
     }  # fmt: skip
+
+
+def hostile_2_figures(measured: Path) -> dict[str, str]:
+    """By name, of the second audit; '' for what was not simulated."""
+    columns = (*KEYS, "rate_percent", "num_sets", "commit", "date", "machine")
+    rows = read_cells(measured / "hostile_2.csv", columns).rename(columns={"rate_percent": "value"})
+    families = _only(rows, what="family")
+    over_first, looks = _only(families, quantity="false_over_first"), _only(rows, what="until")
+    stopped, planned = _only(looks, case="first look after 10 rounds"), _only(rows, what="planned")
+    decided = _only(families, quantity="false_over_first_of_decided", num_rounds=ROUNDS[0])
+    ordinary_t = _only(rows, what="ordinary t", num_strategies="10")
+    few_carry_over = {"case": "carry-over of 4 %, the suite's orders", "num_strategies": "3", "num_rounds": ROUNDS[-1]}
+    made = {
+        "stalls": _only(over_first, case="one strategy stalls", num_rounds=ROUNDS[0]),
+        "carry_over": _only(over_first, **few_carry_over),
+        "decided": _only(decided, case=WANDERS),
+        "decided_more": _only(decided, case=WANDERS_MORE),
+        "stopped": _only(stopped, quantity="covered_of_stopped"),
+        "stopped_no_verdict": _only(stopped, quantity="no_verdict"),
+        "early_look": _only(looks, case="first look after 6 rounds", quantity="covered"),
+        "noisiest": _only(rows, quantity="found_of_noisiest"),
+        "quietest": _only(rows, quantity="found_of_quietest"),
+        "planned": _only(planned, quantity="found"),
+        "planned_where_quiet": _only(planned, quantity="found_where_quiet"),
+        "ordinary_t": _only(ordinary_t, case=WANDERS, num_rounds=ROUNDS[-1]),
+        "three_rounds": _only(ordinary_t, case="two speeds", num_rounds="3"),
+        "pooled": _only(rows, what="pooled variance", case="one strategy 4x noisier"),
+    }
+    return {f"hostile_2.{name}": _range(of_name) for name, of_name in made.items()} | {
+        "hostile_2.often": _often(_only(families, quantity="false_over_either")),
+        "hostile_2.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
+        "hostile_2.sets": _count(over_first), "hostile_2.origin": describe_origin(rows),
+    }  # fmt: skip
+
+
+def _often(rows: pandas.DataFrame) -> str:
+    """Cases that err in more than OFTEN_PERCENT at worst, the worst first, and the worst of the others."""
+    worst = rows.value.astype(float).groupby(rows.case).max().sort_values(ascending=False)
+    often = worst[worst > OFTEN_PERCENT]
+    named = [f"{case} {value:.1f}" for case, value in often.items()]
+    others = worst[len(often) :]
+    return f"{'; '.join(named)}; the other {len(others)} at most {others.max():.1f}" if named else ""
 
 
 def _by_key(rows: pandas.DataFrame) -> Rows:
@@ -149,10 +199,17 @@ def _named(rows: pandas.DataFrame) -> str:
     return ", ".join(f"{row.case} {_rounded(row)}" for row in iterate_rows(rows))
 
 
+def _only(rows: pandas.DataFrame, **cells: str) -> pandas.DataFrame:
+    """The rows that have these cells."""
+    return rows[(rows[[*cells]] == [*cells.values()]).all(axis=1)]
+
+
 def _range(rows: pandas.DataFrame) -> str:
     """From the least to the most, in whole percent."""
-    values = sorted(map(_value, iterate_rows(rows)))
-    return f"{values[0]:.0f} to {values[-1]:.0f} %" if values else ""
+    values = [f"{value:.0f}" for value in sorted(map(_value, iterate_rows(rows)))]
+    if not values:
+        return ""
+    return f"{values[0]} %" if values[0] == values[-1] else f"{values[0]} to {values[-1]} %"
 
 
 def _value(row: Any) -> float:

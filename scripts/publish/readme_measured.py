@@ -9,7 +9,7 @@ import pandas
 
 from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
-from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_figures
+from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_2_figures, hostile_figures
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number, plural_of_several
@@ -64,6 +64,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         **prediction_figures(measured),
         **false_alarm_figures(measured),
         **hostile_figures(measured),
+        **hostile_2_figures(measured),
     }
     commands = {
         "overhead": "./bench study overhead",
@@ -77,6 +78,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "predictions": "./bench study predict-check",
         "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
         "hostile": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py",
+        "hostile_2": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_2.py",
         "allreduce": "./bench study allreduce",
         "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }

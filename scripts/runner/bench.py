@@ -7,8 +7,8 @@ A study is a folder of scripts/studies. Its plan.py has two functions: plan_runs
 chart_command(variables) the module that draws them and the module's flags.
 
 Environment variables choose the runs (scripts/options/run_options.py). PLAN=yes prints the runs and starts none. Exit
-code: 0 when every run is ok or skipped, 1 otherwise, 2 for a mistake found before the first run, 129, 130, 131 or 143
-by a signal.
+code: 0 when every run is ok or skipped; 1 otherwise, and where nothing was timed since it does not fit in memory; 2 for
+a mistake found before the first run; 129, 130, 131 or 143 by a signal.
 """
 
 import dataclasses

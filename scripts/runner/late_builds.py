@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.forward_signals import SignalForwarder
 from benchmarks.common.system.repository import ROOT
 from scripts.runner.environment import installed_packages
@@ -51,7 +51,7 @@ def build_now(results: Path, children: SignalForwarder) -> None:
     build_deferred(VENV, functools.partial(children.run, start_new_session=True))
     path = results / "environment.json"
     try:
-        written = json.loads(read_regular_file(path, ENVIRONMENT_BYTES))
+        written = json.loads(read_set_file(path, ENVIRONMENT_BYTES))
     except FileNotFoundError:
         return
     except (OSError, ValueError, RecursionError):

@@ -14,7 +14,7 @@ from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import SCHEMA, add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, read_regular_file
+from benchmarks.common.system.files import locked, read_set_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS
 from scripts.runner import processes
 from scripts.runner.remove_rendezvous import remove_rendezvous
@@ -83,7 +83,7 @@ def read_unrecorded(folder: RunFolder) -> dict:
     """What the supervisor knew of the row, by column, without run_id, which is the folder's name: with a status where
     the run had ended; {} where it had not begun."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_regular_file(folder.unrecorded, LOST_ROW_BYTES))
+        found = json.loads(read_set_file(folder.unrecorded, LOST_ROW_BYTES))
         known = {*TABLES["runs"]} - {"run_id"}  # an older or a newer suite, or somebody else, may have written it
         cells = found.items() if isinstance(found, dict) else ()
         return {name: value for name, value in cells if name in known and not isinstance(value, (dict, list))}

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_no_follow, read_regular_file
+from benchmarks.common.system.files import locked, open_no_follow, read_set_file
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -28,6 +28,10 @@ from scripts.runner.start_row import SKIP_PRINTED
 from scripts.strategies.external import NAME_VARIABLE
 
 HOLDER_BYTES = 1000
+NOTHING_TIMED = (
+    "failed: no run was timed; the column reason of runs.csv says why, and what would fit, such as a smaller batch: "
+    "-- --batch-per-device 64"
+)
 
 
 def run_planned(
@@ -43,8 +47,8 @@ def run_planned(
 
     rounds: an iterator, from which each round is taken when the round before is done. chart_command: the module that
     draws, and its flags. total: the planned runs. open_ended: more runs may follow. start_text: is printed before the
-    first run. Returns the exit code: 0 where every run is ok or skipped, 1 otherwise, 129, 130, 131 or 143 after a
-    signal. Raises UserError where the set is in use.
+    first run. Returns the exit code: 0 where every run is ok or skipped, 1 otherwise, and where the set has no ok run
+    since what was planned does not fit; 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
     """
     draw = [interpreter_path(), "-m", chart_command[0], "--results", results, *chart_command[1:]]
     all_ok = True
@@ -55,6 +59,7 @@ def run_planned(
         launchers = Launchers(before_run=builds, after_run=first_charts)
         began, num_done = time.monotonic(), 0
         skipped: set[str] = set()
+        num_unfit = 0
         print(start_text, flush=True)
         for runs in rounds:
             if num_done:
@@ -68,6 +73,7 @@ def run_planned(
             first_charts.last_of_round = runs[-1]
             all_ok &= run_each(mark_skipped(runs, skipped), results, children, num_done + 1, total, launchers)
             skipped |= skipped_settings(runs, results)
+            num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
             began = began if runs[0].round else time.monotonic()
             if children.signum:
@@ -75,7 +81,11 @@ def run_planned(
         print(flush=True)
         if (results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
             failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
-            all_ok &= not (failed and (read_table(results, "runs").status == "ok").any())
+            is_timed = bool((read_table(results, "runs").status == "ok").any())
+            all_ok &= not (failed and is_timed)
+            if num_unfit and not is_timed and not children.signum:
+                print(NOTHING_TIMED, file=sys.stderr)
+                all_ok = False
     return 128 + children.signum if children.signum else int(not all_ok)
 
 
@@ -212,7 +222,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
 def describe_holder(results: Path) -> str:
     """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
-        number, host = read_regular_file(results / ".holder", HOLDER_BYTES).decode().split()
+        number, host = read_set_file(results / ".holder", HOLDER_BYTES).decode().split()
         pid = int(number)
     except (OSError, ValueError):
         return "by another process"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common.system import machine
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import rounds
 from scripts.runner.make_variables import MakeVariables
@@ -106,7 +106,7 @@ def _time_of_own_set(folder: Path) -> int | None:
 def _measured_here(folder: Path) -> bool:
     """Whether a set's environment.json names this Linux kernel and as many cores; True where it names none."""
     try:
-        facts = json.loads(read_regular_file(folder / "environment.json", ENVIRONMENT_BYTES))
+        facts = json.loads(read_set_file(folder / "environment.json", ENVIRONMENT_BYTES))
         return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return True
@@ -131,5 +131,5 @@ def _seconds_of_set(folder: Path) -> Iterator[tuple[str, float]]:
 def _columns(path: Path) -> "pandas.DataFrame":
     import pandas
 
-    content = io.BytesIO(read_regular_file(path, LARGEST_TABLE_BYTES))
+    content = io.BytesIO(read_set_file(path, LARGEST_TABLE_BYTES))
     return pandas.read_csv(content, dtype=str, keep_default_na=False, on_bad_lines="skip")

@@ -2,10 +2,9 @@
 
     from scripts.sets.accuracy import describe_top1, top1_accuracy
 
-n is the number of recorded seeds: runs of one seed do not show how far another seed would be off, whether they are
-equal in all recorded digits, as on CPUs, or not, as on GPUs. Of one seed the interval is Wilson's for the validation
-images. Of several, as SEEDS=3 gives them, it holds the spread over seeds as well: s^2 / n + p (1 - p) / N, with
-Student's t (proportions.interval_over_seeds has the sources). Needs no torch.
+n is the number of recorded seeds: runs of one seed do not show how far another seed would be off. Of one seed the
+interval is Wilson's for the validation images. Of several, as SEEDS=3 gives them, it holds the spread over seeds as
+well (proportions.interval_over_seeds). Needs no torch.
 """
 
 import dataclasses
@@ -62,10 +61,9 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     if not num_images:
         return Top1Accuracy(percent, None, None, 0, 0, fractions, *runs)
     num_correct = round(percent / 100 * num_images)
-    bounds = (
-        interval_over_seeds(fractions, num_images) if len(fractions) > 1 else wilson_interval(num_correct, num_images)
-    )
-    return Top1Accuracy(percent, 100 * bounds[0], 100 * bounds[1], num_correct, num_images, fractions, *runs)
+    several = len(fractions) > 1
+    low, high = interval_over_seeds(fractions, num_images) if several else wilson_interval(num_correct, num_images)
+    return Top1Accuracy(percent, 100 * low, 100 * high, num_correct, num_images, fractions, *runs)
 
 
 def recorded_seeds(group: RunGroup) -> pandas.Series:

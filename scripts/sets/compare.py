@@ -79,7 +79,7 @@ def footnotes(comparisons: list[Comparison], method: str = METHOD) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none. method: of the intervals."""
     notes = [
         "smallest difference: found with 80 % power (nominal: as if the spread were known and rounds surely repeats; "
-        "of new simulated sets of several strategies, with the same noise, 60 to 73 of 100 find that of a strategy "
+        "of new simulated sets of several strategies, with the same noise, 60 to 73 % find that of a strategy "
         "named beforehand; two sets were not simulated).",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
         f"({method}): about 1 of 20 families of equal things shows a difference, where rounds are independent and "
@@ -177,13 +177,19 @@ def compare_two(
 
 def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> int:
     """The exit code of --fail-over; what fails is a line on stderr."""
-    unknown = any(each.estimate.why == UNKNOWN_DAY_EFFECT for each in comparisons)
+    estimates = {each.title: each.estimate for each in comparisons}
+    ends = {
+        name: (each.low, each.high)
+        for name, each in estimates.items()
+        if each.low is not None and each.high is not None
+    }
+    unknown = any(each.why == UNKNOWN_DAY_EFFECT for each in estimates.values())
     faults = {
         f"slower by more than {100 * limit:g}% with confidence": [
-            each.title for each in comparisons if each.estimate.high is not None and each.estimate.high < 1 - limit
+            name for name, (_, high) in ends.items() if high < 1 - limit
         ],
         "not timed in B": missing,
-        "no verdict": [each.title for each in comparisons if each.estimate.high is None and not unknown],
+        "no verdict": [name for name in estimates if name not in ends and not unknown],
     }
     for fault, titles in faults.items():
         if titles:
@@ -191,14 +197,7 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
     if unknown:
         print(f"not decided: no verdict: {UNKNOWN_DAY_EFFECT}; {HOW_TO_DECIDE}", file=sys.stderr)
         return 3
-    unclear = [
-        each.title
-        for each in comparisons
-        if each.estimate.low is not None
-        and each.estimate.high is not None
-        and each.estimate.low < 1 - limit <= each.estimate.high
-    ]
-    if unclear:
+    if unclear := [name for name, (low, high) in ends.items() if low < 1 - limit <= high]:
         print(
             f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; take more rounds "
             f"of both, or let ./bench ab A B --fail-over {100 * limit:g}% go on until it is clear",

@@ -34,18 +34,11 @@ def find_contradictions(
     runs, windows, steps = (tables[name][0].assign(line=tables[name][1]) for name in ("runs", "windows", "steps"))
     requested = {run_id: identity.requested for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
     found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
-    of_run = {
-        name: dict([*rows.groupby("run_id")]) for name, rows in (("windows", windows), ("steps", _timed_steps(steps)))
-    }
-    for row in iterate_rows(runs[runs.status == "ok"]):
-        if (own := of_run["windows"].get(row.run_id)) is not None:
-            found += _of_run(row, own, of_run["steps"].get(row.run_id), requested.get(row.run_id, {}))
+    of_windows = steps[steps[PHASE_COLUMNS].isna().all(axis=1) & steps.step_ms.notna()]
+    windows_of, steps_of = (dict([*rows.groupby("run_id")]) for rows in (windows, of_windows))
+    for row in iterate_rows(runs[(runs.status == "ok") & runs.run_id.isin(windows_of)]):
+        found += _of_run(row, windows_of[row.run_id], steps_of.get(row.run_id), requested.get(row.run_id, {}))
     return [f"{path}/{sentence}" for sentence in found]
-
-
-def _timed_steps(steps: pandas.DataFrame) -> pandas.DataFrame:
-    """The steps of windows; the steps of the breakdown come after these."""
-    return steps[steps[PHASE_COLUMNS].isna().all(axis=1) & steps.step_ms.notna()]
 
 
 def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.DataFrame) -> Iterator[str]:

@@ -3,10 +3,16 @@
 A cluster's login node would fill a set from GPUs with figures of its CPU.
 """
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.common.config.config import Config
 from benchmarks.common.store.results import read_table
+from benchmarks.common.system.host import host
+from benchmarks.common.system.options_as_typed import option_as_typed
 
 
 @dataclass(frozen=True)
@@ -46,3 +52,14 @@ def why_not_here(measured: set[Hardware], here: Hardware) -> str:
         return ""
     where = " and ".join(sorted(each.text() for each in measured))
     return f"it was measured on {where}, and this is {here.text()}"
+
+
+def why_not_its_images(folder: str, resolved: Mapping[str, Any]) -> str:
+    """Why the settings of a run may not choose the folder of the images that are read now; '' where they may.
+
+    A set may come from somebody else, and chooses no path outside of itself. So a folder is taken from runs of this
+    machine only. The suite's own folder is the user's choice. folder: the setting `data`. resolved: the run's half.
+    """
+    if os.path.abspath(folder) == os.path.abspath(Config().data) or resolved.get("host") == host(os.environ):
+        return ""
+    return f"its runs are not of this machine, and name a folder of images; give {option_as_typed('DATA', '')} yourself"

@@ -28,16 +28,14 @@ def pasteable_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str],
     kept: dict[str, str] = {}
     left_out: list[str] = []
     for name, value in recorded.items():
-        text = value if isinstance(value, str) else str(value)
-        if not text:
-            continue
+        text = str(value)
         if name == "ARGS":
             flags, others = pasteable_flags(text)
             kept |= {name: shlex.join(flags)} if flags else {}
             left_out += others
         elif (name in COUNTS and COUNT.fullmatch(text)) or (name == "CONFIG" and CONFIG_FILE.fullmatch(text)):
             kept[name] = text
-        else:
+        elif text:
             left_out.append(name)
     return kept, left_out
 

@@ -13,7 +13,7 @@ import pandas
 
 from benchmarks.common.config.settings import SCHEMA, drop_not_compared
 from benchmarks.common.store.results import strange_setting
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 from scripts.sets.safe_names import SAFE_NAME, file_inside
@@ -64,10 +64,7 @@ def identities_by_hash(table: pandas.DataFrame) -> tuple[dict[str, Identity], se
 
 def counted_settings(identity: Identity) -> str:
     """The compared fields of both halves as JSON: equal text for equal settings."""
-    return json.dumps(
-        [drop_not_compared(identity.requested), drop_not_compared(identity.resolved)],
-        sort_keys=True,
-    )
+    return json.dumps([drop_not_compared(half) for half in (identity.requested, identity.resolved)], sort_keys=True)
 
 
 def read_identity(asked: str, met: str) -> Identity | None:
@@ -101,12 +98,10 @@ def _read_file(path: Path, run_id: str) -> tuple[Identity | None, str]:
     if file is None:
         return None, ""
     try:
-        settings = json.loads(read_regular_file(file, LIMIT_BYTES))
+        settings = json.loads(read_set_file(file, LIMIT_BYTES))
         if not isinstance(settings["schema"], int) or settings["schema"] > SCHEMA:
-            return (
-                None,
-                f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it",
-            )
+            newer = f"a settings.json is of schema {settings['schema']}, this suite reads up to {SCHEMA}: update it"
+            return None, newer
         identity = Identity(dict(settings["asked"]), dict(settings.get("met") or {}))
     except (FileNotFoundError, NotADirectoryError):
         return None, ""

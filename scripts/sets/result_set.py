@@ -20,7 +20,7 @@ import pandas
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
     AA_LABEL,
@@ -35,7 +35,7 @@ from scripts.sets.identity import (
     same_work,
 )
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
-from scripts.sets.safe_names import refuse_linked_files
+from scripts.sets.safe_names import refuse_links
 from scripts.sets.sessions import session_numbers
 from scripts.stats.families import ThroughputSample, make_sample, ratios_to_own_baselines
 from scripts.stats.formatting import printable
@@ -276,12 +276,12 @@ def load_set(path: Path) -> ResultSet:
     """The result set in folder `path`. Tables and columns that it lacks are empty.
 
     Says on stderr what it does not know of the runs' settings. Raises UserError where the folder is missing or
-    unreadable, or one of its files is a link: the folder itself may be one.
+    unreadable, or has a link inside: the folder itself may be one.
     """
     path = Path(path)
     if not path.is_dir():
         raise UserError(f"{path} is not a folder of results; ./bench run makes one, results/latest is the newest")
-    refuse_linked_files(path, [*(f"{name}.csv" for name in TABLES), "environment.json"])
+    refuse_links(path)
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
     tables["runs"] = _without_warm_up(tables["runs"])
@@ -289,8 +289,6 @@ def load_set(path: Path) -> ResultSet:
     timed = {str(run_id): rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
     runs = tables["runs"]
     found, remarks = identities_of_runs(path, runs, tables["settings"])
-    for remark in remarks:
-        print(f"warning: {printable(remark)}", file=sys.stderr)
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
         parts = _parts(rows, [found[place] for place in rows.index])
@@ -307,7 +305,7 @@ def load_set(path: Path) -> ResultSet:
             )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
-    for sentence in contradictions:
+    for sentence in (*remarks, *contradictions):
         print(f"warning: {printable(sentence)}", file=sys.stderr)
     return ResultSet(path.resolve().name, path, groups, [*remarks, *contradictions], tables, contradictions)
 
@@ -343,7 +341,7 @@ def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
 
 def _read_environment(path: Path) -> dict:
     try:
-        found = json.loads(read_regular_file(path, LIMIT_BYTES))
+        found = json.loads(read_set_file(path, LIMIT_BYTES))
         if isinstance(found, dict):
             return {key: value for key, value in found.items() if FACTS.get(key, lambda value: True)(value)}
         print(f"warning: {path} holds no facts of the machine", file=sys.stderr)

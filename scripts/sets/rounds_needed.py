@@ -27,7 +27,7 @@ from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 
 DIFFERENCES = (0.02, 0.05, 0.10)
 ROUNDS_LIMIT = 1000
-FIRST_LOOK_ROUNDS = 10  # from 6 on, of 100 families whose strategies wander, 13 do not cover
+FIRST_LOOK_ROUNDS = 10  # from 6 on, more families do not cover whose strategies wander
 
 
 @functools.cache
@@ -131,9 +131,9 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
         found |= {"to_find": rounds}
     return [
         *lines,
-        "found: over its baseline, with the intervals of these strategies together at 95 %, by 56 to 83 of 100 such "
-        "sets if their spread is the true one; with the spread of a set of five rounds by 61 to 83 on average, and by "
-        "34 to 57 where that set happened to be quiet",
+        "found: over its baseline, with the intervals of these strategies together at 95 %, by 56 to 83 % of such sets "
+        "if their spread is the true one; with the spread of a set of five rounds by 60 to 83 % on average, and by "
+        "34 to 82 % where that set happened to be quiet",
     ]
 
 

@@ -3,11 +3,10 @@
 import os
 import re
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import open_set_file, read_set_file
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9_][\w.+-]*", re.ASCII)  # a name of one run, strategy or value; no path, and no flag
 
@@ -35,8 +34,8 @@ def file_inside(folder: Path, name: str) -> Path | None:
 
 def refuse_links(folder: Path) -> None:
     """Raises UserError, which names it, for a symbolic link in the set in `folder`: what is written into the set would
-    land where the link leads. A pipe or a device, for which a reader would wait, is refused as well. `folder`
-    itself may be a link, and may not be there yet.
+    land where the link leads, and what is read could be any file of the reader. A pipe or a device, for which a reader
+    would wait, is refused as well. `folder` itself may be a link, and may not be there yet.
 
     Sets come from others. The numbers that a stopped run leaves as links are no such links.
     """
@@ -49,22 +48,11 @@ def refuse_links(folder: Path) -> None:
                 continue
             if stat.S_ISLNK(mode) and not (STOP.fullmatch(name) and STEPS.fullmatch(_target(path))):
                 raise UserError(
-                    f"{ascii(str(path))[1:-1]} is a link, and nothing is written into a set with one; remove the link, "
-                    "or put a copy of what it leads to in its place"
+                    f"{ascii(str(path))[1:-1]} is a link, and no link in a set is followed; remove it, or put a copy "
+                    "of what it leads to in its place"
                 )
             if not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 raise UserError(f"{ascii(str(path))[1:-1]} is neither a file nor a folder; take it out of the set")
-
-
-def refuse_linked_files(folder: Path, names: Iterable[str]) -> None:
-    """Raises UserError where one of the files `names` of the set in `folder` is a symbolic link, which could lead
-    to any file of the reader. `folder` itself may be a link."""
-    for name in names:
-        if (folder / name).is_symlink():
-            raise UserError(
-                f"{ascii(str(folder / name))[1:-1]} is a link, which is not followed; put a copy of its target in "
-                "its place"
-            )
 
 
 def _target(path: Path) -> str:
@@ -77,9 +65,19 @@ def _target(path: Path) -> str:
 def read_text(path: Path) -> str:
     """The text of a small file, with a replacement for what is not UTF-8. It never waits.
 
-    Raises UserError for what cannot be read, is no regular file, or is larger than LIMIT_BYTES.
+    Raises UserError for what cannot be read, is a link or no regular file, or is larger than LIMIT_BYTES.
     """
     try:
-        return read_regular_file(path, LIMIT_BYTES).decode("utf-8", errors="replace")
+        return read_set_file(path, LIMIT_BYTES).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; move it away") from None
+
+
+def first_line(path: Path) -> str:
+    """The beginning of a text, up to its first line's end or 4096 bytes. Raises UserError for what cannot be read, or
+    is a link or no regular file."""
+    try:
+        with open_set_file(path) as file:
+            return file.readline(4096).decode("utf-8", errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; move it away") from None

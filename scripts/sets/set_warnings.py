@@ -7,7 +7,7 @@ standard deviations is an outlier; a slow first sample is named by itself). Need
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy
 
@@ -80,11 +80,14 @@ def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
     return [warning for rule in rules for warning in rule]
 
 
-def _of_one_cause(results: ResultSet, cause: str, details: Sequence[str], rest: str) -> Iterator[CausedWarning]:
-    """The sentences of one cause, a strategy each, below a summary that counts them; a single one stands alone."""
+def _of_one_cause(
+    results: ResultSet, cause: str, found: Mapping[str, str], remedy: str, most: str = ""
+) -> Iterator[CausedWarning]:
+    """A sentence for each strategy, by label, below a summary that counts them; a single one stands alone."""
+    details = tuple(f"{label}: {text}; {remedy}." for label, text in found.items())
     if len(details) > 1:
-        num_timed = len(results.timed_groups)
-        yield CausedWarning(f"{cause}: {len(details)} of {num_timed} strategies; {rest}", tuple(details))
+        counted = f"{len(details)} of {len(results.timed_groups)} strategies"
+        yield CausedWarning("; ".join(filter(None, [f"{cause}: {counted}", most, remedy])) + ".", details)
     elif details:
         yield CausedWarning(details[0])
 
@@ -112,18 +115,17 @@ def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
 
 def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
     """pyperf's rule, over all windows of a strategy."""
-    details, seen = [], []
+    found, seen = {}, []
     for group in results.groups:
         rates = _rates(group.run_windows)
         spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
         if spread > UNSTEADY:
             seen.append(causes := unsteady_causes(results, group))
             why = "; ".join(": ".join(filter(None, [each.sentence, each.remedy])) for each in causes)
-            details.append(
-                f"{group.label}: unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; "
-                f"{why}. Take longer windows (--window-steps) or more rounds."
-            )
-    yield from _of_one_cause(results, "unsteady windows", details, _count_causes(seen))
+            text = f"unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; {why}"
+            found[group.label] = text
+    remedy = "take longer windows (--window-steps) or more rounds"
+    yield from _of_one_cause(results, "unsteady windows", found, remedy, _count_causes(seen))
 
 
 def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
@@ -137,7 +139,7 @@ def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
         up_to = f", up to {max(shares):.0f} % of the cores' time" if shares else ""
         many = f"in {len(causes)} of them" if len(causes) < len(seen) else "in all of them"
         parts.append(f"{name} {many}{up_to}: {causes[0].remedy}")
-    return "; ".join(parts) + "."
+    return "; ".join(parts)
 
 
 def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
@@ -167,45 +169,38 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
 
 def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
     """Another suite, or anything else, on the same GPUs."""
-    details = []
-    remedy = "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again."
-    for group in results.groups:
-        found = int((group.ok.other_gpu_processes > 0).sum())
-        if found:
-            runs = f"{found} of {plural(len(group.ok), 'run')}"
-            details.append(f"{group.label}: other processes were on its GPUs in {runs}; {remedy}")
-    yield from _of_one_cause(results, "other processes on the GPUs", details, remedy)
+    shared = {group: int((group.ok.other_gpu_processes > 0).sum()) for group in results.groups}
+    found = {
+        group.label: f"other processes were on its GPUs in {number} of {plural(len(group.ok), 'run')}"
+        for group, number in shared.items()
+        if number
+    }
+    remedy = "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again"
+    yield from _of_one_cause(results, "other processes on the GPUs", found, remedy)
 
 
 def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for the first sample, window 0 of each run."""
-    details = []
+    found = {}
     for group in results.groups:
         slow = [run for run in group.run_windows if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
-            num_runs = plural(len(group.run_windows), "run")
-            details.append(
-                f"{group.label}: the first window is slow in {len(slow)} of {num_runs}: it still warms up; raise "
-                "--warmup-steps."
-            )
-    yield from _of_one_cause(results, "slow first windows", details, "they still warm up: raise --warmup-steps.")
+            found[group.label] = f"the first window is slow in {len(slow)} of {plural(len(group.run_windows), 'run')}"
+    yield from _of_one_cause(results, "slow first windows", found, "runs still warm up then: raise --warmup-steps")
 
 
 def outliers(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for all samples but a slow first one."""
-    details, in_all = [], 0
+    found, in_all = {}, 0
     for group in results.groups:
         scores = [_z_scores(run) for run in group.run_windows if len(run) > 2]
-        found = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
-        if found:
-            in_all += found
-            total = sum(map(len, group.run_windows))
-            details.append(
-                f"{group.label}: {found} of {plural(total, 'window')} far from the median of its run; perhaps "
-                "something else used the machine for a moment: run it on a quiet one."
-            )
-    rest = f"{plural(in_all, 'window')} in all; perhaps something else used the machine for a moment: use a quiet one."
-    yield from _of_one_cause(results, "windows far from the median of their run", details, rest)
+        number = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
+        if number:
+            in_all += number
+            total = plural(sum(map(len, group.run_windows)), "window")
+            found[group.label] = f"{number} of {total} far from the median of its run"
+    remedy, most = "perhaps something else used the machine for a moment: use a quiet one", plural(in_all, "window")
+    yield from _of_one_cause(results, "windows far from the median of their run", found, remedy, f"{most} in all")
 
 
 def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
@@ -269,25 +264,18 @@ def throttled(results: ResultSet) -> Iterator[CausedWarning]:
     telemetry = results.table("telemetry")
     gpus = telemetry[telemetry.device.str.startswith("gpu")]
     for cause, remedy in remedies.items():
-        details, most = [], 0.0
-        for group in results.groups:
-            mine = gpus[gpus.run_id.isin(group.ok.run_id)]
-            share = float((mine.throttle == cause).mean()) if len(mine) else 0.0
-            if share > 0:
-                most = max(most, share)
-                details.append(
-                    f"{group.label}: GPU clocks held down ({cause}) in {100 * share:.0f} % of the samples; {remedy}."
-                )
-        rest = f"in up to {100 * most:.0f} % of the samples; {remedy}."
-        yield from _of_one_cause(results, f"GPU clocks held down ({cause})", details, rest)
+        held = gpus.assign(share=gpus.throttle == cause)
+        shares = {group.label: held.share[gpus.run_id.isin(group.ok.run_id)].mean() for group in results.groups}
+        shares = {label: share for label, share in shares.items() if share > 0}
+        what = f"GPU clocks held down ({cause})"
+        found = {label: f"{what} in {100 * share:.0f} % of the samples" for label, share in shares.items()}
+        most = f"in up to {100 * max(shares.values(), default=0):.0f} % of the samples"
+        yield from _of_one_cause(results, what, found, remedy, most)
 
 
 def unclean(results: ResultSet) -> Iterator[CausedWarning]:
     """Code that no commit holds, or code of several commits."""
-    if (results.ok.dirty == "yes").any():
-        yield CausedWarning(
-            "made with changes that are in no commit, so nobody can repeat it exactly; commit, and run again."
-        )
+    yield from (CausedWarning(f"{sentence}.") for sentence in uncommitted_changes(results))
     commits = sorted(set(results.ok.commit) - {""})
     if len(commits) > 1:
         yield CausedWarning(
@@ -304,13 +292,13 @@ def uncommitted_changes(results: ResultSet) -> Iterator[str]:
 
 def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
     """Images that could not be decoded and were replaced."""
-    found = {group.label: group.ok.skipped_files.max() for group in results.groups}
-    details = [
-        f"{label}: up to {plural(int(skipped), 'file')} a run could not be read; mend the data set."
-        for label, skipped in found.items()
-        if skipped > 0
-    ]
-    yield from _of_one_cause(results, "files that could not be read", details, "mend the data set.")
+    skipped = {group.label: group.ok.skipped_files.max() for group in results.groups}
+    found = {
+        label: f"up to {plural(int(most), 'file')} a run could not be read"
+        for label, most in skipped.items()
+        if most > 0
+    }
+    yield from _of_one_cause(results, "files that could not be read", found, "mend the data set")
 
 
 def low_peak(results: ResultSet) -> Iterator[CausedWarning]:

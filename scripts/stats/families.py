@@ -2,12 +2,11 @@
 
     from scripts.stats.families import make_sample, ratios_to_baseline, ratios_to_fastest
 
-There is one method. A pair's ratio is estimated from its differences of log throughput, one a round that both ran in,
-so that what a round does to both cancels, and so that a pair has a variance of its own: Student's t (1908). Of a family
-of k pairs the level of each is 0.95^(1/k) (Sidak 1967): with 95 % confidence all intervals hold their ratios. Where
-rounds seem to take after the one before, standard errors are larger (scripts/stats/independence). Nothing
-is pooled over pairs, no test chooses between methods, and no spread has to be alike. The fastest may be picked after
-looking, since its family is all pairs. scripts/stats/README.md has the error rates. Needs numpy and scipy only.
+A pair's ratio is estimated from its differences of log throughput, one a round that both ran in, with a variance of its
+own: Student's t (1908). Of a family of k pairs the level of each is 0.95^(1/k) (Sidak 1967): with 95 % confidence all
+intervals hold their ratios. Where rounds seem to take after the one before, standard errors are larger
+(scripts/stats/independence). The fastest may be picked after looking, since its family is all pairs.
+scripts/stats/README.md has the reasons and the error rates. Needs numpy and scipy only.
 """
 
 import dataclasses

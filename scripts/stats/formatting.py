@@ -42,7 +42,13 @@ def format_setting(value: object) -> str:
 
 # A terminal obeys escape codes, and shows text in another order after the characters for right-to-left text. A browser
 # may take text with escape characters for ISO-2022-JP, in which they vanish: o<ESC>(Bnload is onload.
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def printable_lines(text: str) -> str:
+    """The text of a whole page or file, with ? for each of CONTROL. A set may come from somebody else, and its names
+    may stand in any line: whatever a command makes of a set goes through here once, at the end."""
+    return CONTROL.sub("?", text)
 
 
 def printable(text: str) -> str:
@@ -63,14 +69,9 @@ def format_with_interval(value: float, low: float | None, high: float | None, st
 def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:
     """Lines of cells as columns of text; those whose numbers are in `left` begin at their left edge."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = (
-        [
-            text.ljust(width) if place in left else text.rjust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        for line in lines
-    )
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    marks = ["<" if place in left else ">" for place in range(len(widths))]
+    layout = "  ".join(f"{{:{mark}{width}}}" for mark, width in zip(marks, widths, strict=True))
+    return "\n".join(layout.format(*line).rstrip() for line in lines)
 
 
 def parse_percent(text: str, option: str) -> float:

@@ -2,13 +2,12 @@
 
     from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
 
-Where the noise of strategies wanders over the rounds, ten rounds say less than ten repeats do, and Student's t errs: in
-35 of 100 families of ten rounds where every strategy's noise is AR(0.5) and grows, and in 16 to 26 of five rounds.
-Rounds that are repeats could have come in any order. So the lag-1 correlation of the table, over all strategies, is
-compared with that of the same rounds in other orders (a permutation test: exact, whatever strategies have in common in
-a round). Five rounds show it in half of such sets only.
-In the others standard errors grow with the same correlation: to those of as many independent rounds as these are worth,
-n (1 - r) / (1 + r) where n is large (Bayley and Hammersley 1946). Needs numpy only.
+Where the noise of strategies wanders over the rounds, ten rounds say less than ten repeats do, and Student's t errs
+(scripts/stats/README.md has how often). Rounds that are repeats could have come in any order. So the lag-1 correlation
+of the table, over all strategies, is compared with that of the same rounds in other orders (a permutation test: exact,
+whatever strategies have in common in a round). Five rounds show it in half of such sets only. In the others standard
+errors grow with the same correlation: to those of as many independent rounds as these are worth, n (1 - r) / (1 + r)
+where n is large (Bayley and Hammersley 1946). Needs numpy only.
 """
 
 import functools

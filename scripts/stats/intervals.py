@@ -2,9 +2,8 @@
 
     from scripts.stats.intervals import strategy_throughput, ratio_of_rounds
 
-A run is one process that timed several windows; a strategy in a set has several runs. A run's throughput is its total
-images over its total seconds, and a strategy's the geometric mean of its runs'. The windows' noise is in the runs'
-spread already and is not counted again: intervals are Student's t on the logarithms of the runs' throughputs, and for a
+A run's throughput is its total images over its total seconds, and a strategy's the geometric mean of its runs'.
+Intervals are Student's t on the logarithms of the runs' throughputs, which hold the windows' noise already, and for a
 ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.
 scripts/stats/README.md has the error rates. Needs numpy and scipy only.
 """
@@ -17,7 +16,7 @@ from scipy.special import nctdtrinc, stdtrit
 
 CONFIDENCE = 0.95
 POWER = 0.8
-MIN_ROUNDS = 5  # of 3, two speeds raise a false alarm in 6 of 100 families; 4 do not tell drift from noise
+MIN_ROUNDS = 5  # of 3, two speeds raise too many false alarms; 4 do not tell drift from noise
 SMALLEST_SD = 1e-9  # a standard deviation of log throughput below this is rounding, not a measured spread
 
 NO_REPEAT = "one run says nothing of the spread between runs"

@@ -44,10 +44,10 @@ class DaySpread:
 def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
     """Of three or more sets of the same settings, over the strategies and rounds that all of them have.
 
-    Random effects, by moments: the variance of the sets' means less what the runs' spread explains. That is what is
-    left of the runs without the mean of their set and without what their round has in common in all sets: a machine
-    that slows down alike in all sets explains no difference of means. All strategies share a day, so they do not add
-    degrees of freedom. Raises ValueError for fewer sets, or no strategy with two rounds in all.
+    Random effects, by moments: the variance of the sets' means less what the runs' spread explains, without the mean of
+    their set and without what their round has in common in all sets: a machine that slows down alike in all sets
+    explains no difference. All strategies share a day, so they do not add degrees of freedom. Raises ValueError for
+    fewer sets, or no strategy with two rounds in all.
     """
     names = [name for name in sets[0] if all(name in each for each in sets)]
     tables = [_rounds_of_all([each[name] for each in sets]) for name in names]
@@ -63,7 +63,7 @@ def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
 
 
 def _rounds_of_all(samples: Sequence[ThroughputSample]) -> numpy.ndarray:
-    """Logs [num_sets, num_rounds] of one strategy, of the rounds that every set has."""
+    """Logs [num_sets, num_rounds] of one strategy, of the rounds that every set has, by their numbers."""
     table = log_table({str(number): dataclasses.replace(each, sessions=()) for number, each in enumerate(samples)})
     return table[:, ~numpy.isnan(table).any(axis=0)]
 
@@ -92,9 +92,9 @@ def ratio_between_days(
     differences = _differences(a, b)
     num_rounds = len(differences)
     if day is None or num_rounds < MIN_ROUNDS:
-        is_single = min(len(_by_round(a)), len(_by_round(b))) < 2
-        why = UNKNOWN_DAY_EFFECT if day is None else NO_REPEAT if is_single else FEW_ROUNDS
-        return no_verdict(b.log_throughputs.mean() - a.log_throughputs.mean(), why)
+        first, second = a.log_throughputs, b.log_throughputs
+        alone = NO_REPEAT if min(len(first), len(second)) < 2 else FEW_ROUNDS
+        return no_verdict(second.mean() - first.mean(), UNKNOWN_DAY_EFFECT if day is None else alone)
     of_days = _days_critical_value(num_day_pairs, day.df) * day.sd
     critical = sidak_critical_value(num_compared, num_rounds - 1, LEVEL_OF_EACH)
     half = of_days + critical * _standard_error(differences)
@@ -117,15 +117,10 @@ def largest_day_sd(
     return left / _days_critical_value(num_day_pairs, math.inf) if left > 0 else None
 
 
-def _by_round(sample: ThroughputSample) -> dict[tuple[int, float], float]:
-    """The log throughput of each round; of several runs of one number, their mean."""
-    return dataclasses.replace(sample, sessions=()).by_round()
-
-
 def _differences(a: ThroughputSample, b: ThroughputSample) -> numpy.ndarray:
     """float64 [num_rounds]: log throughput b less a, of each round that both have."""
-    first, second = _by_round(a), _by_round(b)
-    return numpy.array([second[key] - first[key] for key in sorted(first.keys() & second.keys())])
+    first, second = _rounds_of_all([a, b])
+    return second - first
 
 
 def _standard_error(differences: numpy.ndarray) -> float:

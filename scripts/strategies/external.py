@@ -14,6 +14,7 @@ import importlib.util
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,17 @@ def external_script(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def external_names() -> list[str]:
+    """The names of the scripts in the folder of --strategy-dir that have a function build; without one, none."""
+    folder = external_folder()
+    paths = sorted(folder.glob("*.py")) if folder else []
+    return [path.stem for path in paths if NAME.fullmatch(path.stem) and path.is_file() and has_build(path)]
+
+
+def has_build(script: Path) -> bool:
+    return re.search(rb"^def build\(", script.read_bytes(), re.MULTILINE) is not None
+
+
 @functools.cache
 def source_hash(folder: Path) -> str:
     """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES."""
@@ -74,13 +86,23 @@ def python_files(folder: Path) -> Iterator[Path]:
 
 
 def load_external(script: Path) -> ModuleType:
-    """The script as a module, with `build` and `layout`. Raises UserError where one of these functions is missing."""
+    """The script as a module, with `build` and `layout`. Raises UserError where it cannot be imported, whatever it
+    raises, and where one of these functions is missing."""
     find_helpers(script)
     spec = importlib.util.spec_from_file_location(f"external_{script.stem}", script)
     assert spec is not None and spec.loader is not None  # which a name that ends in .py has
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"{script} cannot be imported by {sys.executable}: {type(error).__name__}: {error} ({place.filename}, line "
+            f"{place.lineno}); mend it, or install what it imports"
+        ) from error
     for name in ("build", "layout"):
         if not callable(getattr(module, name, None)):
             raise UserError(f"{script} has no function {name}; CONTRIBUTING.md says what the script of a strategy has")

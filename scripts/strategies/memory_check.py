@@ -156,7 +156,7 @@ def why_not_fitting(
 def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
     """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
     batch = largest_batch(config, layout_of, num_devices, limit_bytes)
-    remedies = [f"the largest batch that fits is --global-batch {batch}" if batch else "no batch fits"]
+    remedies = [f"the largest batch that fits by this forecast is --global-batch {batch}" if batch else "no batch fits"]
     layout = layout_of(config, num_devices)
     if layout.devices_per_shard == 2:
         cut = best_cut(config, layout)

@@ -103,6 +103,7 @@ def assert_prefixes(notes: list[list], ordered: bool = True) -> None:
         assert all(one == other for one, other in zip(sent, received, strict=False))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name", [name if name == "ddp" else pytest.param(name, marks=pytest.mark.slow) for name in RANKS]
 )

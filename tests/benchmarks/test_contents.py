@@ -18,7 +18,7 @@ from support import ROOT
 
 from benchmarks.common.data import contents
 from benchmarks.common.data.contents import CONTENTS, cached_contents, contents_of, hash_content, hash_images
-from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.fingerprint import cached_fingerprint, file_stat
 from benchmarks.common.data.listing import cache_path, list_images
 
 HOUR_NS = 3600 * 10**9
@@ -166,6 +166,33 @@ def test_it_is_hashed_once_and_again_after_a_change(images, monkeypatch):
     for spoilt in ("", "[]", "{}", kept.read_text().replace('"files": {', '"files": {"/gone": [1, 2, 3], ')):
         kept.write_text(spoilt)
         assert cached_contents(images) == after
+
+
+def test_files_that_their_writer_has_hashed_are_not_read(images, monkeypatch, capsys):
+    """Protects the end of an import, and what is kept. Where a file was not hashed, has changed, or is no image, all
+    are read. Mutants: each of the three not looked at; what was just written is kept."""
+    expected = cached_contents(images)
+    hashed = {
+        path.relative_to(images).as_posix(): (hash_content(path.read_bytes()), file_stat(str(path)))
+        for path in images.glob("*/*/*")
+    }
+    name = "train/a/07.JPEG"
+    (stat := [*hashed[name][1]])[2] -= 1
+    read, hash_file = [], contents._hash_file
+    monkeypatch.setattr(contents, "_hash_file", lambda path, stop: (read.append(path), hash_file(path, stop))[1])
+    assert cached_contents(images, hashed) == expected and not read
+    assert not cache_path(images, "contents").exists()
+    without = {other: one for other, one in hashed.items() if other != name}
+    for some in (
+        without,
+        hashed | {name: (hashed[name][0], stat)},
+        hashed | {name: (contents.UNREADABLE, hashed[name][1])},
+    ):
+        assert cached_contents(images, some) == expected and len(read) == 60
+        read.clear()
+    settle(images, monkeypatch)
+    settled = {other: (sha256, file_stat(str(images / other))) for other, (sha256, _) in hashed.items()}
+    assert cached_contents(images, settled) == expected and cache_path(images, "contents").exists() and not read
 
 
 def test_the_folder_of_the_start_up_times_is_as_large_as_it_says(tmp_path):

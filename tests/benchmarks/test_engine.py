@@ -132,6 +132,7 @@ def test_a_run_records_its_resolved_settings(config, run_dir):
     assert row["parallel"] is None and "parallel" not in met  # the baseline's
 
 
+@pytest.mark.medium
 def test_an_auto_says_what_it_came_to(config, run_dir):
     """Protects the identity: `--cut auto` of another arch, or on another machine, is another cut."""
     fit(model_parallel.build(dataclasses.replace(config, split_size=3)))
@@ -206,6 +207,7 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     exit_at_once(0)
 
 
+@pytest.mark.medium
 def test_state_and_load_are_called_on_every_rank(config, run_dir, tmp_path):
     """Protects sharded states, which become whole by a collective: with rank 0 alone in it, this would hang.
 

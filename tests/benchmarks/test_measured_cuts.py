@@ -249,6 +249,7 @@ def test_the_cut_of_a_finished_run(requested, chosen, cuts):
 # --- real runs -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("has_third", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_runs_of_a_set_have_one_cut_and_are_one_group(tiny_data, tiny_config, tmp_path, has_third):
     """Two runs of two real ranks: the first measures and records, the second, whose set says another cut, has that one

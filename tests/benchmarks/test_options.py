@@ -222,7 +222,10 @@ def test_the_cache_of_a_process_with_another_tmpdir_is_not_the_users_choice(monk
     assert taken == {"shared": "cache", "gone": "cache", "own": "own"}
 
 
-@pytest.mark.parametrize(("threads", "chosen", "used"), [("3", None, 3), ("3", "5", 5), (None, None, 0)])
+@pytest.mark.parametrize(
+    ("threads", "chosen", "used"),
+    [("3", None, 3), pytest.param("3", "5", 5, marks=pytest.mark.medium), (None, None, 0)],
+)
 def test_a_rank_compiles_on_its_own_cores(tmp_path, threads, chosen, used):
     """Protects the start of a compiled run on 8 ranks: torch would start up to 32 processes for each of them, and 256
     would share the cores. Mutants: the variable alone, which torch has read when it was imported; the user's number
@@ -249,6 +252,7 @@ def test_no_header_of_another_user_is_compiled_in(tmp_path):
     assert not [*tmp_path.glob("torchinductor_*/*")], "torch kept what it compiles in the folder that anybody may make"
 
 
+@pytest.mark.medium
 def test_the_cache_that_torch_chose_when_it_was_imported_is_not_the_users_choice(tmp_path):
     """Protects from another user of the machine: torchvision's import sets the variable to /tmp/torchinductor_<user>.
 

@@ -110,7 +110,9 @@ def train_in_order(patch, what: str, prefetch: int = 1, late: bool = False) -> O
     return order
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["thread first", "thread last"])
+@pytest.mark.parametrize(
+    "late", [False, pytest.param(True, marks=pytest.mark.medium)], ids=["thread first", "thread last"]
+)
 @pytest.mark.parametrize(
     "what", [what if what in FAST else pytest.param(what, marks=pytest.mark.slow) for what in CASES]
 )

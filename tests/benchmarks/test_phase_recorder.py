@@ -85,6 +85,7 @@ CASES = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -103,6 +104,7 @@ def test_a_planted_delay_lands_in_its_part_and_nowhere_else(planted, name, place
     assert max(grown.values()) < 0.1 * DELAY_MS
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["single", DDP, HOROVOD])
 def test_the_parts_sum_to_the_step(planted, name):
     """Protects the closed account: parts are added up from their own marks, the step from its first and last."""
@@ -182,6 +184,7 @@ def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config,
     assert weights and all(torch.equal(before, after) for before, after in weights)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["ddp", pytest.param("single", marks=pytest.mark.slow)])
 def test_the_rows_of_a_run(name, tmp_path, tiny_data, tiny_config):
     """Protects the way into the tables, and the account of the wall clock: parts agree with what was timed."""

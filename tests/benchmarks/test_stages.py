@@ -255,6 +255,7 @@ def torchrun(config: Config, module: str, *flags: str) -> dict:
     return json.loads((run_dir / "summary.json").read_text())["row"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("memory_format", ["contiguous", pytest.param("channels_last", marks=pytest.mark.slow)])
 def test_pipeline_is_its_micro_batches_one_after_the_other(tmp_path, photographs, memory_format):
     """Two real ranks: GPipe trains 4 steps and leaves a checkpoint in the middle, from which 1F1B goes on.
@@ -285,6 +286,7 @@ def test_hybrid_is_two_shards_averaged(tmp_path, photographs):
     assert_exact_evaluation(row, config, net)
 
 
+@pytest.mark.medium
 def test_model_parallel_without_micro_batches_is_single(tmp_path, photographs):
     """Both scripts from end to end. Protects predict, the checkpoint's names, and that staging changes nothing."""
     states = []
@@ -295,6 +297,7 @@ def test_model_parallel_without_micro_batches_is_single(tmp_path, photographs):
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.medium
 def test_model_parallel_in_micro_batches(tmp_path, photographs):
     """Protects split_size: one loss over the outputs of all micro-batches, in their order."""
     config = dataclasses.replace(SMALL, data=photographs, checkpoint_dir=str(tmp_path))

@@ -187,6 +187,7 @@ def stopped_in_a_window(results, args: str):
 ARGS = "--steps 40 --windows 1 --window-steps 20"
 
 
+@pytest.mark.medium
 def test_sigterm_in_a_long_window_leaves_a_checkpoint_after_the_step(tmp_path):
     """Protects a training with long steps, whose scheduler does not wait for the end of a window."""
     stopped_in_a_window(tmp_path / "a set", f"{ARGS} --checkpoint-dir {tmp_path / 'ck'}")

@@ -48,8 +48,8 @@ def run(tmp_path_factory, tiny_data, tiny_config):
 
 
 # A minute of compiling, or a script that make test runs elsewhere, too: test_newer_strategies.py traces ddp_compile,
-# test_stages.py has two real ranks of the next two, and test_fake_gpus.py has steps of ddp_amp.
-SLOW = {"ddp_compile", "hybrid_parallel", "pipeline_parallel", "ddp_amp"}
+# test_stages.py has two real ranks of hybrid_parallel, and test_fake_gpus.py has steps of ddp_amp.
+SLOW = {"ddp_compile", "hybrid_parallel", "ddp_amp"}
 
 
 @pytest.mark.parametrize(

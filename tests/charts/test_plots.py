@@ -126,6 +126,7 @@ def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
         assert words in text, words
 
 
+@pytest.mark.medium
 def test_epoch_seconds_say_whether_they_were_measured(tmp_path):
     # Only a training epoch over all of ImageNet from files is a measurement; the published series stays apart.
     folder = write_set(tmp_path / "a", {"ddp": 170}, num_epochs=0)
@@ -226,6 +227,7 @@ def test_equal_curves_are_one_line_and_named(tmp_path):
     assert "single (n = 1 seed, 3 runs)" in [text.get_text() for text in figure.axes[4].get_legend().get_texts()]
 
 
+@pytest.mark.medium
 def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
     first, second = write_set(tmp_path / "one", {"ddp": 170}), write_set(tmp_path / "two", {"single": 90, "ddp": 80})
     assert main(PlotOptions(results=(first, second, first))) == 0
@@ -236,7 +238,7 @@ def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
     assert "one: resnet18" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("num_strategies", [1, 11])
+@pytest.mark.parametrize("num_strategies", [1, pytest.param(11, marks=pytest.mark.medium)])
 @pytest.mark.parametrize("num_repeats, num_windows", [(1, 1), (2, 3)])
 def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num_windows):
     speeds = {f"strategy_{n}": 90.0 + n for n in range(num_strategies)}
@@ -248,6 +250,7 @@ def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num
     assert ("no interval: one run" in text) == (num_repeats == 1)
 
 
+@pytest.mark.medium
 def test_a_ratio_of_three_rounds_says_why_it_has_no_interval(tmp_path):
     """Protects the footnote: three rounds are not one. Mutant: the sentence of one run in every chart."""
     draw([load_set(write_set(tmp_path, {"single": 100, "ddp": 170}, num_repeats=3))], tmp_path / "charts")

@@ -77,6 +77,21 @@ def test_help_needs_nothing_that_is_installed(fresh_clone):
     assert not (fresh_clone / ".venv").exists()
 
 
+OLD_PYTHON = "import sys; sys.version_info = (3, 9, 0); exec(compile(open(sys.argv[1]).read(), 'bench', 'exec'))"
+
+
+def test_an_interpreter_that_cannot_start_the_suite_is_wrong_use(fresh_clone):
+    """Protects a nightly gate, where 1 says slower: an old Python, and one without the packages. Mutant:
+    sys.exit(text), which is 1."""
+    old = subprocess.run([sys.executable, "-c", OLD_PYTHON, BENCH], capture_output=True, text=True)
+    assert old.returncode == 2 and "error: python3 is 3.9 here, and must be 3.11 or newer" in old.stderr
+    command = [sys.executable, "-I", "-S", fresh_clone / "bench", "ab", "HEAD", "tree:"]
+    env = {"PATH": os.environ["PATH"], "BENCH_STARTED_FROM": str(fresh_clone)}
+    lacking = subprocess.run(command, cwd=fresh_clone, env=env, capture_output=True, text=True)
+    assert lacking.returncode == 2 and "requirements.txt lists all that is needed" in lacking.stderr, lacking.stderr
+    assert lacking.stderr.count("\n") == 1
+
+
 def test_set_up_is_made_once(fresh_clone):
     """Protects minutes: .venv is made where it is missing or older than the lists of packages. A library that fails is
     tried once. Mutant: no mark of the libraries."""
@@ -194,6 +209,7 @@ def test_compare_has_four_exit_codes(sets, b, options, code):
     assert done.returncode == code, done.stdout + done.stderr
 
 
+@pytest.mark.medium
 def test_json_is_one_object_on_stdout(sets):
     """Protects a program that reads the result: all other text is on stderr."""
     words = ["compare", sets["base"], sets["slow"], "--fail-over", "5%", "--day-sd", "0.1%", "--json"]
@@ -208,6 +224,7 @@ def test_json_is_one_object_on_stdout(sets):
     assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "signum", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT))]
 )

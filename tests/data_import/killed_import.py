@@ -1,11 +1,18 @@
 """An import that is killed at a moment of its own, counted in calls that open, make, rename or remove something."""
 
+import contextlib
+import dataclasses
 import itertools
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from scripts.data_import import import_images
+from scripts.data_import.source_images import Shard, Source, SourceImage
 from scripts.options.data_options import ImportOptions
 
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "shutil.rmtree")
@@ -39,3 +46,44 @@ def run_killed(options: ImportOptions, moment: int) -> tuple[int, int]:
             os._exit(code)
     status = os.waitpid(child, 0)[1]
     return os.waitstatus_to_exitcode(status), int(calls.read_text()) if calls.exists() else 0
+
+
+@contextlib.contextmanager
+def together(num_shards: int, then: Callable[[], None] | None = None) -> Iterator[None]:
+    """Imports read this many shards at once: each of the first ones waits, after two images, for the others.
+
+    then: called when all of them wait. Where fewer are read at once the import fails.
+    """
+    barrier = threading.Barrier(num_shards, then, timeout=60)
+    find_source = import_images.find_source
+
+    def wait_after_two(shard: Shard, is_first: bool) -> Shard:
+        def read() -> Iterator[SourceImage]:
+            for number, image in enumerate(shard.read()):
+                if number == 2 and is_first:
+                    barrier.wait()
+                yield image
+
+        return dataclasses.replace(shard, read=read)
+
+    def find(*words) -> Source:
+        source = find_source(*words)
+        shards = [wait_after_two(shard, number < num_shards) for number, shard in enumerate(source.shards)]
+        return dataclasses.replace(source, shards=shards)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_images, "find_source", find)
+        patch.setattr(import_images, "num_cores", lambda: num_shards)
+        yield
+
+
+def kill_with_open_shards(options: ImportOptions, num_shards: int) -> int:
+    """The exit code of an import in a fork, killed when two images of each of the first shards are written."""
+    child = os.fork()
+    if not child:
+        with together(num_shards, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            try:
+                import_images.main(options)
+            finally:
+                os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

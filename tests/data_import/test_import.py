@@ -18,14 +18,23 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from data_import.killed_import import run_killed
-from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_parquet, write_webdataset
+from data_import.killed_import import kill_with_open_shards, run_killed, together
+from data_import.sources import (
+    HUB_IMAGE,
+    WRITERS,
+    add,
+    write_flat,
+    write_ilsvrc,
+    write_parquet,
+    write_webdataset,
+)
 from support import NUM_TRAIN, NUM_VAL, loaders
 
+from benchmarks.common.data import contents as contents_module
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
-from scripts.data_import import import_images, progress
+from scripts.data_import import folder_target, import_images, progress
 from scripts.data_import.class_lists import DEVKIT_ARCHIVE, find_devkit
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
@@ -278,21 +287,37 @@ def add_label(path: Path) -> None:
         add(archive, "b/first.cls", b"0")
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_what_is_hostile_or_damaged_is_refused(tmp_path, case):
-    """Protects the user's files, and a set from being half of one: the shard is named, and no train/ appears. Mutants:
-    each check of a name, a kind or an end left out."""
-    name, write, expected = HOSTILE[case]
-    folder = tmp_path / "in" / "here" / "from"
-    folder.mkdir(parents=True)
-    write(folder / name)
-    if name == TAR:
+def write_good_val(folder: Path, data: Path, hostile: str) -> None:
+    """A val that can be imported, of the same kind of source as the hostile file; packed files need both parts."""
+    if hostile == TRAIN_TAR:
+        write_ilsvrc(folder, data)
+    elif hostile == PARQUET:
+        parquet_with(folder / "validation-0.parquet")
+    else:
         (folder / "classes.txt").write_text("left\n")
+        with tarfile.open(folder / "a-val-0.tar", "w") as archive:
+            add(archive, "one.jpg", JPEG)
+            add(archive, "one.cls", b"0")
+
+
+@pytest.mark.parametrize("pack", [None, "256"])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_what_is_hostile_or_damaged_is_refused(tmp_path, tiny_data, case, pack):
+    """Protects the user's files, and a set from being half of one: the shard is named, and neither train/ nor a packed
+    file appears. Mutants: each check of a name, a kind or an end left out."""
+    name, write, expected = HOSTILE[case]
+    folder, target = tmp_path / "in" / "here" / "from", tmp_path / "in" / "here" / "imagenet"
+    folder.parent.mkdir(parents=True)
+    if name != TRAIN_TAR:
+        folder.mkdir()
+    write_good_val(folder, tiny_data, name)
+    (folder / name).unlink(missing_ok=True)
+    write(folder / name)
     before = contents(tmp_path)
-    message = refused(folder, tmp_path / "in" / "here" / "imagenet")
+    message = refused(folder, target, pack=pack)
     assert re.search(expected, message) and name in message, message
     outside = {path for path in contents(tmp_path) if f"imagenet/{WORKSHOP}/" not in path}
-    assert outside == before.keys() and not (tmp_path / "in/here/imagenet/train").exists()
+    assert outside == before.keys() and not {"train", "val", "packed"} & {path.name for path in target.glob("*")}
 
 
 def test_a_devkit_whose_archive_leads_back_is_refused(tmp_path):
@@ -435,6 +460,74 @@ def test_a_killed_import_goes_on(tmp_path, tiny_data):
         assert run_killed(ImportOptions(source, target), moment)[0] == -signal.SIGKILL
         import_all(source, target)
         assert contents(target) == contents(tiny_data), moment
+
+
+def test_shards_that_are_written_together_give_what_one_after_another_gives(tmp_path, tiny_data, monkeypatch, capsys):
+    """Protects the set from the order in which threads write: files, fingerprint, contents, sums and first batch.
+    Mutants: one thread; a table of rows that the threads share."""
+    monkeypatch.setattr("data_import.sources.NUM_TOGETHER", 8)  # images of a shard
+    source, printed = write_webdataset(tmp_path / "from", tiny_data), []
+    for num_threads in (1, 4):
+        target = tmp_path / f"by {num_threads}"
+        with together(num_threads):
+            import_all(source, target)
+        assert contents(target) == contents(tiny_data)
+        first, expected = (next(iter(loaders(data)[0])) for data in (target, tiny_data))
+        assert all(torch.equal(*pair) for pair in zip(first, expected, strict=True))
+        printed.append(capsys.readouterr().out.replace(str(target), ""))
+    assert printed[0] == printed[1]
+    assert f"fingerprint {cached_fingerprint(tiny_data)}, contents {cached_contents(tiny_data)}" in printed[0]
+
+
+def test_an_import_that_is_killed_with_several_shards_open_goes_on(tmp_path, tiny_data, monkeypatch, capsys):
+    """Protects images of which a killed import has written a part: four shards are open, and two images of each are
+    there. Mutants: files that are there are not written again; a shard noted before its images are written."""
+    monkeypatch.setattr("data_import.sources.NUM_TOGETHER", 8)  # images of a shard
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    assert kill_with_open_shards(ImportOptions(source, target), 4) == -signal.SIGKILL
+    written = [path for path in (target / WORKSHOP).rglob("*.JPEG")]
+    assert len(written) == 8 and not [*target.glob("train")]
+    written[0].write_bytes(bytes(1 << 20))  # more than the image has
+    import_all(source, target)
+    assert "going on after 0 shards" in capsys.readouterr().out
+    assert contents(target) == contents(tiny_data)
+    assert cached_contents(target) == cached_contents(tiny_data)
+
+
+def test_no_image_is_read_again_for_its_hash(tmp_path, tiny_data, monkeypatch, capsys):
+    """Protects minutes at the end of an import, and the truth of `contents`: a file that is not as it was written is
+    read. Mutants: the hashes not given to cached_contents; the times of files not compared."""
+    source, expected, read = write_webdataset(tmp_path / "from", tiny_data), cached_contents(tiny_data), []
+    hash_file = contents_module._hash_file
+    monkeypatch.setattr(contents_module, "_hash_file", lambda path, stop: (read.append(path), hash_file(path, stop))[1])
+    import_all(source, tmp_path / "imagenet")
+    assert f"contents {expected}" in capsys.readouterr().out and not read
+    report = folder_target.FolderTarget.report
+
+    def changed_before(target, totals):
+        path = sorted((tmp_path / "changed").glob("train/*/*"))[0]
+        path.write_bytes(bytes([*path.read_bytes()[:-1], 7]))  # of the same size
+        report(target, totals)
+
+    monkeypatch.setattr(folder_target.FolderTarget, "report", changed_before)
+    import_all(source, tmp_path / "changed")
+    assert expected not in capsys.readouterr().out and len(read) == NUM_TRAIN + NUM_VAL
+
+
+def test_an_older_journal_begins_again(tmp_path, tiny_data, monkeypatch, capsys):
+    """Protects the printed sums: an older import summed other hashes. Mutant: the sum has its old name."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(folder_target.FolderTarget, "put_in_place", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        import_images.main(ImportOptions(source, target))
+    journal = target / WORKSHOP / "journal"
+    kind, *lines = journal.read_text().splitlines()
+    older = [line.replace("sum_of_checksums", "checksum") for line in lines]
+    assert older != lines
+    journal.write_text("\n".join([kind, *older, ""]))
+    import_all(source, target)
+    assert "going on after 0 shards" in capsys.readouterr().out
+    assert contents(target) == contents(tiny_data)
 
 
 def test_a_finished_shard_is_not_read_again(tmp_path, tiny_data, capsys):

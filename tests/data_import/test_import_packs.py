@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from data_import.killed_import import run_killed
+from data_import.killed_import import kill_with_open_shards, run_killed, together
 from data_import.sources import WRITERS, add, write_flat, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, spoil
 
@@ -72,6 +72,7 @@ def test_every_source_gives_the_same_packs(own_data, tmp_path, writer):
     assert_equal_packs(target, own_data, "jpeg256")
 
 
+@pytest.mark.medium
 def test_a_killed_import_goes_on(own_data, tmp_path, monkeypatch):
     """Protects hours: killed at 20 moments, from the first file into the clean-up, the same command makes the same
     packs. Mutants: a shard noted before its table is written; the ends of finished shards forgotten; the journal
@@ -88,6 +89,22 @@ def test_a_killed_import_goes_on(own_data, tmp_path, monkeypatch):
         assert import_images.main(ImportOptions(source, target, pack="256")) == 0
         assert_equal_packs(target, own_data, "256")
         assert not (target / WORKSHOP).exists(), moment
+
+
+def test_shards_that_are_packed_together_give_what_the_folder_gives(own_data, tmp_path, monkeypatch):
+    """Protects the places of images that four threads pack at once, and of those that go behind them after a kill with
+    four shards open. Mutants: one place for two images; one thread."""
+    monkeypatch.setattr("data_import.sources.NUM_TOGETHER", 8)  # images of a shard
+    pack.main(pack.PackOptions(str(own_data), "256"))
+    source = write_webdataset(tmp_path / "from", own_data)
+    for num_threads in (1, 4):
+        with together(num_threads):
+            import_images.main(ImportOptions(source, tmp_path / f"by {num_threads}", pack="256"))
+        assert_equal_packs(tmp_path / f"by {num_threads}", own_data, "256")
+    killed = ImportOptions(source, tmp_path / "killed", pack="256")
+    assert kill_with_open_shards(killed, 4) == -signal.SIGKILL
+    assert import_images.main(killed) == 0
+    assert_equal_packs(tmp_path / "killed", own_data, "256")
 
 
 def test_an_image_that_cannot_be_decoded_is_counted(own_data, tmp_path, capsys):

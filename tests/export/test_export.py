@@ -28,6 +28,8 @@ GOLDEN = Path(__file__).parent / "golden"
 FORMATS = typing.get_args(ExportFormat)
 FILES = {"json": "set.json", "openmetrics": "set.prom", "github-action-benchmark": "action.json", "junit": "junit.xml"}
 SCHEMA = json.loads((Path(export.__file__).parent / "export.schema.json").read_text())
+OLDEST, *NEWER = sorted(PUBLISHED.glob("cpu*"))
+SETS = [OLDEST, *(pytest.param(path, marks=pytest.mark.medium) for path in NEWER)]
 FAILED = "rank 1: signal 9, possibly out of memory"
 SKIPPED = "needs NVIDIA GPUs"
 
@@ -139,9 +141,7 @@ def faults(value, schema, place="") -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", [None, *sorted(PUBLISHED.glob("cpu*"))], ids=lambda path: path.name if path else "made"
-)
+@pytest.mark.parametrize("path", [None, *SETS], ids=lambda path: path.name if path else "made")
 def test_the_json_follows_its_schema(folder, path):
     """Protects who generates a reader from the schema."""
     exported = json.loads(export.export_text(load_set(path or folder), "json"))
@@ -325,7 +325,7 @@ def test_a_hostile_set_controls_nothing(tmp_path, export_format):
         ElementTree.fromstring(text)
 
 
-@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("cpu*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
 def test_published_sets_are_exported(path):
     """Protects sets of every age."""
     results = load_set(path)
@@ -357,7 +357,15 @@ def test_the_command_writes_a_whole_file_or_prints(folder, tmp_path, capsys):
 
 def test_a_set_without_runs_is_a_sentence(tmp_path, capsys):
     assert export.main(ExportOptions(tmp_path)) == 1
-    assert "nothing to export" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("so there is nothing to export\n")
+
+
+def test_a_comparison_names_its_two_sets(tmp_path, capsys):
+    """Protects who exports what ./bench ab left: its rows are in the sets A and B. Mutant: "has no run" alone."""
+    for name in ("A", "B"):
+        write_set(tmp_path / name)
+    assert export.main(ExportOptions(tmp_path)) == 1
+    assert f"export one of the sets of this comparison: {tmp_path}/A or {tmp_path}/B\n" in capsys.readouterr().err
 
 
 if __name__ == "__main__":

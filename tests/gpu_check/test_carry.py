@@ -71,7 +71,10 @@ def call(bundle: Path, work: Path, output: Path | str, cwd: Path | None = None) 
     return subprocess.run([sys.executable, bundle], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("with_images, again", [(False, "check-0.json"), (True, "check-0.json data.json")])
+@pytest.mark.parametrize(
+    "with_images, again",
+    [pytest.param(False, "check-0.json", marks=pytest.mark.medium), (True, "check-0.json data.json")],
+)
 def test_it_goes_on_from_its_state_on_another_machine(tmp_path, with_images, again):
     """Protects a lent GPU's minutes: what ended is not run again, but images that are not here, and builds."""
     bundle, output = make_bundle(tmp_path, with_images), tmp_path / "state.tar"
@@ -264,6 +267,7 @@ def test_what_runs_there_needs_the_standard_library_alone():
     assert names <= sys.stdlib_module_names
 
 
+@pytest.mark.medium
 def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
     """Protects the rows that are written there: git tells their commit."""
     carry.pack_tree(tmp_path / "tree.tar")

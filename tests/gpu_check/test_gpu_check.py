@@ -225,7 +225,7 @@ def test_who_uses_other_gpus_is_not_asked(tmp_path, visible, asked):
 # --- order, deadline, going on ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", ["timed", "alone"])
+@pytest.mark.parametrize("field", ["timed", pytest.param("alone", marks=pytest.mark.medium)])
 def test_timed_checks_run_alone_and_others_at_once(tmp_path, field):
     """Protects the timed figures from the other checks, and the nine minutes from waiting."""
     mark = 'echo "+{0}" >> "$MARKS"; sleep 0.5; echo "-{0}" >> "$MARKS"; echo done'
@@ -253,6 +253,7 @@ def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch)
     assert state.ended == {} and left == {"slow": "not reached: the deadline cut it short"}
 
 
+@pytest.mark.medium
 def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
     """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
     monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
@@ -654,6 +655,7 @@ def test_a_folder_is_of_a_gpu_or_of_a_dry_run(tmp_path):
 # --- real -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_a_real_run_is_judged_by_its_row(tmp_path, monkeypatch):
     """Protects the way from the list to a row: planned here, launched with its own flags, found again."""
     monkeypatch.setenv("THREADS_PER_RANK", "1")

@@ -3,6 +3,8 @@
 .venv/bin/python -m pytest tests/pages/test_measure_missing.py
 """
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +17,9 @@ from support import ROOT, environment
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.host import host
 from scripts.pages import measure_missing
+from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
 from scripts.sets.hardware import Hardware, why_not_here
 from scripts.studies.loaders.measure_loader_limit import measure_set
@@ -108,6 +112,24 @@ def test_nothing_is_measured_on_other_hardware(tmp_path, monkeypatch, capsys):
     assert {path: path.read_bytes() for path in results.rglob("*") if path.is_file()} == before
     with pytest.raises(UserError, match="this is the CPU"):
         measure_set(results)
+
+
+def test_a_set_of_another_machine_chooses_no_images(a_set, monkeypatch, capsys):
+    """Protects files of the user: `./bench report` of somebody else's set read images in any folder that its
+    configuration named. Mutants: the folder taken whatever the machine; a set of this machine refused; DATA refused."""
+    folder = a_set / "logs/single-1"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("data: /home/victim\n")
+    (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": "0123456789ab"}}))
+    monkeypatch.setattr(measure_missing, "missing_parts", lambda results: [Measurement(["false"], {})])
+    monkeypatch.setenv("DATA", "")
+    assert measure_missing.measure(a_set) == 0
+    assert "its runs are not of this machine, and name a folder of images; give" in capsys.readouterr().out
+    monkeypatch.setenv("DATA", "/mine")
+    assert measure_missing.measure(a_set) == 1, "the part was started"
+    monkeypatch.setenv("DATA", "")
+    (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": host(os.environ)}}))
+    assert measure_missing.measure(a_set) == 1
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,7 @@ def fake_latex(folder, text):
     return str(folder)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("there", [False, True])
 def test_without_latex_or_with_a_broken_one_the_tex_is_written(folder, tmp_path, monkeypatch, capsys, there):
     """Protects the report of a machine without LaTeX: the .tex and the exit code are the same."""

@@ -369,7 +369,7 @@ WARNED = {
     "oversubscribed": {"oversubscribed": True},
     "busy before the first run": {"load_average": 1.9},
     "governor was powersave": {"governor": "powersave"},
-    "in no commit": {"dirty": True},
+    "which no commit has": {"dirty": True},
     "could not be read": {"skipped_files": 3},
     "MFU over 100 %": {"flops_per_image": 1e13},
 }
@@ -400,7 +400,8 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
     (unsteady,) = [each for each in warnings_by_cause(results) if "unsteady" in each.summary]
     assert unsteady.summary == (
         "unsteady windows: 3 of 4 strategies; steal in all of them, up to 9 % of the cores' time: use cores of your "
-        "own; other programs in 1 of them, up to 20 % of the cores' time: close them."
+        "own; other programs in 1 of them, up to 20 % of the cores' time: close them; take longer windows "
+        "(--window-steps) or more rounds."
     )
     assert [each.partition(":")[0] for each in unsteady.details] == ["single", "ddp", "slurm"]
     assert find_warnings(results) == [text for each in warnings_by_cause(results) for text in each.sentences]
@@ -548,6 +549,7 @@ def test_no_ok_rows_is_a_sentence_and_exit_1(tmp_path, capsys):
     assert "planted" in capsys.readouterr().err and not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.medium
 def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
     # The real command in an interpreter where importing torch fails.
     add_runs(tmp_path / "set", "ddp", 100, num_repeats=1)
@@ -562,6 +564,7 @@ def test_a_missing_set_is_exit_2_and_torch_is_not_needed(tmp_path):
     assert len(done[1].stderr.splitlines()) == 1 and "./bench run" in done[1].stderr
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_half_written_files_make_a_report_all_the_same(tmp_path, seed):
     # A full disk or a kill cuts any file anywhere; lines that are not whole are left out.
@@ -620,6 +623,7 @@ def test_the_interval_of_mfu_has_the_peaks_spread(tmp_path):
     assert low == pytest.approx(speed.low * 1e9 / 0.5e12)
 
 
+@pytest.mark.medium
 def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, monkeypatch):
     # A real product on this machine: refused for a set of another device, written for a set of this one.
     from benchmarks.common.system.errors import UserError

@@ -14,10 +14,12 @@ from scripts.options.set_options import TrendOptions
 from scripts.pages import trend
 from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
+from scripts.sets import dated_sets
 from scripts.sets.dated_sets import UNKNOWN_DAY, groups_by_hardware, in_order_of_days
 from scripts.sets.result_set import load_set
 
 EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m"
+STEERS = "a\x1b[2J\r\u202e\u2066\x9b"
 
 
 def at(day):
@@ -100,6 +102,7 @@ def test_the_page_has_each_set_and_compares_none(nights, tmp_path, capsys):
     assert not re.search(r"faster|slower|trend line", re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL))
 
 
+@pytest.mark.medium
 def test_published_sets_make_a_page(tmp_path):
     output = tmp_path / "trend.html"
     assert trend.main(TrendOptions(tuple(sorted(PUBLISHED.glob("cpu*"))), output)) == 0
@@ -113,6 +116,18 @@ def test_a_foreign_set_runs_nothing(tmp_path):
     assert trend.main(TrendOptions((tmp_path / "set",), output)) == 0
     html = output.read_text()
     assert "&lt;img" in html and not re.search("<img|<script|\x1b", html)
+
+
+def test_no_name_of_a_foreign_set_steers_a_terminal_or_a_browser(tmp_path, monkeypatch):
+    """Protects whoever prints the page: the names of a set, of its strategies and its versions are somebody else's. A
+    cell that nobody has made printable changes nothing. Mutant: the page as it stands."""
+    monkeypatch.setattr(trend, "printable", lambda text: text)
+    monkeypatch.setattr(dated_sets, "printable", lambda text: text)
+    one = write_set(tmp_path / "set", device_name=STEERS, torch=STEERS, commit=STEERS)
+    one.rename(tmp_path / f"set{STEERS}")
+    html = trend.render_trend(in_order_of_days([load_set(tmp_path / f"set{STEERS}")]))
+    assert "a?[2J" in html
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", html)
 
 
 def test_sets_without_runs_are_a_sentence(tmp_path, capsys):

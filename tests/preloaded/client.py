@@ -91,6 +91,7 @@ def main():
             pass
 
     content = request(descriptors)
+    blocked = _signal.pthread_sigmask(_signal.SIG_BLOCK, range(1, 32))  # a signal's byte comes after the request
     for number in set(range(1, 32)) - NO_SIGNAL_TO_PASS_ON:
         # An ignored one, too: the fork begins with it ignored, and may set a handler of its own.
         _signal.signal(number, pass_on)
@@ -98,6 +99,7 @@ def main():
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if descriptors else []
     server.sendmsg([len(content).to_bytes(4, sys.byteorder)], rights)
     server.sendall(content)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, blocked)
     answer = server.recv(4)
     if not answer:
         posix.write(2, b"error: the server of preloaded interpreters has ended\n")

@@ -34,6 +34,7 @@ import threading
 import time
 import traceback
 import types
+import weakref
 
 PRELOADED = (
     "torch torchvision torchvision.transforms.v2 torch._dynamo torch.utils.data torch.utils.flop_counter "
@@ -375,6 +376,13 @@ def end(code: int) -> None:
     os._exit(code)
 
 
+def free_nothing_at_exit() -> None:
+    """Have forks end without the finalizers of the modules imported here, which free memory that ends with the process:
+    a third of the time of a fork that does nothing. A fork's own run."""
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False
+
+
 def show(error: BaseException) -> None:
     """Print what the interpreter prints of an uncaught exception: without the frames of this file."""
     shown = error.__traceback__
@@ -400,6 +408,9 @@ def main() -> tuple[Request, list[str], str]:
     os.fsync = lambda descriptor: None
     os.sync = lambda: None
     os.chdir("/")
+    free_nothing_at_exit()
+    # A signal that comes before a fork has its own handlers waits for set_signals.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     gc.collect()
     gc.freeze()
     listener = socket.socket(fileno=listening)

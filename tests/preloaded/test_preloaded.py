@@ -75,7 +75,7 @@ def limit() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 
 
-@pytest.mark.parametrize("leads", [False, True])
+@pytest.mark.parametrize("leads", [False, pytest.param(True, marks=pytest.mark.medium)])
 def test_a_fork_has_what_the_real_process_has(tmp_path, leads):
     """Protects every test that runs on forks. Mutants: a field of server.become that is left out."""
     (tmp_path / "a folder").mkdir()
@@ -192,6 +192,7 @@ def test_the_mark_gives_the_real_interpreter():
     assert sys.executable == REAL == environment()["PYTHON"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "name", ["single", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp", "horovod_ddp"))]
 )

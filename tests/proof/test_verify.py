@@ -9,6 +9,7 @@ real launchers, real ranks.
 import dataclasses
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.host import host
 from scripts.proof import cases
 from scripts.proof.comparison import equivalence_columns, step_by_step, tolerate_flips, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
@@ -47,6 +49,7 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import NUM_CHECKPOINTS, ProofOptions, main, num_evaluated_parts, prove, scratch_bytes
 from scripts.runner import run_plan
+from scripts.sets.hardware import why_not_its_images
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
 from scripts.setup import pack
@@ -178,6 +181,7 @@ def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
     return done.returncode, done.stdout + done.stderr, rows
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["ddp", pytest.param("horovod_ddp", marks=pytest.mark.slow)])
 def test_the_suite_as_it_is_agrees_to_the_last_bit(name, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the proof from failing for no reason: without this, the faults below could be found by anything."""
@@ -480,7 +484,7 @@ def recorded_set(results: Path, data: Path, monkeypatch, strategy: str = "ddp", 
     set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS=args, STRATEGIES=strategy)
     run = run_plan.plan_strategies(run_plan.read_variables())[0]
     folder, _ = run_plan.create_run_folder(run, results)
-    resolved = {"device": "cpu"} | resolved
+    resolved = {"device": "cpu", "host": host(os.environ)} | resolved
     folder.add_resolved(resolved)
     row = {"schema": 2, "run_id": folder.run_id, "strategy": strategy, "status": "ok"}
     append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, resolved)}])
@@ -529,6 +533,35 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
     shutil.rmtree(own_data)
     with pytest.raises(UserError, match="does not exist; set DATA"):
         cases.cases_of_set(run_plan.read_variables(), results, 20)
+
+
+def test_a_set_of_another_machine_chooses_no_folder_of_images(tiny_data, tmp_path, monkeypatch):
+    """Protects files of the user: somebody else's set named any folder, whose images a proof then read. The user's DATA
+    is taken, and so is the suite's own folder. Mutants: the set's folder taken whatever the machine; DATA refused."""
+    results = tmp_path / "theirs"
+    recorded_set(results, tiny_data, monkeypatch, host="0123456789ab")
+    set_variables(monkeypatch, DATA="", NUM_GPUS=0)
+    with pytest.raises(UserError, match="theirs: its runs are not of this machine, and name a folder of images; give "):
+        cases.cases_of_set(run_plan.read_variables(), results, 20)
+    set_variables(monkeypatch, DATA=tiny_data)
+    assert len(cases.cases_of_set(run_plan.read_variables(), results, 20)) == 1
+    assert why_not_its_images(Config().data, {}) == "" != why_not_its_images(f"{Config().data}/..", {})
+
+
+def test_no_settings_are_read_through_a_link(tiny_data, tmp_path, monkeypatch, capsys):
+    """Protects files of the user from a set whose logs/ is a link: a message said what they hold. Mutant: the links
+    looked for once the settings are read."""
+    results = tmp_path / "theirs"
+    recorded_set(results, tiny_data, monkeypatch)
+    (results / "logs").rename(tmp_path / "private")
+    (results / "logs").symlink_to(tmp_path / "private")
+    (path,) = tmp_path.glob("private/*/settings.json")
+    path.write_text(path.read_text().replace('"arch": "resnet', '"arch": "a secret, resnet'))
+    set_variables(monkeypatch, RESULTS=results, DATA=tiny_data, NUM_GPUS=0)
+    with pytest.raises(UserError, match="theirs/logs is a link"):
+        main(ProofOptions())
+    said = capsys.readouterr()
+    assert "secret" in path.read_text() and "secret" not in said.out + said.err
 
 
 def test_a_strategy_that_the_set_has_not_run_is_no_proof(tiny_data, tmp_path, monkeypatch, capsys):
@@ -620,6 +653,7 @@ def test_the_reference_repeats_the_whole_set_and_shuffles_anew_each_epoch():
     assert sorted(laps[:40]) == sorted(laps[40:]) == [*range(40)] and laps[:40] != laps[40:]
 
 
+@pytest.mark.medium
 def test_the_reference_distinguishes_the_layouts_of_updates(tiny_data):
     """Protects the table of shapes: one shard, two shards and two micro-batches are three different trainings."""
     config = Config(
@@ -791,6 +825,7 @@ def test_a_tie_of_scores_is_found_where_it_decides():
     assert count_top(scores, torch.tensor([5, 2, 0, 5]), 5) == (2, 2)
 
 
+@pytest.mark.medium
 def test_a_step_from_a_kept_state_is_the_step_of_the_whole_training(tiny_data):
     """Protects the induction: what the reference does from a state is what it does on the way there."""
     config = Config(

@@ -130,6 +130,7 @@ def test_a_price_for_each_set():
     assert read_prices([], names, "--price-per-hour") == {}
 
 
+@pytest.mark.medium
 def test_the_repository_s_own_sets_make_a_page(tmp_path):
     """Every set that is published is shown, whatever rule let it in."""
     html = (tmp_path / "gallery.html", gallery.main(gallery.GalleryOptions(output=tmp_path / "gallery.html")))[

@@ -5,6 +5,7 @@ command waits for ever.
 """
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
 from scripts.charts import plot
 from scripts.pages import measure_missing, page
 from scripts.pages.markdown import code_span, escape_markdown
 from scripts.proof.allowed_settings import why_not_allowed
 from scripts.publish import publish, readme
+from scripts.publish.manifest import read_manifest
 from scripts.publish.markdown_tables import read_cells
 from scripts.runner import preflight
 from scripts.sets.result_set import load_set
@@ -32,6 +35,7 @@ from scripts.studies.loaders import chart as loaders_chart
 from scripts.studies.measured_csv import read_whole_rows
 from scripts.studies.peers.chart import read_peers
 from scripts.studies.predict.machine_models import read_gradients
+from scripts.studies.predict.prediction_error import read_inputs
 from scripts.studies.scaling import chart as scaling_chart
 from scripts.studies.sweep import chart as sweep_chart
 
@@ -49,6 +53,12 @@ COMMANDS = {
 }
 
 
+# A file of a set is read by read_set_file, open_set_file, read_text, first_line or read_table.
+READS = re.compile(r"(?<![\w.])open\(|\.read_(?:text|bytes)\(|read_csv\((?!io\.)|(?:read|open)_regular_file\(")
+# They read the READMEs, what this process has just made, or a copy whose links allowlist.py has refused.
+READ_NO_SET = {"allowlist.py", "latex.py", "publish.py", "readme.py", "settings_made_public.py"}
+
+
 @pytest.fixture
 def theirs(tmp_path):
     """A copy of the small set in a published one."""
@@ -61,7 +71,7 @@ def test_nothing_is_written_through_a_link_in_a_set(theirs, tmp_path, command):
     outside = tmp_path / "outside"
     outside.mkdir()
     (theirs / "charts").symlink_to(outside)
-    with pytest.raises(UserError, match="theirs/charts is a link, and nothing is written into a set with one"):
+    with pytest.raises(UserError, match="theirs/charts is a link, and no link in a set is followed"):
         COMMANDS[command](theirs)
     assert not any(outside.iterdir())
 
@@ -77,16 +87,22 @@ def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     assert plot.run_command_line(["--results", str(tmp_path / "set")]) == 2
 
 
-@pytest.mark.parametrize("name", ["runs.csv", "settings.csv", "steps.csv", "environment.json"])
+READ_BY_COMMANDS = ["runs.csv", "settings.csv", "steps.csv", "environment.json", "sweep.csv", "ablate.csv"]
+READ_BY_COMMANDS += ["peers.csv", "charts/speedup.png", "sweeps", "scaling", "logs/ddp-1/settings.json"]
+
+
+@pytest.mark.parametrize("name", READ_BY_COMMANDS)
 def test_no_table_is_read_through_a_link(theirs, tmp_path, name):
     """Protects files outside of a set from the commands that only read one, such as compare and export. A folder that
-    is a link stays fine. Mutants: links followed; the folder refused."""
+    is a link stays fine. Mutants: links followed; tables of the schema alone; links to folders followed; the folder
+    refused."""
     (tmp_path / "latest").symlink_to(theirs)
     assert load_set(tmp_path / "latest").groups
     (theirs / name).unlink(missing_ok=True)
+    (theirs / name).parent.mkdir(parents=True, exist_ok=True)
     (theirs / name).symlink_to(SET / name)
     for path in (theirs, tmp_path / "latest"):
-        with pytest.raises(UserError, match=f"/{name} is a link, which is not followed"):
+        with pytest.raises(UserError, match=f"/{name} is a link, and no link in a set is followed"):
             load_set(path)
 
 
@@ -168,13 +184,25 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
         ("loaders.csv", lambda path: loaders_chart.main(loaders_chart.LoadersChartOptions(path))),
         ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
         ("settings.json", lambda path: RunFolder(path).settings()),
+        ("manifest.json", read_manifest),
+        ("alone.csv", read_inputs),
     ],
 )
-def test_no_reader_waits_for_a_pipe(tmp_path, name, read):
-    """Protects from waiting for ever for a writer. Mutant: a plain open."""
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match=f"{name}|is not a regular file"):
+@pytest.mark.parametrize("kind", ["a pipe", "a link"])
+def test_no_reader_waits_for_a_pipe_or_follows_a_link(tmp_path, name, read, kind):
+    """Protects from waiting for ever for a writer, and a file that a set's author named by a link. Mutants: a plain
+    open; read_regular_file in place of read_set_file."""
+    (tmp_path / "private").write_text("a,b\n1,2\n")
+    os.mkfifo(tmp_path / name) if kind == "a pipe" else (tmp_path / name).symlink_to(tmp_path / "private")
+    with pytest.raises(UserError, match=f"{name}|is not a regular file|is a link, which is not followed"):
         read(tmp_path)
+
+
+def test_nothing_reads_a_set_but_by_the_functions_that_follow_no_link():
+    """Protects files outside of a set from the next reader. Mutants: open, read_text or read_csv in scripts/sets."""
+    folders = [ROOT / "scripts" / name for name in ("sets", "pages", "charts", "export", "publish")]
+    readers = [path for folder in folders for path in folder.rglob("*.py") if READS.search(path.read_text())]
+    assert {path.name for path in readers} == READ_NO_SET
 
 
 def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):

@@ -61,6 +61,7 @@ def events(text):
     return [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
 
 
+@pytest.mark.medium
 def test_the_compliance_checker_accepts_the_log(real, tmp_path):
     # The command that the README names, as a user runs it.
     results, _, _ = real

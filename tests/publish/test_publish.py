@@ -17,6 +17,7 @@ from support import ROOT, environment
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
+from benchmarks.common.system.host import kernel_variables
 from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
 from scripts.publish.publish import PublishOptions, _private, _target_folder, replace_set, without_paths
@@ -181,7 +182,8 @@ TOLD = {  # of a cluster, which its user would not publish
     "RDZV_ENDPOINT": "node17.example:29400", "PIP_INDEX_URL": "https://ann:pw@index.example/simple", "DATA": SECRET,
     "NPROC": "2", "AWS_SECRET": "abc",
 }  # fmt: skip
-COLLECTED = "torch 2.15\ntorch @ file:///home/ann/torch.whl\nhttps://ann:pw@index.example/simple\n[pip3] nccl==13.4.1.3"
+COLLECTED = "PyTorch version: 2.15\ntorch @ file:///home/ann/torch.whl\n"
+COLLECTED += "https://ann:pw@index.example/simple\n[pip3] nccl==13.4.1.3"
 
 
 def test_of_the_environment_what_is_listed_goes_along(own, tmp_path):
@@ -200,7 +202,67 @@ def test_of_the_environment_what_is_listed_goes_along(own, tmp_path):
     assert not re.search(r"tok3n|node1[78]|index\.example|AWS|ann\b|29400|/mnt|file:", text)
     kept = json.loads((tmp_path / "new/environment.json").read_text())
     assert kept["variables"] == {"CONTAINER": "image:1", "DATA": "photos", "NPROC": "2"}
-    assert kept["collect_env"] == "torch 2.15\n[pip3] nccl==13.4.1.3" and "login" not in kept
+    assert kept["collect_env"] == "PyTorch version: 2.15\n[pip3] nccl==13.4.1.3" and "login" not in kept
+
+
+SECRETS = {
+    "MYPAT": "hunter2",
+    "GH_PAT": "hunter2",
+    "SIGNING_KEY": "hunter2",
+    "TORCH_PAT": "hunter2",
+    "LOGIN": "hunter2",
+}
+
+
+def test_a_secret_with_any_name_is_published_nowhere(own, tmp_path):
+    """Protects a secret of a kind and a name that no list knows, wherever environment.json or the settings have it:
+    what is not listed is left out. A variable that may change kernels is a hash. Mutants: each part of environment.json
+    as it stands; lines of collect_env that hold no known secret let through."""
+    saved = json.loads((own / "environment.json").read_text())
+    collected = (
+        "PyTorch version: 2.15\nMYPAT=hunter2\nMYPAT: hunter2\nGH_PAT hunter2\nmypat==hunter2\n[pip3] torch==2.15"
+    )
+    peak = {"device_name": "AMD EPYC", "tflops": {"fp32": 1.0}, **SECRETS}
+    packages = {"torch": "2.15.0+cu132", "apex": None, "numpy": "hunter2", **SECRETS}
+    saved |= {"variables": SECRETS, "collect_env": collected, "packages": packages, "measured_peak": peak, **SECRETS}
+    (own / "environment.json").write_text(json.dumps(saved))
+    variables = kernel_variables(SECRETS)
+    change(own, "settings", lambda frame: frame.assign(met=_with(frame.met, variables=variables)))
+    results = load_set(own)
+    publish_module.copy_set(own, tmp_path / "new", publish_module._private(results, "new"), set())
+    publish_settings(tmp_path / "new")
+    manifest.write_manifest(tmp_path / "new", load_set(tmp_path / "new"))
+    assert "hunter2" not in "".join(path.read_text() for path in (tmp_path / "new").rglob("*.*"))
+    kept = json.loads((tmp_path / "new/environment.json").read_text())
+    assert kept["packages"] == {"torch": "2.15.0+cu132", "apex": None}
+    assert kept["collect_env"] == "PyTorch version: 2.15\n[pip3] torch==2.15"
+    assert kept["measured_peak"] == {"device_name": "AMD EPYC", "tflops": {"fp32": 1.0}} and kept["variables"] == {}
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("cpu*/environment.json")), ids=lambda path: path.parent.name)
+def test_what_torch_collects_is_allowed(path):
+    """Protects readers of a set from a list that lacks a line. Mutant: a key of the list left out."""
+    lines = json.loads(path.read_text())["collect_env"].splitlines()
+    lost = [line for line in lines if line and not allowlist.COLLECTED.fullmatch(line)]
+    assert len(lines) > 30 and lost == []
+
+
+def test_machines_that_this_one_knows_are_named_in_no_set(tmp_path, monkeypatch):
+    """Protects a cluster's nodes, whose names have no port and stand in no variable. Mutants: the files not read;
+    addresses of them taken for names."""
+    (tmp_path / ".ssh").mkdir()
+    known = (
+        "node17,10.1.2.3 ssh-ed25519 AAAA\n[login7]:2222 ssh-rsa AAAA\n|1|hash= ssh-rsa AAAA\ngithub.com ssh-rsa AAAA\n"
+    )
+    (tmp_path / ".ssh/known_hosts").write_text(known)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = allowlist.local_names()
+    assert {"node17", "login7"} <= names and not names & {"10.1.2.3", "github.com", "localhost"}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/runs.csv").write_text("reason\nlost node17\n")
+    assert allowlist.not_allowed(tmp_path / "a", names) == [
+        "runs.csv, line 2: a name of this machine, of its user, or of a machine that it knows"
+    ]
 
 
 def _with(cells, **values):
@@ -233,9 +295,11 @@ def _with(cells, **values):
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNry", "a token (eyJhbG...)"),
         ("to gpu7.rack3.corp.example:23456, which", "an address of a machine (gpu7.rack3.corp.example:23456)"),
         ("MASTER=node17:29400.", "an address of a machine (node17:29400)"),
-        (r"\u0042luebird-3 it", "the name of this machine or of its user"),
-        (r"a\tbluebird-3", "the name of this machine or of its user"),
-        ("on Bluebird-3 it", "the name of this machine or of its user"),
+        ("lost gpu7.rack3.internal, which", "the name of a machine (gpu7.rack3.internal)"),
+        ("on node17.cluster.", "the name of a machine (node17.cluster)"),
+        (r"\u0042luebird-3 it", "a name of this machine, of its user, or of a machine that it knows"),
+        (r"a\tbluebird-3", "a name of this machine, of its user, or of a machine that it knows"),
+        ("on Bluebird-3 it", "a name of this machine, of its user, or of a machine that it knows"),
     ],
 )
 def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
@@ -243,7 +307,7 @@ def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
     left out; only some kinds of files looked through."""
     for name in ("runs.csv", "deep/environment.json", "report.html", "charts/a.svg", "report.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4"
+        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4, threading.local"
         (tmp_path / name).write_text(f"fine\n{fine} {text}\n")
         (line,) = allowlist.not_allowed(tmp_path, {"bluebird-3"})
         assert line.startswith(f"{name}, line 2: {words}"), line
@@ -267,7 +331,7 @@ def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monk
     assert json.loads(read_table(tmp_path / "new", "settings").asked[0])["data"] == "photos"
     (tmp_path / "new/environment.json").write_text(json.dumps({"variables": {"ARGS": f"--label {name}"}}))
     (line,) = allowlist.not_allowed(tmp_path / "new", {name})
-    assert line == "environment.json, line 1: the name of this machine or of its user"
+    assert line == "environment.json, line 1: a name of this machine, of its user, or of a machine that it knows"
 
 
 @pytest.mark.parametrize("option", ["--rdzv-endpoint ", "--rdzv_endpoint="])
@@ -377,8 +441,9 @@ def test_a_failed_move_leaves_the_old_set(tmp_path):
     assert (tmp_path / "place/runs.csv").read_text() == "old"
 
 
-def test_publishing_moves_figures_and_links(good, tmp_path):
-    """The real command in a checkout of its own: the set with its report, no logs, no path; then the READMEs."""
+@pytest.fixture
+def publish(good, tmp_path):
+    """publish(*words): the real command in a checkout of its own, `publish.checkout`, with an older set."""
     checkout = tmp_path / "a checkout"
     for part in ("benchmarks", "scripts"):
         shutil.copytree(ROOT / part, checkout / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -386,14 +451,22 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
         (checkout / folder).mkdir(parents=True)
     for folder in ("configs", "launchers", "results", "tests/faults"):
         (checkout / folder / "README.md").write_text("no figures\n")
-    readme = checkout / "README.md"
-    readme.write_text("ddp <!--images_per_s.ddp-->9<!--/-->\n\n[a]: results/published/old-set/runs.csv\n")
+    (checkout / "README.md").write_text(
+        "ddp <!--images_per_s.ddp-->9<!--/-->\n\n[a]: results/published/old-set/runs.csv\n"
+    )
     (checkout / "results/published/shown.json").write_text('{"cpu": "old-set"}')
 
-    def publish(*words):
+    def run(*words):
         command = [sys.executable, "-m", "scripts.publish.publish", "--results", good, "--name", "cpu2_new", *words]
         return subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True)
 
+    run.checkout = checkout
+    return run
+
+
+def test_publishing_moves_figures_and_links(publish, good, tmp_path):
+    """The real command in a checkout of its own: the set with its report, no logs, no path; then the READMEs."""
+    checkout, readme = publish.checkout, publish.checkout / "README.md"
     done = publish()
     assert done.returncode == 0, done.stderr
     new = checkout / "results/published/cpu2_new"
@@ -418,6 +491,14 @@ def test_publishing_moves_figures_and_links(good, tmp_path):
             ), path
     assert "python -m benchmarks.ddp --data photos" in (new / "report.html").read_text()  # of the log's first line
     assert find_problems(load_set(new)) == []
+
+
+@pytest.mark.medium
+def test_what_is_published_is_replaced_whole_or_not_at_all(publish, good, tmp_path):
+    """Protects a published set: nothing takes its place by accident, nor what may not be published."""
+    checkout, readme = publish.checkout, publish.checkout / "README.md"
+    new = checkout / "results/published/cpu2_new"
+    assert publish().returncode == 0
     again = publish()
     assert again.returncode == 2 and "--replace" in again.stderr and len(again.stderr.splitlines()) == 1
     (new / "stale").write_text("")
@@ -467,7 +548,6 @@ def test_a_set_does_not_choose_which_files_are_written(own, tmp_path, name, copi
     """Protects who publishes somebody else's set: its a/../../../victim.sh is in it, by a link. In a copy
     without links it could be a launcher. Mutants: a name with `..`; a table of the set; an absolute path."""
     (own / "logs/b/c").mkdir(parents=True)
-    (own / "a").symlink_to("logs/b/c")
     (own / "victim.sh").write_text("touch ran\n")
     run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
     name = name.format(own if name.startswith("{}") else run_id)
@@ -477,7 +557,9 @@ def test_a_set_does_not_choose_which_files_are_written(own, tmp_path, name, copi
     outside = tmp_path / "published"
     new = outside / "scratch" / "new"
     new.mkdir(parents=True)
-    publish_module.copy_commands(new, load_set(own))
+    results = load_set(own)
+    (own / "a").symlink_to("logs/b/c")  # later, since a set with a link is not loaded
+    publish_module.copy_commands(new, results)
     written = [path.relative_to(outside) for path in outside.rglob("*") if path.is_file()]
     assert [path.as_posix() for path in written] == ([f"scratch/new/{name}"] if copied else [])
     assert {path: path.read_bytes() for path in own.rglob("*") if path.is_file()} == before

@@ -35,8 +35,11 @@ from scripts.publish.readme import (
     sweep_figures,
 )
 from scripts.publish.readme_columns import column_figures
+from scripts.sets.compare import footnotes
 from scripts.sets.result_set import load_set
-from scripts.studies.measured_csv import add_rows
+from scripts.sets.rounds_needed import report_lines
+from scripts.studies.ab import sequential
+from scripts.studies.measured_csv import add_rows, read_rows
 from scripts.studies.peers import overhead
 from scripts.studies.peers.analysis import SUITE, Launch, ratio_rows, rows_to_publish
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
@@ -52,8 +55,8 @@ DOCKERS = {"build_arg", "gpus", "volume"}  # docker's own flags
 LINKS = re.compile(r"(?m)^\[[^\]]+\]: (\S+)$|\]\(([^)]+)\)")
 # Limits that the code sets, by the README's folder: what a study or a gate calls too much.
 LIMITS = {
-    # of the statistics: what is planted or to be found; sd and carry-over of the generators; the level of the test
-    "stats": {"4 %", "5 %", "8 %", "10 %", "30 %", "15 minutes"},
+    # of the statistics: what is planted or to be found; sd and carry-over of the generators; the level; the most errors
+    "stats": {"4 %", "6 of 100", "5 %", "8 %", "10 %", "30 %", "15 minutes"},
     "sets": {"1, seconds"},  # a place and a column
     "ab": {"5 %", "5%"},
     "loaders": {"5 %"},
@@ -89,9 +92,20 @@ def test_every_figure_is_the_one_in_its_file(path):
 def test_no_figure_stands_outside_the_marks(path):
     """Protects the rule itself: a measured figure without a file behind it is how the old ones came about."""
     prose = CODE.sub("", MARKED.sub("", TEXTS[path]))
-    typed = re.findall(r"\b\d[\d.,]*(?: ?(?:%|ms|images/s|seconds|minutes)|x\b|e-\d+)", prose)
+    typed = re.findall(r"\b\d[\d.,]*(?: ?(?:%|ms|images/s|seconds|minutes|of 100\b)|x\b|e-\d+)", prose)
     by_definition = {"95 %", "95%", "80 %"}  # of an interval and of power
     assert set(typed) <= by_definition | LIMITS.get(path.parent.name, set())
+
+
+def test_the_rates_that_programs_print_are_the_measured_ones():
+    """Protects who reads no README. Mutant: one number of either text."""
+    for text, names in (
+        (footnotes([])[0], ["hostile.shown"]),
+        (report_lines(load_set(SET))[-1], ["hostile.planned", "hostile_2.planned", "hostile_2.planned_where_quiet"]),
+    ):
+        assert re.findall(r"\d+ to \d+ %", text) == [figures_made()[name] for name in names]
+    (looks,) = [row for row in read_rows(MEASURED / "hostile_2.csv") if row["what"] == "ordinary looks"]
+    assert f"a false alarm in {float(looks['rate_percent']):.0f} %" in (sequential.__doc__ or "")
 
 
 @each_readme

@@ -5,6 +5,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 
@@ -57,6 +58,7 @@ def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_
     assert missing.returncode == 2 and "there is no such folder" in missing.stderr
 
 
+@pytest.mark.medium
 def test_a_strategy_of_another_repository_trains(others, tmp_path, tiny_data, tiny_config):
     """Protects the whole path: two real ranks, its own module, its row and the hash of its code. A file that changes
     after the plan ends the run."""
@@ -96,6 +98,39 @@ def test_the_hash_is_of_all_python_files_but_hidden_ones(others):
     assert source_hash(others) in found
 
 
+@pytest.mark.parametrize(
+    "line", ["import no_such_library", "raise KeyError('x')", "import sys; sys.exit('no')", "1 / 0"]
+)
+def test_a_script_that_cannot_be_imported_is_named(others, monkeypatch, line):
+    """Protects who reads the message: the file, the exception and its line. Mutants: ImportError alone; SystemExit
+    passes, whose code is 1."""
+    monkeypatch.setenv("STRATEGY_DIR", str(others))
+    (others / "broken.py").write_text(f"\n{line}\n")
+    with pytest.raises(UserError, match=r"broken.py cannot be imported by .*(Error|Exit): .*broken.py, line 2\)"):
+        strategy_list.load_script("broken")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("import no_such_library\n", 2, "error: .*mine.py cannot be imported"),
+        (
+            "def build(config): 1\ndef layout(config, num): return 1 / 0\n",
+            4,
+            "failed: nothing was compared: ZeroDivision",
+        ),
+    ],
+)
+def test_a_crash_of_ab_is_not_the_exit_code_of_slower(others, tiny_config, tiny_data, text, code, words):
+    """Protects a nightly gate, which prints 1 as slower: Python ends with 1 after a traceback. The plan asks a script
+    how it divides a step where there are GPUs. Mutants: no wrapper in load_external; none in actions.ab."""
+    (others / "mine.py").write_text(text)
+    options = ("--strategy", "mine", "--strategy-dir", others, "--config", tiny_config, "--data", tiny_data, "--plan")
+    gpu = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 80}
+    done = bench("ab", "flags:", "flags:", *options, "--fail-over", "5%", **gpu)
+    assert done.returncode == code and re.search(words, done.stderr), done.stdout + done.stderr
+
+
 def test_names_of_another_repository(others, monkeypatch, make_variables):
     """Protects `all`, the strategies of this repository, and files outside of the folder."""
     variables = make_variables(STRATEGY_DIR=others, STRATEGIES="single mine")
@@ -106,8 +141,13 @@ def test_names_of_another_repository(others, monkeypatch, make_variables):
     assert run.requested[STRATEGY_SOURCE] == source_hash(others) and run.variables["EXTERNAL_STRATEGY"] == "mine"
     for name in ("../mine", "mine.py", ""):
         assert not strategy_list.is_known(name)
-    with pytest.raises(UserError, match="no strategy 'yours'"):
-        strategy_list.parse_strategies("yours")
+    (others / "My-own.py").write_text("def build(config): ...\n")
+    own = re.escape("other repository has mine, whose names have to be [a-z][a-z0-9_]*")
+    for name in ("yours", "My-own"):
+        with pytest.raises(UserError, match=f"no strategy '{name}'; .*{own}"):
+            strategy_list.parse_strategies(name)
+    with pytest.raises(UserError, match=r"did you mean mine\?"):
+        strategy_list.parse_strategies("mine2")
     shutil.copy(others / "mine.py", others / "ddp.py")
     with pytest.raises(UserError, match="name of a strategy of this repository"):
         strategy_list.parse_strategies("ddp")

@@ -95,8 +95,8 @@ def test_make_drops_it_too():
     assert "PYTHON=" in done.stdout and "CDPATH" not in done.stdout and "SAFEPATH" not in done.stdout
 
 
-TARGETS = """data bench-all bench-ddp slurm-all plot compare report verify gallery gpu-check fuzz test test-slow
-test-all clean sweep ab""".split()
+TARGETS = """data bench-all bench-ddp slurm-all plot compare report verify gallery gpu-check fuzz test test-medium
+test-slow test-all clean sweep ab""".split()
 VARIABLES = (
     "RESULTS DATA A B FAIL_OVER ARGS CONFIG TESTS STRATEGIES REPEATS UNTIL BUDGET SEEDS RETRY NPROC TORCH".split()
 )

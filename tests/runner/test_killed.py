@@ -314,14 +314,20 @@ def suite(recorder, checkout, tmp_path, tiny_data):
     return start
 
 
+def is_suite(process: subprocess.Popen) -> bool:
+    """Whether Python has taken the place of bash, which ignores SIGQUIT and has children of its own."""
+    return psutil.Process(process.pid).cmdline()[1:3] == ["-m", "scripts.runner.bench"]
+
+
 MOMENTS = {
-    "it imports": lambda process, results: "scripts.runner.bench" in psutil.Process(process.pid).cmdline(),
+    "it imports": lambda process, results: is_suite(process),
     "it has the set": lambda process, results: (results / ".holder").exists(),
     "it has a folder for the run": lambda process, results: [*results.glob("logs/*")],
-    "it starts the launcher": lambda process, results: psutil.Process(process.pid).children(),
+    "it starts the launcher": lambda process, results: is_suite(process) and psutil.Process(process.pid).children(),
 }
 
 
+@pytest.mark.medium
 def test_quit_at_any_moment_of_the_start_ends_the_suite(suite, tmp_path):
     """Protects ^\\ in the first seconds: the suite ends, each run that was started has its row or is known to be lost,
     and no process is left. Mutant: forward_signals without SIGQUIT."""
@@ -392,6 +398,7 @@ def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     assert processes_of(folder) == [] and not (folder / "unrecorded").exists()
 
 
+@pytest.mark.medium
 def test_a_run_whose_suite_and_supervisor_were_killed_has_its_row_from_the_next_suite(suite):
     """Protects "every attempt ends in one row" from the kernel, which may kill both; no process is left."""
     first = suite(start_new_session=True)

@@ -293,6 +293,7 @@ def suite(recorder, checkout, tmp_path, tiny_data):
     return RecordedRuns(recorder, checkout, tmp_path / "a set", tiny_data)
 
 
+@pytest.mark.medium
 def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(suite):
     """Protects fairness (a slow spell of the machine hits all strategies), and hours of measured runs."""
     done = suite.run(REPEATS=2, FAILS="single")
@@ -334,6 +335,7 @@ def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
         shutil.rmtree(suite.checkout / "results")
 
 
+@pytest.mark.medium
 def test_another_node_leaves_the_row_to_the_first(suite):
     """Protects torchrun over machines: only the first node's rank 0 has metrics, and the others did not fail."""
     far = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "node0:29400", "LEAVES": "nothing"}
@@ -345,6 +347,7 @@ def test_another_node_leaves_the_row_to_the_first(suite):
     assert suite.rows() == [(1, "ddp", "failed")]
 
 
+@pytest.mark.medium
 @pytest.mark.real_interpreter  # the process that the message names
 def test_a_second_suite_on_one_result_set_is_refused_with_the_holders_name(suite, tmp_path):
     """Protects two people on one machine; when the first has ended, the set is free again."""
@@ -389,6 +392,7 @@ def test_charts_are_drawn_after_every_round_and_never_beside_a_run(suite):
     assert "; the suite ends at about " in lines[0] and "/charts" in lines[0]
 
 
+@pytest.mark.medium
 def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
     """Protects the first look from waiting for a whole round. Once, between two runs, and only where runs are ok.
     Mutants: after every run; a failed run counts; after the last run of the round, where they are drawn anyway."""
@@ -402,6 +406,7 @@ def test_the_first_charts_are_drawn_when_two_strategies_have_a_run(suite):
     assert done.stdout.count("two strategies have a run; the first charts: ") == 1
 
 
+@pytest.mark.medium
 def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
     """Protects the reader of a log from two lines called `single`. Mutant: RUN_NAME does not reach the supervisor."""
     done = suite.run(REPEATS=1, STRATEGIES="single ddp_amp")
@@ -411,6 +416,7 @@ def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
     assert sorted(names) == ["ddp_amp", "single", "single, bf16"]
 
 
+@pytest.mark.medium
 def test_a_skipped_strategy_is_printed_once(suite):
     """Protects the lines that matter: each round has its row, the first alone its line. Also where the warm-up was
     skipped first. Mutants: no SKIP_PRINTED; a warm-up that prints its skip."""
@@ -422,6 +428,7 @@ def test_a_skipped_strategy_is_printed_once(suite):
     assert again.stdout.partition("\n\n")[0].count("NVIDIA GPUs") == 1
 
 
+@pytest.mark.medium
 def test_a_suite_says_first_what_it_will_do(suite):
     """Protects who waits: the runs, how long they take, where the charts will be. Mutants: seconds of another set's
     settings; a text after the first run."""
@@ -443,6 +450,7 @@ def test_a_suite_says_first_what_it_will_do(suite):
     assert nothing[0] == f"{suite.results}: every planned run has a row already"
 
 
+@pytest.mark.medium
 @pytest.mark.real_interpreter  # who is whose child
 def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""

@@ -23,8 +23,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
-pytestmark = pytest.mark.real_interpreter  # which process listens, by its command line
-
+REAL_PROCESSES = pytest.mark.real_interpreter  # which process listens, by its command line
 LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
@@ -46,6 +45,7 @@ def beyond_loopback(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
 FAST = {"ddp"}
 
 
+@REAL_PROCESSES
 @pytest.mark.parametrize(
     "strategy", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )
@@ -268,6 +268,7 @@ def test_a_stage_unpickles_nothing_of_a_rank_whose_place_was_taken(tmp_path):
     assert ranks[1].returncode and "sends its shapes, which are given" in said
 
 
+@REAL_PROCESSES
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_starts_ranks_listens_on_loopback(tmp_path, checkout, tiny_data, tiny_config, name):

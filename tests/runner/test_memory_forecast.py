@@ -119,6 +119,7 @@ def test_each_way_of_dividing_saves_what_it_should():
 LAYOUTS = [Layout(num_shards=4, num_gradient_copies=1), Layout(num_stages=2, num_microbatches=4)]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_the_largest_batch_fits_and_the_next_does_not(layout):
     unit = layout.num_shards * layout.num_microbatches
@@ -169,6 +170,7 @@ def test_another_cut_is_named_where_it_fits():
     assert min(peaks, key=peaks.get) == cut
 
 
+@pytest.mark.medium
 def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
     """Protects a suite of hours: the warm-up has measured a cut with which the first stage does not fit, and the rounds
     after it are skipped. Before, the estimate is forecast; a cut that is given by hand stays. Mutant: no `cuts`."""
@@ -207,6 +209,7 @@ def test_loaders_need_memory():
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0
 
 
+@pytest.mark.medium
 def test_where_no_batch_fits_the_sentence_says_so():
     config = Config(arch="resnet18", global_batch=256)
     assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.1e9, 8e9)
@@ -225,8 +228,9 @@ def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
 # --- through the launchers ----------------------------------------------------------------------------------------
 
 
-def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[str, dict], list[str]]:
-    """What a suite on four stand-in GPUs says, its rows by strategy, and which scripts its launchers started."""
+def started(recorder, checkout, data, results, code=0, **variables) -> tuple[str, dict[str, dict], list[str]]:
+    """What a suite on four stand-in GPUs says, its rows by strategy, and which scripts its launchers started. code: its
+    exit code."""
     results.mkdir()
     (results / "environment.json").write_text("{}")
     env = environment(
@@ -234,7 +238,8 @@ def started(recorder, checkout, data, results, **variables) -> tuple[str, dict[s
         **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
     )
     done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    assert ("failed: no run was timed; " in done.stderr) == bool(code)
     # of two baselines, that without a precision of its own
     found = sorted(read_table(results, "runs").to_dict("records"), key=lambda row: -len(row["options"]))
     rows = {row["strategy"]: row for row in found}
@@ -258,8 +263,10 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
     assert rows["ddp"]["reason"] in message and scripts == ["ddp_amp"]
 
 
+@pytest.mark.medium
 def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
-    """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence."""
+    """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence. A suite
+    that timed nothing has not succeeded. Mutant: 0, as after a suite that timed the rest."""
     user_variables = {
         "CONFIG": "configs/imagenet-bench.yaml",
         "GPU_MEMORY_GB": 2,
@@ -267,8 +274,9 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
         "STRATEGIES": "single",
     }
     flags = "--workers 0 --arch resnet18"
-    message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", **user_variables, ARGS=flags)
-    assert "of 2.0 less 1.5 for CUDA itself; the largest batch that fits is --global-batch" in message and scripts == []
+    message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", 1, **user_variables, ARGS=flags)
+    fits = "the largest batch that fits by this forecast is --global-batch"
+    assert f"of 2.0 less 1.5 for CUDA itself; {fits}" in message and scripts == []
     passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.supervisor"}
     by_hand = user_variables | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
     env = environment(**recorder.variables | passed_on, **by_hand)

@@ -93,6 +93,7 @@ def test_what_cannot_span_nodes_has_the_first(launched, name):
     assert (run["asked"]["ranks"], run["asked"]["nodes"]) == (2, 1)
 
 
+@pytest.mark.medium
 def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched):
     """Protects Horovod's row from being of fewer ranks than its neighbours'."""
     run = launched("horovod_ddp", NPROC=4, TASKS_PER_NODE=4, NUM_CORES=None)
@@ -155,7 +156,7 @@ def test_a_job_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, scr
 # --- containers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", ["apptainer", "singularity"])
+@pytest.mark.parametrize("program", ["apptainer", pytest.param("singularity", marks=pytest.mark.medium)])
 def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, tiny_data, program):
     """Protects CONTAINER=: the image's interpreter, with the folders that a run needs, and the GPUs."""
     put(bin_path, **{program: ""})

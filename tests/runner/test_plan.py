@@ -419,6 +419,7 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, o
 # --- the interface between commits --------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables, checkout, tmp_path):
     """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"

@@ -117,6 +117,7 @@ def test_one_run_alone_has_no_warm_up_and_one_beside_others_has(make_variables, 
     assert not rounds.is_only_run(alone, make_variables(STRATEGIES="single", REPEATS=1, RESULTS=results))
 
 
+@pytest.mark.medium
 def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the seam of plan, launcher and attempt: a cold first run that is not counted, and places in runs.csv."""
     results = tmp_path / "a set"
@@ -192,6 +193,7 @@ def play(chosen: run_plan.MakeVariables, results, sd: float, most: int = 60, sta
     return ran
 
 
+@pytest.mark.medium
 def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_variables, tmp_path, capsys):
     """Protects the meaning of UNTIL: no earlier than the rule allows, no later, and the same when resumed."""
     chosen = make_variables(STRATEGIES="single dataparallel ddp", REPEATS=2, UNTIL="5%")
@@ -210,6 +212,7 @@ def test_until_adds_rounds_until_the_family_is_narrow_and_resumes(make_variables
     assert play(chosen, tmp_path / "a set", 0.04) == [0, *range(6, len(ran))]
 
 
+@pytest.mark.medium
 def test_an_until_that_nothing_reaches_ends_with_what_was_reached(make_variables, tmp_path, capsys):
     chosen = make_variables(STRATEGIES="single ddp", UNTIL="0.1%")
     assert play(chosen, tmp_path / "a set", 0.1) == [*range(41)]

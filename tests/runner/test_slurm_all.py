@@ -60,6 +60,7 @@ def test_one_job_is_submitted_for_all(submitted, tmp_path):
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
 
 
+@pytest.mark.medium
 def test_what_a_cluster_demands_reaches_sbatch(submitted):
     """Protects users of clusters with accounts: each variable is sbatch's option, and none is there by itself. Without
     NODES the job has one node. Mutants: any of the lines left out."""
@@ -70,6 +71,7 @@ def test_what_a_cluster_demands_reaches_sbatch(submitted):
     assert after(words, "--gres") == "gpu:a100:2" and after(words, "--nodes") == "1" and env["NODES"] == "1"
 
 
+@pytest.mark.medium
 def test_what_is_not_demanded_is_not_said(submitted):
     done, words, _ = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, EXCLUSIVE="no")
     assert done.returncode == 0, done.stderr
@@ -273,3 +275,44 @@ def test_a_job_whose_number_is_not_known_yet_is_cancelled_all_the_same(tmp_path,
     os.killpg(process.pid, signal.SIGTERM) if to_all else process.terminate()
     assert process.wait(60) == 143
     assert (tmp_path / "cancelled").read_text() == "77\n"
+
+
+def submit(tmp_path, folder, sbatch, scontrol):
+    """Submit `true` with programs in the place of Slurm's."""
+    put(tmp_path / "bin", sbatch=sbatch, scontrol=scontrol, scancel="true")
+    env = environment(RUN_DIR=folder, PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    words = [ROOT / "launchers/slurm_submit.sh", "--", "true"]
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["", "run.log", "queued"])
+def test_a_job_writes_through_no_link(tmp_path, name):
+    """Protects the user's own files: another user who may write to the folder above puts a link in the place of a
+    job's folder, log or mark. Mutants: no look; the folder itself not looked at."""
+    (theirs := tmp_path / "theirs").mkdir()
+    folder = tmp_path / "job"
+    if name:
+        folder.mkdir()
+    (folder / name).symlink_to(theirs / "file" if name else theirs)
+    done = submit(tmp_path, folder, f"touch '{tmp_path}/submitted'", "true")
+    assert done.returncode == 2 and "is a link, and nothing is written through one; remove it" in done.stderr
+    assert not (tmp_path / "submitted").exists() and not [*theirs.iterdir()]
+
+
+def test_a_link_that_comes_while_a_job_waits_is_not_written_through(tmp_path):
+    """The same, of a group's member who may write to the run's folder. Mutant: touch."""
+    (folder := tmp_path / "job").mkdir()
+    sbatch = f"ln -s '{tmp_path}/file' '{folder}/queued'; echo 7"
+    shown = f"cat '{tmp_path}/state'; echo ' JobState=COMPLETED ExitCode=0:0' >'{tmp_path}/state'"
+    (tmp_path / "state").write_text(" JobState=PENDING Reason=None\n")
+    assert submit(tmp_path, folder, sbatch, shown).returncode == 0
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_no_job_writes_into_a_folder_of_another_user(tmp_path):
+    """Protects from a link that its owner puts there later. Mutant: links alone looked at."""
+    (folder := tmp_path / "job").mkdir()
+    os.chown(folder, 12345, -1)
+    done = submit(tmp_path, folder, f"touch '{tmp_path}/submitted'", "true")
+    assert done.returncode == 2 and "belongs to another user" in done.stderr and not (tmp_path / "submitted").exists()

@@ -48,6 +48,7 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
     ]
 
 
+@pytest.mark.medium
 @pytest.mark.real_interpreter  # variables that torch reads when it is loaded
 @pytest.mark.parametrize("name", ["ATEN_CPU_CAPABILITY", pytest.param("ONEDNN_MAX_CPU_ISA", marks=pytest.mark.slow)])
 def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tiny_config, name):
@@ -75,6 +76,7 @@ def test_a_run_on_replaced_images_is_a_group_of_its_own(tmp_path, own_data, tiny
     assert differing_settings(one, other) == ["contents"]
 
 
+@pytest.mark.medium
 def test_runs_of_two_commits_and_of_local_changes_are_three_groups(tmp_path, checkout, tiny_data, tiny_config):
     """The pooled pair: two commits, one of them dirty. Mutant: SOURCE_FIELDS separate nothing."""
     here, results = shutil.copytree(checkout, tmp_path / "own checkout"), tmp_path / "a set"

@@ -260,7 +260,7 @@ def test_a_link_to_another_disk_stays_a_link(tmp_path, mini):
     assert link.is_symlink() and (mini / "val" / "cat" / "cat_0000.JPEG").is_file()
 
 
-@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.medium)])
 def test_two_processes_at_once(made, mini, tmp_path, damaged):
     """Two launchers started together: both end well, and the folder is whole, with nothing beside it."""
     output = mini if damaged else tmp_path / "new" / "imagenet-mini"

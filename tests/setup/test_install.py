@@ -77,7 +77,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     lines = [f'echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}"']
     lines += [f'for word; do case $word in *.index) cat "$word" >>"{record}.index";; esac; done']
     lines += ["""case "$*" in "-m pip config list") echo "$PIP_SAYS";; esac"""]
-    put(venv / "bin", python="\n".join(lines))
+    put(venv / "bin", python="\n".join(lines), pip="exit 1")  # without a pip, a real environment is made around it
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
     code = "import sys; from benchmarks.common.system import gpus; gpus.NVIDIA_SMI_TIMEOUT_S = 1; "
     code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
@@ -414,6 +414,7 @@ def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, script, cuda, visi
         usable_gpus()
 
 
+@pytest.mark.medium
 def test_the_remedy_is_one_command_that_works(gpu_machine, tmp_path, monkeypatch):
     """Protects the user who reads it: as it stands it makes set-up run again, and install what it names."""
     gpu_machine(f"echo '{V100}, 580.65.06'", FakeCuda([(7, 0)]))

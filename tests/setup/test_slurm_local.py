@@ -99,6 +99,7 @@ def cluster(tmp_path_factory):
     assert processes_of(folder) == []
 
 
+@pytest.mark.medium
 def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp_path, tiny_data, tiny_config):
     """Protects launchers/slurm.sh end to end: a batch job, srun, four ranks, exact counts, a true row."""
     settings = {"CONFIG": tiny_config, "DATA": tiny_data, "SLURM_CONF": cluster / "slurm.conf"}
@@ -281,6 +282,7 @@ def test_a_munged_of_another_user_is_not_taken_for_ours():
                     each.kill()
 
 
+@pytest.mark.medium
 def test_the_log_of_a_job_lies_in_its_folder_whatever_the_folders_name(cluster, tmp_path):
     """Protects a run's log, which sbatch would write elsewhere: %j and %u in a file's name are its own words, and the
     folder of another user's name may be another's. Mutant: % not doubled."""

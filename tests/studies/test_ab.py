@@ -158,6 +158,7 @@ def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read
         read(commit, ARGS="--cut estimate")
 
 
+@pytest.mark.medium
 def test_plan_says_what_is_compared(clone):
     """Protects the reader from a comparison of other things than were meant; nothing is started."""
     clone.variables |= {"PLAN": "yes"}
@@ -184,6 +185,7 @@ def test_plan_says_what_is_compared(clone):
 # --- the session, with runs that train nothing --------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_rounds_in_blocks_leave_rows_and_a_last_line_that_says_which(untrained):
     """Protects rows, order and exit codes; constant throughput and one round have no verdict."""
     (untrained.folder / "new.py").write_text("")
@@ -210,6 +212,7 @@ def test_rounds_in_blocks_leave_rows_and_a_last_line_that_says_which(untrained):
     assert one.returncode == 3 and "no verdict: the first look is after 6 rounds" in one.stdout
 
 
+@pytest.mark.medium
 def test_a_budget_ends_a_sitting(untrained):
     """Protects BUDGET; the interval holds whenever one stops."""
     done = untrained.run(A="flags:", B="flags:", REPEATS=20, BUDGET="0.1s")
@@ -226,6 +229,7 @@ def test_a_side_that_fails_is_named_with_its_log(untrained):
     assert "; its log: " in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.medium
 def test_a_tree_that_changes_meanwhile_has_no_verdict(untrained):
     """Protects the meaning of A and B. Mutant: without the check both are measured as if they were one thing."""
     (hold := untrained.folder.parent / "hold").touch()
@@ -267,7 +271,11 @@ def test_a_shallow_clone_is_named(untrained):
 
 @pytest.mark.parametrize(
     ("signum", "code"),
-    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGKILL, -9, marks=pytest.mark.medium),
+    ],
 )
 def test_a_signal_leaves_no_process_and_no_worktree(untrained, signum, code):
     """Protects the machine after Ctrl-C, and the rows so far; after SIGKILL the next one clears away."""

@@ -101,7 +101,9 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
     assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
 
-@pytest.mark.parametrize("flags, images", [("", 1), ("--batch-per-device 16", 16)])
+@pytest.mark.parametrize(
+    "flags, images", [pytest.param("", 1, marks=pytest.mark.medium), ("--batch-per-device 16", 16)]
+)
 def test_a_small_gpu_gets_fewer_images(planned, tmp_path, monkeypatch, capsys, flags, images):
     """Protects a GPU of 6 GB: 256 images did not fit, all rows were skipped, and nothing was compared. A batch that the
     user named stays. Mutants: the configuration's batch; the note of each plan."""

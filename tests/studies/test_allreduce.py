@@ -97,6 +97,7 @@ def test_right_sums_of_many_ranks_in_bf16_are_not_called_wrong(num_ranks):
         assert wrong(0, lambda tensor, partial=partial: tensor.copy_(partial - sent[-1])) == 512
 
 
+@pytest.mark.medium
 def test_two_real_ranks_on_request():
     """Protects the path: two processes form a group; every size is checked and timed, and no process is left."""
     with WorkerPool("scripts.studies.allreduce.allreduce_rank", ["gloo", "1", "16384", ON_REQUEST], 2, 1) as workers:
@@ -108,6 +109,7 @@ def test_two_real_ranks_on_request():
     assert all(row["ranks"] == 2 and row["wrong"] == 0 and row["seconds"] > 0 and row["cpu_s"] > 0 for row in rows)
 
 
+@pytest.mark.medium
 def test_a_rank_that_ends_is_named():
     with (
         WorkerPool("scripts.studies.allreduce.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as workers,

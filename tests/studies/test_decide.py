@@ -161,6 +161,7 @@ def test_a_machine_that_is_cheapest_and_fastest_is_taken(run, sets):
     assert [row["strategy"] for row in done.rows if row["best_of_machine"] == "yes"] == ["ddp_amp"] * 3
 
 
+@pytest.mark.medium
 def test_without_the_days_spread_nothing_is_decided(run, sets):
     """Protects the rule of two days, and says what would decide: a spread just below the one that is named decides, one
     just above does not. Mutants: no verdict becomes one; the runs' part left out; one pair of days for three sets."""
@@ -271,6 +272,16 @@ def test_what_belongs_to_a_machine_may_differ(run, tmp_path):
     done = run(a, b, "--price", "1")
     assert {row["equal_settings"] for row in done.rows} == {"yes"}
     assert "Versions differ at equal settings: torch (2.10.0; 2.15.0), commit (abc; def)." in done.out
+
+
+def test_unlike_cores_of_a_task_are_noted(run, tmp_path):
+    """Protects the reader: at equal settings a machine with fewer cores a task may be the slower for its loaders alone.
+    Mutant: a note with equal cores, too."""
+    for name, cores in (("a", "6"), ("b", "12"), ("c", "6")):
+        add_machine(tmp_path / name, {"single": 50, "ddp": 100}, asked={"cpus_per_task": cores})
+    note = "Cores of a task (--cpus-per-task) differ, and with them how fast images are loaded: a: 6; b: 12."
+    assert note in run(tmp_path / "a", tmp_path / "b", "--price", "1").out
+    assert "Cores of a task" not in run(tmp_path / "a", tmp_path / "c", "--price", "1").out
 
 
 @pytest.mark.parametrize(

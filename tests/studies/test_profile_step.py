@@ -105,6 +105,7 @@ def spans(trace: dict, name: str) -> list[tuple[float, float]]:
     return sorted((event["ts"], event["ts"] + event["dur"]) for event in found)
 
 
+@pytest.mark.medium
 def test_the_traces_of_two_ranks(tmp_path, monkeypatch, capfd):
     """Protects --trace: real ranks of ddp, which the command starts. Each has a file with its own rank, the steps
     under torch.profiler's names, and in every step the all-reduces that average gradients.

@@ -118,6 +118,7 @@ def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, wo
     assert all(word in str(caught.value) for word in words), caught.value
 
 
+@pytest.mark.medium
 def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder, tmp_path, tiny_data, tiny_config):
     # Round 1 of all values and the baseline, then round 2; the user's own flags come along; a second call runs what has
     # no ok row.
@@ -152,6 +153,7 @@ def test_a_sweep_is_interleaved_and_does_only_what_is_missing(checkout, recorder
     ]
 
 
+@pytest.mark.medium
 def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path, tiny_data, tiny_config):
     # Strong and weak runs, the one that is both only once, and THREADS_PER_RANK as for the most ranks.
     variables = {
@@ -176,6 +178,7 @@ def test_scaling_gives_every_rank_the_same_threads(checkout, recorder, tmp_path,
     assert {call["env"]["THREADS_PER_RANK"] for call in started} == {str(threads)}
 
 
+@pytest.mark.medium
 def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_data, tiny_config):
     # SyncBatchNorm refuses a CPU: that run fails, the next are measured, the chart says what is missing, exit 1.
     results = tmp_path / "real sweep"
@@ -357,6 +360,7 @@ def test_a_sweep_without_ok_rows_says_why(tmp_path, capsys):
     assert "planted" in capsys.readouterr().err
 
 
+@pytest.mark.medium
 def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     # Known speeds: weak scaling is ideal, strong loses half on 4 ranks. The first of a mode has no interval.
     for ranks, batch, speed in ((1, 32, 100), (2, 32, 160), (4, 32, 200), (1, 8, 50), (2, 16, 100)):

@@ -15,13 +15,13 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.data.fingerprint import DIGITS, Stats, file_stat, keep_value, kept_value
+from benchmarks.common.data.fingerprint import DIGITS, Stats, are_unchanged, file_stat, keep_value, kept_value
 from benchmarks.common.data.listing import (
     FIRST_BYTES,
     LISTING_THREADS,
@@ -35,12 +35,17 @@ from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file
 MAX_HASHED_IMAGES = 20_000
 CONTENTS = re.compile(rf"[0-9]+-of-[0-9]+-[0-9a-f]{{{DIGITS}}}", re.ASCII)
 READ_BYTES = 1 << 20
+NUM_FIRST_BYTES = max(map(len, FIRST_BYTES.values()))
 UNREADABLE = hashlib.sha256(b"unreadable").digest()  # a run says so, or skips the file
 
+HashedFiles = Mapping[str, tuple[bytes, list[int]]]
+"""By <part>/<class>/<image>: what hash_of_image gives, and file_stat of the file that had these bytes."""
 
-def cached_contents(data: Path) -> str:
+
+def cached_contents(data: Path, hashed: HashedFiles | None = None) -> str:
     """The name of the bytes of a data set, kept in the cache as long as size and both times of every hashed file hold.
 
+    hashed: files that their writer has hashed; none is read where all of the sample are there and as they were.
     Raises OSError and UserError as list_images does, and OSError for a file that is gone.
     """
     began_ns = time.time_ns()
@@ -48,7 +53,7 @@ def cached_contents(data: Path) -> str:
     kept = cache_path(data, "contents")
     if before := kept_value(kept, train, val):
         return before
-    value, stats = hash_images(train, val)
+    value, stats = _name_of_hashed(train, val, hashed or {}) or hash_images(train, val)
     times = [*json.loads(train.times).values(), *json.loads(val.times).values(), *(stat[2] for stat in stats.values())]
     if began_ns - max(times) > MIN_FOLDER_AGE_NS:  # else a file may be written again with the same times
         keep_value(kept, train, val, value, stats)
@@ -89,15 +94,37 @@ def contents_of(train: ImageListing, val: ImageListing, sha256: Callable[[str], 
     return _name(train, val, names, [sha256(name) for name in names])
 
 
+def sampled_names(train: ImageListing, val: ImageListing) -> Iterator[str]:
+    """<part>/<class>/<image> of the images whose bytes are in the name."""
+    return (name for name, _ in _sample_of_both(train, val))
+
+
 def hash_content(content: bytes) -> bytes:
     """What stands for an image's file of these bytes in the name: SHA-256, or UNREADABLE where it is no image."""
-    return hashlib.sha256(content).digest() if _may_be_image(content) else UNREADABLE
+    return hash_of_image(hashlib.sha256(content).digest(), content)
+
+
+def hash_of_image(sha256: bytes, content: bytes | memoryview) -> bytes:
+    """What hash_content gives, where the SHA-256 of the content is known."""
+    return sha256 if _may_be_image(bytes(content[:NUM_FIRST_BYTES])) else UNREADABLE
 
 
 def _may_be_image(first: bytes) -> bool:
     """Whether a file may be an image, by its first bytes. Others are not hashed: the name is published, a link may lead
     to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess."""
     return not first or first.startswith((*FIRST_BYTES.values(),))
+
+
+def _name_of_hashed(train: ImageListing, val: ImageListing, hashed: HashedFiles) -> tuple[str, Stats] | None:
+    """What hash_images gives; None where an image of the sample was not hashed, is UNREADABLE, or has changed."""
+    chosen = _sample_of_both(train, val)
+    if any(name not in hashed or hashed[name][0] == UNREADABLE for name, _ in chosen):
+        return None
+    stats = {path: hashed[name][1] for name, path in chosen}
+    if not are_unchanged(stats):
+        return None
+    names = [name for name, _ in chosen]
+    return _name(train, val, names, [hashed[name][0] for name in names]), stats
 
 
 def _name(train: ImageListing, val: ImageListing, names: list[str], hashes: list[bytes]) -> str:

@@ -69,7 +69,10 @@ def fingerprint_of(train: ImageListing, val: ImageListing, size_bytes: Callable[
 
 def file_stat(path: str) -> list[int]:
     """Size in bytes, and the modification times of a file's content and of its inode, in ns. Raises OSError."""
-    status = os.stat(path)
+    return stat_of(os.stat(path))
+
+
+def stat_of(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
@@ -94,7 +97,7 @@ def kept_value(kept: Path, train: ImageListing, val: ImageListing) -> str:
     """What keep_value wrote to the file `kept`; '' where the listing, or one of the files, is not as it was."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         before = json.loads(read_regular_file(kept, LARGEST_KEPT_BYTES))
-        if before["listed"] == _listed(train, val) and _are_unchanged(before["files"]):
+        if before["listed"] == _listed(train, val) and are_unchanged(before["files"]):
             return str(before["value"])
     return ""
 
@@ -111,7 +114,8 @@ def _listed(train: ImageListing, val: ImageListing) -> str:
     return hashlib.sha256(f"{train.times}\n{val.times}".encode()).hexdigest()
 
 
-def _are_unchanged(stats: Mapping[str, list[int]]) -> bool:
+def are_unchanged(stats: Mapping[str, list[int]]) -> bool:
+    """Whether each file, by its path, has the file_stat that it had. Raises OSError."""
     files = [*stats.items()]
     tasks = [files[first : first + FILES_A_TASK] for first in range(0, len(files), FILES_A_TASK)]
     with ThreadPoolExecutor(LISTING_THREADS) as pool:

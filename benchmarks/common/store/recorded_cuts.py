@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.common.config.settings import Half
 from benchmarks.common.store.results import lock_tables, write_json
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 
 NAME, SCHEMA = "cuts.json", 1
 MAX_BYTES = 10**6
@@ -76,7 +76,7 @@ def _read_entries(results: Path) -> list[dict[str, Any]]:
     """Each with `of` and `blocks_before`, which are checked. Raises UserError for a damaged file."""
     path = results / NAME
     try:
-        found = json.loads(read_regular_file(path, MAX_BYTES))
+        found = json.loads(read_set_file(path, MAX_BYTES))
         entries = list(found["cuts"])
         sound = found["schema"] == SCHEMA and all(
             isinstance(entry["of"], dict) and _are_cuts(entry["blocks_before"]) for entry in entries

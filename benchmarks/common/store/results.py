@@ -21,7 +21,7 @@ from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_regular_file, replace_atomically
+from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_set_file, replace_atomically
 
 if typing.TYPE_CHECKING:
     import pandas
@@ -114,7 +114,7 @@ def remove_left_over(path: Path) -> None:
 
 def _text_of(path: Path) -> str:
     """Bytes that are not UTF-8 become what write_text_atomically writes as these bytes; line ends become line feeds."""
-    text = read_regular_file(path, MAX_TABLE_BYTES).decode("utf-8-sig", errors="surrogateescape")
+    text = read_set_file(path, MAX_TABLE_BYTES).decode("utf-8-sig", errors="surrogateescape")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -327,7 +327,7 @@ def _is_number(value: object) -> bool:
 
 def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
     """The names in the first line of a CSV file, `columns` where it is empty, and the lines after it."""
-    text = read_regular_file(path, MAX_TABLE_BYTES).decode("utf-8", errors="replace").replace("\0", "")
+    text = read_set_file(path, MAX_TABLE_BYTES).decode("utf-8", errors="replace").replace("\0", "")
     if text.startswith("\ufeff"):
         text = text[1:]
         _warn(path, 1, "begins with a byte order mark, which is left out; save the file without it")

@@ -35,7 +35,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import SCHEMA, Half
 from benchmarks.common.store.results import write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file, replace_atomically
+from benchmarks.common.system.files import read_set_file, replace_atomically
 
 RUN_DIR_VARIABLE = "RUN_DIR"
 MAX_SETTINGS_BYTES = 2**26  # of settings.json
@@ -88,7 +88,7 @@ class RunFolder:
         """
         path = self.path / "settings.json"
         try:
-            settings: dict[str, Any] = json.loads(read_regular_file(path, MAX_SETTINGS_BYTES))
+            settings: dict[str, Any] = json.loads(read_set_file(path, MAX_SETTINGS_BYTES))
             schema, _, _ = settings["schema"], settings["asked"].items(), (settings.get("met") or {}).items()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
@@ -155,7 +155,7 @@ class RunFolder:
         path = self.path / "summary.json"
         if not path.exists():
             return None
-        summary: dict[str, Any] = json.loads(path.read_text())
+        summary: dict[str, Any] = json.loads(read_set_file(path, MAX_SETTINGS_BYTES))
         return summary
 
     def write_cause(self, status: str, reason: str, rank: int) -> None:
@@ -171,7 +171,7 @@ class RunFolder:
         causes = []
         for path in self.path.glob("cause-*.json"):
             try:
-                causes.append(json.loads(path.read_text()))
+                causes.append(json.loads(read_set_file(path, MAX_SETTINGS_BYTES)))
             except (OSError, ValueError) as error:
                 print(f"warning: {path} cannot be read: {error}")
         return sorted(causes, key=lambda cause: cause["at"])

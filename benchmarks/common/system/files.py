@@ -7,8 +7,10 @@ Needs no torch.
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import io
 import os
 import pwd
 import secrets
@@ -35,13 +37,19 @@ def home_folder() -> Path | None:
         return None
 
 
-def open_regular_file(path: str | Path) -> BinaryIO:
-    """A regular file for reading, unbuffered. A symbolic link to one is followed.
+def open_regular_file(path: str | Path, more_flags: int = 0) -> io.FileIO:
+    """A regular file for reading, unbuffered. A symbolic link to one is followed, unless `more_flags` has O_NOFOLLOW.
 
     Raises OSError for what cannot be opened, and for anything but a regular file: opening a FIFO would wait for a
     writer.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY), "rb", 0)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | more_flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP and more_flags & os.O_NOFOLLOW:
+            raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path)) from None
+        raise
+    file = os.fdopen(descriptor, "rb", 0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -53,16 +61,35 @@ def read_regular_file(path: str | Path, limit_bytes: int) -> bytes:
 
     Raises OSError as open_regular_file does, and for more than `limit_bytes`: a sparse file can claim terabytes.
     """
-    with open_regular_file(path) as file:
+    return _read(open_regular_file(path), limit_bytes, str(path))
+
+
+def _read(opened: BinaryIO, limit_bytes: int, path: str) -> bytes:
+    """All that an open file has. Closes it. Raises OSError for more than `limit_bytes`."""
+    with opened as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit_bytes:
-            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit_bytes}", str(path))
+            raise OSError(errno.EFBIG, f"it has {size} bytes, more than {limit_bytes}", path)
         content = file.read(size)  # not of limit_bytes, for which Python would take the memory at once
         while len(content) <= limit_bytes and (more := file.read(CHUNK_BYTES)):  # it has grown, or read() returned less
             content += more
     if len(content) > limit_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", str(path))
+        raise OSError(errno.EFBIG, f"it has more than {limit_bytes} bytes", path)
     return content
+
+
+def open_set_file(path: str | Path) -> io.FileIO:
+    """A regular file of a result set for reading, unbuffered. The set may be somebody else's, whose links could lead to
+    any file of the reader: a path that is a symbolic link is refused. `refuse_links` of safe_names.py sees links above.
+
+    Raises OSError for a link, and as open_regular_file does.
+    """
+    return open_regular_file(path, os.O_NOFOLLOW)
+
+
+def read_set_file(path: str | Path, limit_bytes: int) -> bytes:
+    """The content of a regular file of a result set. Raises OSError as open_set_file and read_regular_file do."""
+    return _read(open_set_file(path), limit_bytes, str(path))
 
 
 def open_no_follow(path: str, flags: int) -> int:
@@ -153,6 +180,20 @@ def sync_folder(folder: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
             raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(folder: Path) -> None:
+    """Return once all that was written to the file system of `folder` is on its disk. os.sync would wait for all disks.
+
+    Raises OSError, also where something could not be written.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
     finally:
         os.close(descriptor)
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 # and tabs, the marks of the direction of writing, and bytes of a name that is not UTF-8. tyro's colours are left alone.
 STEERING = re.compile(
     r"(?P<colour>\x1b\[(?:[0-2]|[39][0-7])?(?:;(?:[0-2]|[39][0-7]))*m)"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 

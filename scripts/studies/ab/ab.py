@@ -13,7 +13,8 @@ AR(0.5) or less, without rare stalls of one variant. REPEATS is the most rounds 
 go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
-where that is not decided; 4 where a variant's run fails; 129, 130, 131 or 143 after a signal. The last line says which.
+where that is not decided; 4 where a variant's run fails or this program crashes; 129, 130, 131 or 143 after a signal.
+The last line says which.
 """
 
 import dataclasses
@@ -41,6 +42,7 @@ from scripts.runner.make_variables import MakeVariables, read_variables, with_im
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
+from scripts.sets.safe_names import read_text
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
 from scripts.stats.intervals import RatioEstimate
 from scripts.strategies import strategy_list
@@ -133,7 +135,7 @@ def main(found: dict[str, Any] | None = None) -> int:
         if (results / name / "runs.csv").exists():
             load_set(results / name).refuse_contradictions()
     if found is not None and (results / "ab.json").exists():
-        found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
+        found |= json.loads(read_text(results / "ab.json")) | {"results": str(results)}
     return report_verdict(result, paired, results, limit)
 
 

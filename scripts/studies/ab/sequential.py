@@ -4,7 +4,7 @@
 
 Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other; two rounds are a block, A B
 B A or B A A B (scripts/studies/ab). After each block from FIRST_LOOK rounds on the interval is looked at, and a clear
-answer ends it. Looking at ordinary intervals would raise a false alarm in 1 of 6. So the 5 % are spent bit by bit (Lan
+answer ends it. Looking at ordinary intervals would raise a false alarm in 15 %. So the 5 % are spent bit by bit (Lan
 and DeMets 1983), in the proportion (round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit
 asks: all of them cover the ratio in 95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989),
 so that a limit other than "equal" may be asked of them, and a stop for want of time does no harm.

@@ -17,7 +17,7 @@ import numpy
 from scipy.optimize import nnls
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.studies.allreduce.uncertain_value import PERCENTILES, Number, UncertainValue
 
@@ -150,7 +150,7 @@ def read_links(path: Path) -> dict[str, LinkFit]:
     """The fits of a links.csv by their path; of several with one path the last. Raises UserError where the file is
     missing or a number in it is impossible."""
     try:
-        rows = list(csv.DictReader(io.StringIO(read_regular_file(path, LIMIT_BYTES).decode("utf-8"), newline="")))
+        rows = list(csv.DictReader(io.StringIO(read_set_file(path, LIMIT_BYTES).decode("utf-8"), newline="")))
     except OSError as error:
         raise UserError(
             f"cannot read {path}: {error.strerror}; run ./bench study allreduce, or name one: --link"

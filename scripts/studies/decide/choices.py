@@ -257,3 +257,12 @@ def software_that_differs(shared: list[list[Choice]]) -> list[str]:
         for name in [name for name in names if name in SOFTWARE]:
             found[printable(f"{name} ({'; '.join(dict.fromkeys(_setting(choice, name) for choice in row))})")] = None
     return [*found]
+
+
+def cores_that_differ(shared: list[list[Choice]]) -> str:
+    """The cores of a Slurm task, whose loader workers they feed, by machine, where they differ; else ''."""
+    for row in shared:
+        found = {choice.machine: choice.group.identity.requested.get("cpus_per_task") for choice in row}
+        if len({*map(str, found.values())}) > 1:
+            return printable("; ".join(f"{machine}: {format_setting(cores)}" for machine, cores in found.items()))
+    return ""

@@ -1,6 +1,6 @@
 """Which machine should train ImageNet? Hours, money and energy of 90 epochs, from a result set of each machine.
 
-    ./bench decide results/v100 results/a100 results/h100 --price v100=3 --price a100=8 --price h100=20 --day-sd 2%
+    ./bench decide results/v100 results/a100 results/h100 --price v100=3 --price a100=8 --price h100=20
 
 Machines are compared twice: at equal settings, by the strategies that ran with them on all machines; and each at its
 best, with settings of its own. Sets of unequal models, image sizes or data are refused. Prints tables and a sentence
@@ -46,6 +46,7 @@ from scripts.studies.decide.choices import (
     Choice,
     Interval,
     choices_by_machine,
+    cores_that_differ,
     describe_left_out,
     refuse_unequal_work,
     shared_choices,
@@ -107,7 +108,8 @@ class Answer:
     @functools.cached_property
     def remarks(self) -> list[str]:
         left_out = describe_left_out(self.machines, self.shared)
-        return notes(self.choices, left_out, software_that_differs(self.shared))
+        software, cores = software_that_differs(self.shared), cores_that_differ(self.shared)
+        return notes(self.choices, left_out, software, cores)
 
 
 def main(options: DecideOptions, found: dict[str, Any] | None = None) -> int:

@@ -158,8 +158,8 @@ TABLE_NOTES = (
 )
 
 
-def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence[str]) -> list[str]:
-    """What the figures are, and what is not compared."""
+def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence[str], cores: str = "") -> list[str]:
+    """What the figures are, and what is not compared. cores: of a task on each machine, where they differ."""
     found = [
         "Cost: the price of a machine's hour, times machines, times hours; in the currency of --price. Hours are of "
         f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up."
@@ -171,4 +171,6 @@ def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence
     found += [f"Left out at equal settings: {phrase}." for phrase in left_out]
     if software:
         found.append(f"Versions differ at equal settings: {', '.join(software)}.")
+    if cores:
+        found.append(f"Cores of a task (--cpus-per-task) differ, and with them how fast images are loaded: {cores}.")
     return [printable(each) for each in found]

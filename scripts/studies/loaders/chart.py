@@ -16,7 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, save_chart
 from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
@@ -124,7 +124,7 @@ def main(options: LoadersChartOptions) -> None:
     refuse_links(options.results)
     try:
         paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
-        rates, costs = (pandas.read_csv(io.BytesIO(read_regular_file(path, LIMIT_BYTES))) for path in paths)
+        rates, costs = (pandas.read_csv(io.BytesIO(read_set_file(path, LIMIT_BYTES))) for path in paths)
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; run ./bench study loaders first") from None
     print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")

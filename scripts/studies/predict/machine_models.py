@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.files import read_set_file
 from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.studies.allreduce.links import Link
 from scripts.studies.allreduce.uncertain_value import UncertainValue, exact
@@ -188,7 +188,7 @@ def gpu_step(
 def read_gradients(path: Path) -> tuple[Gradient, ...]:
     """The gradients of a gradients.csv. Raises UserError where the file is missing or its content is impossible."""
     try:
-        rows = csv.DictReader(io.StringIO(read_regular_file(path, LIMIT_BYTES).decode("utf-8"), newline=""))
+        rows = csv.DictReader(io.StringIO(read_set_file(path, LIMIT_BYTES).decode("utf-8"), newline=""))
         gradients = tuple(gradient_of(row) for row in rows)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; {GRADIENTS_COMMAND} makes it") from None

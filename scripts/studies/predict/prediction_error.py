@@ -18,7 +18,8 @@ import pandas
 from scipy.special import stdtrit
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets.safe_names import read_text
+from benchmarks.common.system.files import read_set_file
+from scripts.sets.safe_names import LIMIT_BYTES, read_text
 from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
 from scripts.studies.allreduce.links import Link, estimate_link, ring
@@ -90,7 +91,9 @@ def read_inputs(folder: Path) -> dict[Case, CaseInputs]:
     """The inputs of every case in a folder. Raises UserError where a file is missing, or alone.csv has a step with
     communication."""
     try:
-        alone, exchange, gradients = (pandas.read_csv(folder / f"{name}.csv") for name in INPUT_FILES)
+        alone, exchange, gradients = (
+            pandas.read_csv(io.BytesIO(read_set_file(folder / f"{name}.csv", LIMIT_BYTES))) for name in INPUT_FILES
+        )
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}; run ./bench study predict-check") from None
     if unknown := {*alone.what} - {ALONE, SIDE_BY_SIDE}:
