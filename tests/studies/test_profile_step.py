@@ -167,5 +167,5 @@ def test_a_step_that_does_not_fit_is_a_sentence(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(profile_step, "main", run_out_of_memory)
-    with pytest.raises(UserError, match="does not fit.*--global-batch"):
+    with pytest.raises(UserError, match=r"does not fit.*--global-batch"):
         profile_step.profile_flags(profile_step.ProfileOptions(), ["--global-batch", "8"])
