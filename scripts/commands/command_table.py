@@ -89,7 +89,7 @@ COMMANDS = [
     Command(
         "decide",
         "which machine is the cheapest for 90 ImageNet epochs, at a price an hour",
-        "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00 --day-sd 2%",
+        "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00",
         "set_options.DecideOptions",
         "decide",
     ),

@@ -36,6 +36,7 @@ from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.sets.safe_names import refuse_links
 from scripts.stats.formatting import printable
 from scripts.strategies.memory_check import layout_function
 
@@ -56,6 +57,8 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     variables = read_variables()
     preflight.check_rendezvous()
     results = variables.results or newest()
+    if results:
+        refuse_links(results)  # before its settings are read
     runs = to_prove(variables, results, options.steps)
     if options.missing and results:
         runs = cases.unproved(runs, results)

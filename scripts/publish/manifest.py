@@ -107,10 +107,13 @@ def find_faults(folder: Path, manifest: dict) -> list[str]:
 
 
 def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            name = printable(path.relative_to(folder).as_posix())
-            yield f"{name} is a link or no regular file, and no set is published with one"
+    paths = sorted(folder.rglob("*"))
+    strange = [path for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
+    for path in strange:
+        name = printable(path.relative_to(folder).as_posix())
+        yield f"{name} is a link or no regular file, and no set is published with one"
+    if strange:  # nothing is read through it
+        return
     for name, checksum in files.items():
         file, shown = file_inside(folder, name), printable(name)[:100]
         if file is None and _leads_out(name):

@@ -52,6 +52,17 @@ def external_script(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def external_names() -> list[str]:
+    """The names of the scripts in the folder of --strategy-dir that have a function build; without one, none."""
+    folder = external_folder()
+    paths = sorted(folder.glob("*.py")) if folder else []
+    return [path.stem for path in paths if NAME.fullmatch(path.stem) and path.is_file() and has_build(path)]
+
+
+def has_build(script: Path) -> bool:
+    return re.search(rb"^def build\(", script.read_bytes(), re.MULTILINE) is not None
+
+
 @functools.cache
 def source_hash(folder: Path) -> str:
     """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES."""

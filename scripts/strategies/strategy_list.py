@@ -17,7 +17,14 @@ from benchmarks.common.dist.layout import StrategyFacts
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from scripts.strategies.external import BENCHMARKS, external_folder, external_script, load_external
+from scripts.strategies.external import (
+    BENCHMARKS,
+    NAME,
+    external_folder,
+    external_names,
+    external_script,
+    load_external,
+)
 
 BASELINE = "single"  # what speed-ups are over
 # What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
@@ -47,8 +54,11 @@ def parse_strategies(text: str) -> list[str]:
         if folder and name in known and (folder / f"{name}.py").exists():
             raise UserError(f"{folder / name}.py has the name of a strategy of this repository; rename it")
         if not is_known(name):
-            near = difflib.get_close_matches(name, known, n=1)
+            own = external_names()
+            near = difflib.get_close_matches(name, [*own, *known], n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            if folder:
+                hint += f"; {folder} has {', '.join(own) or 'no strategy'}, whose names have to be {NAME.pattern}"
             raise UserError(f"no strategy {name!r}; {hint}")
     return list(dict.fromkeys(text.split())) or known
 

@@ -538,6 +538,22 @@ def test_a_set_of_another_machine_chooses_no_folder_of_images(tiny_data, tmp_pat
     assert why_not_its_images(Config().data, {}) == "" != why_not_its_images(f"{Config().data}/..", {})
 
 
+def test_no_settings_are_read_through_a_link(tiny_data, tmp_path, monkeypatch, capsys):
+    """Protects files of the user from a set whose logs/ is a link: a message said what they hold. Mutant: the links
+    looked for once the settings are read."""
+    results = tmp_path / "theirs"
+    recorded_set(results, tiny_data, monkeypatch)
+    (results / "logs").rename(tmp_path / "private")
+    (results / "logs").symlink_to(tmp_path / "private")
+    (path,) = tmp_path.glob("private/*/settings.json")
+    path.write_text(path.read_text().replace('"arch": "resnet', '"arch": "a secret, resnet'))
+    set_variables(monkeypatch, RESULTS=results, DATA=tiny_data, NUM_GPUS=0)
+    with pytest.raises(UserError, match="theirs/logs is a link"):
+        main(ProofOptions())
+    said = capsys.readouterr()
+    assert "secret" in path.read_text() and "secret" not in said.out + said.err
+
+
 def test_a_strategy_that_the_set_has_not_run_is_no_proof(tiny_data, tmp_path, monkeypatch, capsys):
     """Protects exit code 0 of `./bench verify fsdp`: without a run of it nothing would be proved. A strategy that was
     skipped is named. Mutant: the check looks at the set's strategies alone."""

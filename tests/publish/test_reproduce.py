@@ -265,6 +265,20 @@ def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
         path.unlink()
 
 
+def test_a_listed_file_that_is_a_link_is_refused_in_a_line(kept):
+    """Protects from a traceback, and from a link that leads within the set and elsewhere in a copy. Mutant: checksums
+    taken where there is a link."""
+    path, aside = kept.set / "runs.csv", kept.set / "logs" / "aside.csv"
+    path.rename(aside)
+    path.symlink_to("logs/aside.csv")
+    try:
+        lines = find_faults(kept.set, json.loads((kept.set / NAME).read_text()))
+        assert lines == ["runs.csv is a link or no regular file, and no set is published with one"]
+    finally:
+        path.unlink()
+        aside.rename(path)
+
+
 def test_a_set_without_a_manifest_is_reported(kept, monkeypatch):
     (kept.set / NAME).rename(kept.set / "aside")
     try:

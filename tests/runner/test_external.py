@@ -141,8 +141,13 @@ def test_names_of_another_repository(others, monkeypatch, make_variables):
     assert run.requested[STRATEGY_SOURCE] == source_hash(others) and run.variables["EXTERNAL_STRATEGY"] == "mine"
     for name in ("../mine", "mine.py", ""):
         assert not strategy_list.is_known(name)
-    with pytest.raises(UserError, match="no strategy 'yours'"):
-        strategy_list.parse_strategies("yours")
+    (others / "My-own.py").write_text("def build(config): ...\n")
+    own = re.escape("other repository has mine, whose names have to be [a-z][a-z0-9_]*")
+    for name in ("yours", "My-own"):
+        with pytest.raises(UserError, match=f"no strategy '{name}'; .*{own}"):
+            strategy_list.parse_strategies(name)
+    with pytest.raises(UserError, match=r"did you mean mine\?"):
+        strategy_list.parse_strategies("mine2")
     shutil.copy(others / "mine.py", others / "ddp.py")
     with pytest.raises(UserError, match="name of a strategy of this repository"):
         strategy_list.parse_strategies("ddp")

@@ -1,6 +1,6 @@
 """Which machine should train ImageNet? Hours, money and energy of 90 epochs, from a result set of each machine.
 
-    ./bench decide results/v100 results/a100 results/h100 --price v100=3 --price a100=8 --price h100=20 --day-sd 2%
+    ./bench decide results/v100 results/a100 results/h100 --price v100=3 --price a100=8 --price h100=20
 
 Machines are compared twice: at equal settings, by the strategies that ran with them on all machines; and each at its
 best, with settings of its own. Sets of unequal models, image sizes or data are refused. Prints tables and a sentence
