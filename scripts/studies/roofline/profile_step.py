@@ -285,9 +285,14 @@ def with_loader(flags: Sequence[str]) -> list[str]:
 
 
 def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:
-    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise."""
+    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise. Raises
+    UserError where a step needs more memory than the device has."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    return main(options, load_config(with_loader(flags)))
+    config = load_config(with_loader(flags))
+    try:
+        return main(options, config)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"a step does not fit; use a smaller --global-batch after --: {error}") from None
 
 
 if __name__ == "__main__":
