@@ -158,3 +158,14 @@ def test_a_strategy_of_several_ranks_without_torchrun(strategy):
     """Protects the message for what torchrun has to start; ddp_spawn.build, which takes a rank, had a TypeError."""
     with pytest.raises(UserError, match="torchrun did not start this process"):
         profile_step.measure(profile_step.ProfileOptions(strategy), load_config(["--loader", "synthetic"]))
+
+
+def test_a_step_that_does_not_fit_is_a_sentence(monkeypatch):
+    """Protects a small GPU from torch's traceback. Mutant: the error as it is."""
+
+    def run_out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(profile_step, "main", run_out_of_memory)
+    with pytest.raises(UserError, match=r"does not fit.*--global-batch"):
+        profile_step.profile_flags(profile_step.ProfileOptions(), ["--global-batch", "8"])

@@ -260,9 +260,14 @@ def option_words(options: ProfileOptions) -> list[str]:
 
 
 def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:
-    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise."""
+    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise. Raises
+    UserError where a step needs more memory than the device has."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    return main(options, load_config([*flags] if "--loader" in flags else ["--loader", "synthetic", *flags]))
+    config = load_config([*flags] if "--loader" in flags else ["--loader", "synthetic", *flags])
+    try:
+        return main(options, config)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"a step does not fit; use a smaller --global-batch after --: {error}") from None
 
 
 if __name__ == "__main__":
