@@ -90,7 +90,16 @@ def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder
     assert asked["asked"]["strategy"] == name and asked["asked"]["fingerprint"].startswith("4-40-23-")
 
 
-@pytest.mark.parametrize("name", [*BY_TORCHRUN, *IN_ONE_PROCESS, "ddp_spawn", "horovod_ddp"])
+ALIKE = [*BY_TORCHRUN[1:], *IN_ONE_PROCESS[1:]]  # as the first of each
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(BY_TORCHRUN[0], IN_ONE_PROCESS[0], "ddp_spawn", "horovod_ddp"),
+        *(pytest.param(name, marks=pytest.mark.medium) for name in ALIKE),
+    ],
+)
 def test_ranks_and_threads(command, name):
     """Protects fairness: a rank has cores // ranks threads, said to it and to OpenMP, and one machine uses loopback."""
     for nproc in (1, 2):
