@@ -156,6 +156,7 @@ def check_result_folder(results: Path) -> None:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
     for folder in (results, results / "logs"):
         refuse_folder_of_others(folder, own_user_id)
+    refuse_replaceable(place, own_user_id)
 
 
 def refuse_folder_of_others(folder: Path, own_user_id: int) -> None:
@@ -166,7 +167,28 @@ def refuse_folder_of_others(folder: Path, own_user_id: int) -> None:
     own_user_id: the owner of new files there, which some network file systems choose.
     """
     status, shown = folder.stat(), shlex.quote(printable(str(folder)))
-    if status.st_uid not in (0, os.geteuid(), own_user_id, ROOT.stat().st_uid):
+    if status.st_uid not in _trusted(own_user_id):
         raise UserError(f"{shown} belongs to another user ({status.st_uid}); choose a folder that you have made")
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise UserError(f"everybody may write to {shown}; run: chmod o-w {shown}, or choose another folder")
+
+
+def refuse_replaceable(place: Path, own_user_id: int) -> None:
+    """Raises UserError for a folder that another user could replace by a link while runs write into it: everybody may
+    write to a folder above, and it has no sticky bit or belongs to another user, who may rename in spite of that bit.
+
+    place: an absolute path without links. own_user_id: as in refuse_folder_of_others.
+    """
+    for parent in place.parents:
+        status, shown = parent.stat(), shlex.quote(printable(str(parent)))
+        kept = status.st_mode & stat.S_ISVTX and status.st_uid in _trusted(own_user_id)
+        if status.st_mode & stat.S_IWOTH and not kept:
+            raise UserError(
+                f"everybody may write to {shown}, so that {shlex.quote(printable(str(place)))} could be replaced while "
+                "runs write there; choose a folder elsewhere"
+            )
+
+
+def _trusted(own_user_id: int) -> tuple[int, ...]:
+    """Users who can change every run anyway, or are this one."""
+    return (0, os.geteuid(), own_user_id, ROOT.stat().st_uid)

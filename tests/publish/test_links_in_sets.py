@@ -149,7 +149,7 @@ def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path
     mode not looked at; the owner not looked at; logs/ not looked at; the sticky bit not looked at."""
     results = tmp_path / "a project/a set"
     (results / "logs").mkdir(parents=True)
-    results.parent.chmod(0o777)
+    results.parent.chmod(0o1777)
     (results / place).chmod(0o2775)
     preflight.open_result_set(results)
     (results / place).chmod(0o777)
@@ -158,10 +158,29 @@ def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path
     (results / place).chmod(0o1777)
     preflight.open_result_set(results)
     if not os.geteuid():
+        results.parent.chmod(0o2775)
         os.chown(results.parent, 12345, -1)
         preflight.open_result_set(results)
         os.chown(results / place, 12345, -1)
         with pytest.raises(UserError, match=r"belongs to another user \(12345\); choose a folder that you have made"):
+            preflight.open_result_set(results)
+
+
+def test_nothing_is_measured_into_a_folder_that_another_user_may_replace(tmp_path):
+    """Protects the user's other sets: the owner of the folder above put a link to one in the place of RESULTS, and the
+    runs wrote there. Mutants: the folders above not looked at; the sticky bit enough, whoever owns the folder."""
+    results = tmp_path / "team/above/a set"
+    results.mkdir(parents=True)
+    (tmp_path / "team").chmod(0o777)
+    with pytest.raises(
+        UserError, match=r"^everybody may write to .*team, so that .*a set.* could be replaced while runs"
+    ):
+        preflight.open_result_set(results)
+    (tmp_path / "team").chmod(0o1777)
+    preflight.open_result_set(results)
+    if not os.geteuid():
+        os.chown(tmp_path / "team", 12345, -1)
+        with pytest.raises(UserError, match=r"^everybody may write to .*team, so that .*a set.* could be replaced"):
             preflight.open_result_set(results)
 
 
