@@ -29,7 +29,9 @@ def find_source(given: Path, classes: Path | None) -> Source:
     folder = given if given.is_dir() else given.parent
     paths = [given] if given.is_file() else find_archives(given)
     if parquet := [path for path in paths if path.suffix == ".parquet"]:
-        return shard_files("Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, given, classes))
+        return shard_files(
+            "Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, given, classes)
+        )
     if tars := [path for path in paths if path.name in (TRAIN_TAR, VAL_TAR)]:
         return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars, given)])
     if tars := [path for path in paths if path.suffix == ".tar"]:
@@ -69,7 +71,10 @@ def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, clas
 
 
 def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[Shard]:
-    """A shard for each class of train, and one for val. source: what is imported. Raises UserError where the devkit is missing for val."""
+    """A shard for each class of train, and one for val. source: what is imported.
+
+    Raises UserError where the devkit is missing for val.
+    """
     for path in tars:
         time_ns = path.stat().st_mtime_ns
         if path.name == TRAIN_TAR:

@@ -165,7 +165,7 @@ def test_a_pipe_among_the_packed_files_is_not_waited_for(own_data, monkeypatch, 
     pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
     if named:
-        monkeypatch.setenv("PACKED", str(pipe.parent))
+        monkeypatch.setenv("PACKED", str(own_data / "packed"))
     with pytest.raises(UserError, match=f"train.{ending} is not a regular file"):
         make(own_data)
 
