@@ -97,17 +97,18 @@ def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
     return line + (f"  # without {', '.join(left_out)}, which the line cannot carry" if left_out else "")
 
 
-def launch_lines(results: ResultSet) -> list[tuple[str, str]]:
-    """(strategy, the command that started its first ok run), from the run's log where the set has it.
+def launch_lines(results: ResultSet) -> list[str]:
+    """For each strategy a line with its label, and one with the command that started its first ok run, from the run's
+    log where the set has it.
 
-    The log may come from somebody else: each line is a comment for bash, and each word is quoted.
+    Labels and logs may come from somebody else: each line is a comment for bash, and each word is quoted.
     """
-    found = []
+    found: list[str] = []
     for group in results.groups:
         for log_path in group.ok.log_path.head(1):
             if path := file_inside(results.path, log_path):
                 words = first_line(path).removeprefix("$ ").split()
-                found.append((group.label, "# " + printable(shlex.join(words))))
+                found += [printable(f"# {shlex.quote(group.label)}:"), "#   " + printable(shlex.join(words))]
     return found
 
 

@@ -109,7 +109,8 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
     lines += [rounds.describe_end(variables)] if rounds.describe_end(variables) else []
-    same = ("ranks", "threads_per_rank", "arch", "global_batch", "data")
+    batch = "global_batch" if runs[0].requested["global_batch"] else "batch_per_device"
+    same = ("ranks", "threads_per_rank", "arch", batch, "data")
     lines.append("all: " + ", ".join(f"{name} {runs[0].requested[name]}" for name in same if name not in differing))
     return "\n".join(lines)
 

@@ -152,4 +152,5 @@ def check_result_folder(results: Path) -> None:
             own_user_id = os.fstat(probe.fileno()).st_uid
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
-    refuse_folder_of_others(results / "logs", own_user_id, "choose a folder that you have made")
+    for folder in (results, results / "logs"):
+        refuse_folder_of_others(folder, own_user_id, "choose a folder that you have made")

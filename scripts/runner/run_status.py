@@ -29,6 +29,8 @@ NCCL_SYSTEM_ERROR = re.compile(r"nccl\b.*unhandled system error", re.IGNORECASE 
 SMALL_SHARED_MEMORY = (
     "; /dev/shm may be too small: in docker use --shm-size=1g; else NCCL_DEBUG=INFO has NCCL log the call that failed"
 )
+OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate memory")
+SMALLER_BATCH = "; a smaller --global-batch needs less, ./bench forecast-memory says how much"
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
 GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
 QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
@@ -220,7 +222,9 @@ def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
 
 
 def describe_note(note: dict) -> str:
-    """'rank 1: reason', or the reason alone where it is that of all ranks; with a remedy for NCCL's system errors."""
+    """'rank 1: reason', or the reason alone where it is that of all ranks; with a remedy for NCCL's system errors and
+    for a lack of memory."""
     where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
-    remedy = SMALL_SHARED_MEMORY if NCCL_SYSTEM_ERROR.search(note["reason"]) else ""
+    remedies = ((NCCL_SYSTEM_ERROR, SMALL_SHARED_MEMORY), (OUT_OF_MEMORY, SMALLER_BATCH))
+    remedy = "".join(help_text for pattern, help_text in remedies if pattern.search(note["reason"]))
     return where + SOURCE_LINE.sub("", note["reason"]) + remedy

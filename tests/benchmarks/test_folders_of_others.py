@@ -61,6 +61,16 @@ def test_no_folder_above_may_belong_to_another_user(folder, above):
 
 
 @needs_root
+@pytest.mark.parametrize(("group", "mode", "passes"), [(-1, 0o2775, True), (-1, 0o755, False), (OTHER, 0o2775, False)])
+def test_a_folder_that_its_owner_shares_with_the_users_group_passes(folder, group, mode, passes):
+    """Protects those who work below a cluster's project folder, which belongs to one of the group. Mutants: never
+    passes; the mode not looked at; the group not looked at; the last folder passes, too."""
+    os.chown(folder.parent, OTHER, group)
+    folder.parent.chmod(mode)
+    assert (why_refused(folder) == "") == passes and why_refused(folder.parent)
+
+
+@needs_root
 def test_a_link_of_another_user_in_the_path_is_refused(folder, tmp_path):
     """Protects from a link that is led elsewhere after the look, also one to which the user's own link leads, and one
     before `..`. A link of the user's own passes. Mutants: the path resolved first; the links' owners not looked at."""

@@ -305,6 +305,7 @@ def test_model_parallel_in_micro_batches(tmp_path, photographs):
     assert_same_state(tmp_path, *micro_batched(config, shards=1, split_size=4, together=True))
 
 
+@pytest.mark.medium
 def test_one_loss_over_micro_batches_is_the_mean_of_theirs():
     """Protects the claim that model_parallel's split_size and pipeline_parallel's microbatches do the same.
 

@@ -239,7 +239,7 @@ def test_several_sets_are_drawn_side_by_side(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("num_strategies", [1, pytest.param(11, marks=pytest.mark.medium)])
-@pytest.mark.parametrize("num_repeats, num_windows", [(1, 1), (2, 3)])
+@pytest.mark.parametrize("num_repeats, num_windows", [(1, 1), pytest.param(2, 3, marks=pytest.mark.medium)])
 def test_few_or_many_bars_and_samples(tmp_path, num_strategies, num_repeats, num_windows):
     speeds = {f"strategy_{n}": 90.0 + n for n in range(num_strategies)}
     folder = write_set(tmp_path, speeds, num_repeats, num_windows)

@@ -225,7 +225,8 @@ def test_who_uses_other_gpus_is_not_asked(tmp_path, visible, asked):
 # --- order, deadline, going on ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", ["timed", pytest.param("alone", marks=pytest.mark.medium)])
+@pytest.mark.medium
+@pytest.mark.parametrize("field", ["timed", "alone"])
 def test_timed_checks_run_alone_and_others_at_once(tmp_path, field):
     """Protects the timed figures from the other checks, and the nine minutes from waiting."""
     mark = 'echo "+{0}" >> "$MARKS"; sleep 0.5; echo "-{0}" >> "$MARKS"; echo done'

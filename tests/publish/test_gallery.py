@@ -207,7 +207,7 @@ setTimeout(() => { parent.document.title = JSON.stringify([...said, seen(), href
 
 
 @browser
-@pytest.mark.parametrize("width", [390, 1200])
+@pytest.mark.parametrize("width", [390, pytest.param(1200, marks=pytest.mark.medium)])
 def test_the_filters_and_the_page_s_width_in_a_browser(published, page, tmp_path, width):
     """Protects what a reader clicks, on a phone too. Mutant: `===` for `!==` in the filter shows the other rows."""
     choices = [("precision", "fp32"), ("strategy", "ddp"), ("hardware", EVIL), ("precision", "bf16")]

@@ -50,7 +50,7 @@ def hostile(tmp_path):
 
 def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     """Every printed line of a set whose variables, strategy, commit and log are commands. Mutants: commits as they
-    stand; the log's line as it stands; values that make cannot carry."""
+    stand; the log's line or the strategy's label as it stands; values that make cannot carry."""
     variables = {"ARGS": EVIL, "CONFIG": "a\nmake evil", "CONTAINER": "$(shell touch ran)", "DATA": ["x"]}
     (hostile / "environment.json").write_text(json.dumps({"variables": variables}))
     edit(hostile / "runs.csv", commit="--orphan;touch ran", log_path="logs/x/run.log", strategy="s; touch ran")
@@ -68,7 +68,10 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     folder.mkdir()
     for line in lines:
         assert "bench" not in paste(line, folder)
-    for _, line in launch_lines(results):
+    launches = launch_lines(results)
+    assert launches[0].startswith("# 's; touch ran, ") and launches[1] == "#   touch ran"
+    assert all(line.startswith("# ") for line in launches)
+    for line in launches:
         paste(line, folder)
     (hostile / "logs/x/run.log").unlink()
     (hostile / "logs/x/run.log").symlink_to("/etc/passwd")

@@ -145,7 +145,8 @@ def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
 @pytest.mark.parametrize("place", ["", "logs"])
 def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path, place):
     """Protects the user's own files: another user had made RESULTS, and put a link to one in the place of a run's log.
-    One that a group may write to stays fine, and one of the user's own in a sticky folder. Mutants: the mode not looked
+    One that a group may write to stays fine, and one of the user's own in a folder that somebody else shares with the
+    user's group. Mutants: the mode not looked
     at; the owner not looked at; logs/ not looked at; the sticky bit not looked at."""
     results = tmp_path / "a project/a set"
     (results / "logs").mkdir(parents=True)
@@ -158,8 +159,27 @@ def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path
     (results / place).chmod(0o1777)
     preflight.open_result_set(results)
     if not os.geteuid():
+        results.parent.chmod(0o2775)
+        os.chown(results.parent, 12345, -1)
+        preflight.open_result_set(results)
         os.chown(results / place, 12345, -1)
         with pytest.raises(UserError, match=r"belongs to another user \(12345\); choose a folder that you have made"):
+            preflight.open_result_set(results)
+
+
+def test_nothing_is_measured_into_a_folder_that_another_user_may_replace(tmp_path):
+    """Protects the user's other sets: the owner of the folder above put a link to one in the place of RESULTS, and the
+    runs wrote there. Mutants: the folders above not looked at; the sticky bit enough, whoever owns the folder."""
+    results = tmp_path / "team/above/a set"
+    results.mkdir(parents=True)
+    (tmp_path / "team").chmod(0o777)
+    with pytest.raises(UserError, match=r"^everybody may write to .*team; run: chmod o-w "):
+        preflight.open_result_set(results)
+    (tmp_path / "team").chmod(0o1777)
+    preflight.open_result_set(results)
+    if not os.geteuid():
+        os.chown(tmp_path / "team", 12345, -1)
+        with pytest.raises(UserError, match=r"^\S*team belongs to another user \(12345\)"):
             preflight.open_result_set(results)
 
 

@@ -122,6 +122,7 @@ def test_a_figure_that_nothing_makes_is_named():
         fill_marks("<!--speed.of.light-->3<!--/-->", figures_made())
 
 
+@pytest.mark.medium
 def test_figures_follow_their_files(tmp_path):
     """Protects the test above from figures that come from nowhere: other files, other figures. A failed proof of single
     in bf16 counts, too: with strategies counted, the good one of fp32 hid it."""

@@ -110,6 +110,7 @@ def test_a_script_that_cannot_be_imported_is_named(others, monkeypatch, line):
         strategy_list.load_script("broken")
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [

@@ -90,7 +90,16 @@ def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder
     assert asked["asked"]["strategy"] == name and asked["asked"]["fingerprint"].startswith("4-40-23-")
 
 
-@pytest.mark.parametrize("name", [*BY_TORCHRUN, *IN_ONE_PROCESS, "ddp_spawn", "horovod_ddp"])
+ALIKE = [*BY_TORCHRUN[1:], *IN_ONE_PROCESS[1:]]  # as the first of each
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(BY_TORCHRUN[0], IN_ONE_PROCESS[0], "ddp_spawn", "horovod_ddp"),
+        *(pytest.param(name, marks=pytest.mark.medium) for name in ALIKE),
+    ],
+)
 def test_ranks_and_threads(command, name):
     """Protects fairness: a rank has cores // ranks threads, said to it and to OpenMP, and one machine uses loopback."""
     for nproc in (1, 2):
@@ -321,6 +330,7 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert (read_table(suite.results, "runs").status == WARM_UP).sum() == 3  # not where nothing was left
 
 
+@pytest.mark.medium
 def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
     """Protects `make bench-all RESULTS=results/latest RETRY=failed`, which once linked latest to latest."""
     real = suite.checkout / "results" / "a first one"
@@ -366,7 +376,9 @@ def test_a_second_suite_on_one_result_set_is_refused_with_the_holders_name(suite
     assert suite.run(REPEATS=1).returncode == 0 and len(suite.rows()) == 2
 
 
-@pytest.mark.parametrize("signum, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    "signum, code", [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.medium)]
+)
 def test_a_signal_ends_the_suite_after_a_true_row(suite, tmp_path, signum, code):
     """Protects Ctrl-C and pre-emption: the run in progress is interrupted, no other starts, the charts are drawn."""
     hold = tmp_path / "hold"

@@ -294,6 +294,16 @@ def test_the_baseline_is_timed_in_every_precision_that_is_used(make_variables, m
 # --- the plan in words --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("args", "batch"), [("--global-batch 8", "global_batch 8"), ("--batch-per-device 4", "batch_per_device 4")]
+)
+def test_the_plan_has_the_batch_that_was_given(make_variables, args, batch):
+    """Protects who reads the plan on GPUs, where the batch is each GPU's: it said "global_batch 0"."""
+    variables = make_variables(STRATEGIES="single", ARGS=args, REPEATS=1)
+    runs = run_plan.skip_what_does_not_fit(run_plan.plan_strategies(variables))
+    assert f", {batch}, data " in bench.plan_text(runs, runs, variables).splitlines()[-1]
+
+
 def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the look before the leap: no run, no folder, and what differs from run to run."""
     ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}

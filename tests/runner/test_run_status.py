@@ -5,7 +5,7 @@
 
 import pytest
 
-from scripts.runner.run_status import first_cause
+from scripts.runner.run_status import SMALLER_BATCH, first_cause
 
 # As gloo, NCCL, the stores, Horovod and torch.multiprocessing word it.
 LEFT = [
@@ -57,7 +57,8 @@ def test_the_rank_that_failed_is_named_whatever_its_message_holds(own):
     """Protects the reader from looking at the wrong rank: each of these against each thing that a left rank says."""
     for left in LEFT:
         notes = [{"status": "failed", "reason": left, "rank": 0}, {"status": "failed", "reason": own, "rank": 1}]
-        assert first_cause(notes, "", 1, [], num_ranks=2) == ("failed", f"rank 1: {own}"), left
+        status, reason = first_cause(notes, "", 1, [], num_ranks=2)
+        assert (status, reason.removesuffix(SMALLER_BATCH)) == ("failed", f"rank 1: {own}"), left
 
 
 TORCHRUN = """Failures:
@@ -102,3 +103,19 @@ def test_a_system_error_of_nccl_names_the_small_shared_memory(text, helps):
     status, reason = first_cause(notes, "", 1, [], num_ranks=2)
     assert (status, reason.startswith(f"rank 1: DistBackendError: {text}")) == ("failed", True)
     assert ("--shm-size" in reason) == helps
+
+
+@pytest.mark.parametrize(
+    ("reason", "helps"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", True),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory", True),
+        ("RuntimeError: shapes do not match", False),
+    ],
+)
+def test_a_rank_without_memory_names_the_smaller_batch(reason, helps):
+    """Protects a GPU of 8 GB whose forecast was too low: torch's words speak of fragmentation, and of no batch.
+    Mutants: no remedy; the remedy for every error."""
+    status, found = first_cause([{"rank": 0, "status": "failed", "reason": reason}], "", 1, [], num_ranks=1)
+    assert (status, found.startswith(f"rank 0: {reason}")) == ("failed", True)
+    assert ("--global-batch" in found) == helps

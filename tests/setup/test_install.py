@@ -210,6 +210,19 @@ def test_the_password_of_a_mirror_is_on_no_command_line(machine, tmp_path):
 # --- locks --------------------------------------------------------------------------------------------------------
 
 
+def test_no_download_of_a_readme_runs_code_without_a_hash():
+    """Protects who fetches wheels for a machine without a network: pip ran the build of whatever a mirror gave as
+    Horovod's source. Mutants: the hash left out; its build's own packages fetched."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("scripts/*/*.md")]
+    texts = {path: path.read_text() for path in pages}
+    lines = [line for text in texts.values() for line in text.splitlines() if "pip download" in line]
+    assert len(lines) == 2 and all("--require-hashes" in line for line in lines)
+    assert all("--only-binary :all:" in line or "--no-build-isolation" in line for line in lines)
+    script = (ROOT / "scripts/setup/install_horovod.sh").read_text()
+    version, sha256 = re.findall(r"^(?:version|sha256)=(\S+)", script, re.MULTILINE)
+    assert f"horovod=={version} --hash=sha256:{sha256}" in texts[ROOT / "launchers/README.md"]
+
+
 @pytest.mark.parametrize("build", BUILDS, ids=lambda build: build.lock)
 def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
     """Protects next month's set-up, and each lock's promise: its CUDA is the one that its drivers are checked for."""

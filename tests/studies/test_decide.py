@@ -274,6 +274,7 @@ def test_what_belongs_to_a_machine_may_differ(run, tmp_path):
     assert "Versions differ at equal settings: torch (2.10.0; 2.15.0), commit (abc; def)." in done.out
 
 
+@pytest.mark.medium
 def test_unlike_cores_of_a_task_are_noted(run, tmp_path):
     """Protects the reader: at equal settings a machine with fewer cores a task may be the slower for its loaders alone.
     Mutant: a note with equal cores, too."""
@@ -439,6 +440,7 @@ def test_json_has_all_figures(run, sets):
     assert again["day_sd"] == 0.01 and again["decision"].startswith("Take h100")
 
 
+@pytest.mark.medium
 def test_nothing_is_written_into_a_set(run, sets):
     """Protects the manifests of published sets."""
     before = {path: path.stat().st_mtime_ns for folder in sets for path in folder.rglob("*")}

@@ -95,6 +95,24 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
     torch.set_num_threads(1)
 
 
+def test_it_profiles_the_benchmark_in_a_batch_that_fits(monkeypatch, capsys):
+    """Protects a small GPU, and one of 80 GB that would run the defaults of Config: a smaller batch is forecast, and
+    what the user names stays. Mutants: the defaults; a batch that is named, halved."""
+    for name, value in {"NUM_GPUS": "1", "GPU_MEMORY_GB": "80"}.items():
+        monkeypatch.setenv(name, value)
+    config, small = ["--config", "configs/imagenet-bench.yaml"], ["--arch", "resnet18", "--precision=fp32"]
+    assert profile_step.benchmark_flags("single", small) == [*config, *small, "--batch-per-device", "256"]
+    assert not capsys.readouterr().err
+    monkeypatch.setenv("GPU_MEMORY_GB", "4")
+    assert profile_step.benchmark_flags("single", small) == [*config, *small, "--batch-per-device", "64"]
+    assert "note: 64 images on a GPU instead of 256: needs " in capsys.readouterr().err
+    for named in (["--global-batch", "512"], ["--batch-per-device=512"]):
+        assert profile_step.benchmark_flags("single", named) == [*config, *named]
+    assert profile_step.benchmark_flags("single", ["--config", "x.yaml"]) == ["--config", "x.yaml"]
+    monkeypatch.setenv("NUM_GPUS", "0")
+    assert profile_step.benchmark_flags("ddp", []) == ["--config", "configs/smoke.yaml"]
+
+
 def read_trace(path) -> dict:
     return json.loads(gzip.decompress(path.read_bytes()))
 
@@ -158,3 +176,14 @@ def test_a_strategy_of_several_ranks_without_torchrun(strategy):
     """Protects the message for what torchrun has to start; ddp_spawn.build, which takes a rank, had a TypeError."""
     with pytest.raises(UserError, match="torchrun did not start this process"):
         profile_step.measure(profile_step.ProfileOptions(strategy), load_config(["--loader", "synthetic"]))
+
+
+def test_a_step_that_does_not_fit_is_a_sentence(monkeypatch):
+    """Protects a small GPU from torch's traceback. Mutant: the error as it is."""
+
+    def run_out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(profile_step, "main", run_out_of_memory)
+    with pytest.raises(UserError, match=r"does not fit.*--global-batch"):
+        profile_step.profile_flags(profile_step.ProfileOptions(), ["--global-batch", "8"])

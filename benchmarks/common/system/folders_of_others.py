@@ -23,7 +23,8 @@ def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None
     `folder` exists. It, each folder above it and each link in its path must belong to this user, to root (or whoever
     owns /, as in some containers) or to the owner of the checkout. None may be writable by everybody, unless it is
     sticky, as /tmp is: there only the owner of an entry replaces it. Folders above the checkout pass: who can replace
-    those can replace the code. A group's rights are the group's own choice.
+    those can replace the code. A group's rights are the group's own choice: a folder above may also belong to somebody
+    who shares it with a group of this user's, as the project folders of clusters do.
 
     In a user namespace that does not map every user, as that of a rootless container, the folders of root and of all
     other users outside have one owner, the overflow user, mostly 65534. They pass, since nothing tells them apart.
@@ -32,15 +33,18 @@ def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None
     system only. remedy: ends the message. Raises OSError for a path that cannot be read.
     """
     trusted = {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike()
-    device = folder.stat().st_dev
+    device, last, groups = folder.stat().st_dev, folder.resolve(), {os.getegid(), *os.getgroups()}
     for path in _path_of(folder):
         if path in ROOT.parents:
             continue
         status = path.lstat()
         shown = shlex.quote("".join(letter if letter.isprintable() else "?" for letter in str(path)))
-        if status.st_uid not in trusted and (status.st_uid, status.st_dev) != (own_user_id, device):
+        is_folder, mode = stat.S_ISDIR(status.st_mode), status.st_mode
+        is_shared = is_folder and path != last and mode & 0o022 == stat.S_IWGRP and status.st_gid in groups
+        is_own = status.st_uid in trusted or (status.st_uid, status.st_dev) == (own_user_id, device)
+        if not is_own and not is_shared:
             raise UserError(f"{shown} belongs to another user ({status.st_uid}); {remedy}")
-        if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        if is_folder and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             can_change = os.geteuid() in (0, status.st_uid)
             remedy = f"run: chmod o-w {shown}, or {remedy}" if can_change else remedy
             raise UserError(f"everybody may write to {shown}; {remedy}")

@@ -241,11 +241,12 @@ def run_rounds(
     result, longest_s = look_at_rounds([], most, limit), 0.0
     while result.more and not run_variant.children.signum:
         round_number, began = len(paired.first) + 1, time.monotonic()
-        if budget_s is not None and began - paired.began + longest_s > budget_s:
-            print(
-                f"{option_as_typed('BUDGET', f'{budget_s:g}s')}: another round, "
-                f"of about {longest_s:.0f} s, does not fit"
-            )
+        spent_s = began - paired.began
+        if budget_s is not None and spent_s + longest_s > budget_s:
+            why = f"another round, of about {longest_s:.0f} s, does not fit"
+            if not paired.first:
+                why = f"the warm-up alone took {spent_s:.0f} s; give more"
+            print(f"{option_as_typed('BUDGET', f'{budget_s:g}s')}: {why}")
             break
         order = pair if round_number % 2 else pair[::-1]
         rates = {}

@@ -40,8 +40,9 @@ from benchmarks.common.system.options_as_typed import split_at_dashes
 from benchmarks.common.system.programs import run_program
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import ProfileOptions
+from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops
-from scripts.strategies import strategy_list
+from scripts.strategies import memory_check, strategy_list
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
 from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
@@ -226,6 +227,7 @@ def run_command_line() -> int:
 
 def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
     """`profile_flags` in this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
+    flags = benchmark_flags(options.strategy, flags)
     try:
         return profile_flags(options, flags)
     except NotStarted as error:
@@ -259,10 +261,38 @@ def option_words(options: ProfileOptions) -> list[str]:
     return words
 
 
+def benchmark_flags(strategy: str, flags: Sequence[str]) -> list[str]:
+    """The flags with the benchmark's configuration, unless they name one, and with fewer images on a GPU where these do
+    not fit, unless they name a batch. A note says so."""
+    named = {flag.split("=")[0] for flag in flags}
+    if "--config" in named:
+        return [*flags]
+    flags = ["--config", default_config(), *flags]
+    config = load_config(with_loader(flags))
+    if not config.batch_per_device or named & {"--batch-per-device", "--global-batch"}:
+        return flags
+    num_ranks = machine.num_ranks()
+    case = memory_check.MemoryCase(strategy_list.parse_strategy(strategy), config, num_ranks, 1)
+    images, refused = memory_check.largest_fitting_batch(case, num_ranks)
+    if refused:
+        print(f"note: {images} images on a GPU instead of {config.batch_per_device}: {refused}", file=sys.stderr)
+    return [*flags, "--batch-per-device", str(images)]
+
+
+def with_loader(flags: Sequence[str]) -> list[str]:
+    """The flags with synthetic images, unless --loader says otherwise."""
+    return [*flags] if "--loader" in {flag.split("=")[0] for flag in flags} else ["--loader", "synthetic", *flags]
+
+
 def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:
-    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise."""
+    """`main` with the configuration of these flags, whose images are synthetic unless --loader says otherwise. Raises
+    UserError where a step needs more memory than the device has."""
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    return main(options, load_config([*flags] if "--loader" in flags else ["--loader", "synthetic", *flags]))
+    config = load_config(with_loader(flags))
+    try:
+        return main(options, config)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"a step does not fit; use a smaller --global-batch after --: {error}") from None
 
 
 if __name__ == "__main__":
