@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_regular_file
 from scripts.data_import.source_images import refuse_outside
+from scripts.stats.formatting import printable
 
 LIST_NAMES = ("classes.txt", "labels.txt", "synsets.txt", "imagenet_synsets.txt", "LOC_synset_mapping.txt")
 DEVKIT_ARCHIVE = "ILSVRC2012_devkit_t12.tar.gz"
@@ -23,16 +24,38 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path} is not text") from None
 
 
-def find_classes(folder: Path, given: Path | None) -> list[str]:
+def is_usable(path: Path, folder: Path, source: Path) -> bool:
+    """Whether the file `path`, in `folder` or below, may say the classes of the source's images; False where it is not
+    there. It is printed where it may, and where it may not.
+
+    What lies beside the source, and not in it, may be another user's, as in /tmp: it and its folders must belong to the
+    owner of the source, to this user or to root. Raises UserError where it is a link out of `folder`, and OSError.
+    """
+    if not path.is_relative_to(source):
+        owners = {source.stat().st_uid, os.geteuid(), 0}
+        names = path.relative_to(folder).parts
+        for place in (folder.joinpath(*names[: number + 1]) for number in range(len(names))):
+            if not os.path.lexists(place):
+                return False
+            if place.lstat().st_uid not in owners:
+                print(f"{printable(str(place))} is not read: it lies beside {source}, and belongs to another user")
+                return False
+    if not path.is_file():
+        return False
+    refuse_outside(path, folder)
+    print(f"labels: {printable(str(path))}")
+    return True
+
+
+def find_classes(folder: Path, source: Path, given: Path | None) -> list[str]:
     """The first word of each line of `given`, or of a file of the folder that is named as such lists are; else [].
 
-    Raises UserError, also where the folder's list is a link out of it: its words become names of folders. And OSError.
+    source: the folder itself, or a file in it. Raises UserError as is_usable does: the list's words become names of
+    folders. And OSError.
     """
     places = [given] if given else [folder / name for name in LIST_NAMES]
     for path in places:
-        if given or path.is_file():
-            if not given:
-                refuse_outside(path, folder)
+        if given or is_usable(path, folder, source):
             classes = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
             if not classes or len({*classes}) < len(classes):
                 raise UserError(f"{path} must have one class a line, each once; its first word is the class's name")
@@ -40,19 +63,19 @@ def find_classes(folder: Path, given: Path | None) -> list[str]:
     return []
 
 
-def find_devkit(folder: Path) -> dict[str, bytes]:
+def find_devkit(folder: Path, source: Path) -> dict[str, bytes]:
     """The devkit's two files, by name, from its archive or its folder below `folder`; {} where there is no devkit.
 
-    Raises UserError for an archive that cannot be read.
+    source: what is imported. Raises UserError for an archive that cannot be read, and as is_usable does.
     """
     archive = folder / DEVKIT_ARCHIVE
-    if archive.is_file():
+    if is_usable(archive, folder, source):
         try:
             return _read_archive(archive)
         except (tarfile.TarError, EOFError, OSError, MemoryError) as error:
             raise UserError(f"cannot read {archive}: {error}; is the download whole?") from None
     for place in (folder, folder / "data", *sorted(folder.glob("*devkit*/data")), *sorted(folder.glob("*devkit*"))):
-        if all((place / name).is_file() for name in (META, GROUND_TRUTH)):
+        if all(is_usable(place / name, folder, source) for name in (META, GROUND_TRUTH)):
             return {name: read_regular_file(place / name, MAX_TABLE_BYTES) for name in (META, GROUND_TRUTH)}
     return {}
 
@@ -91,8 +114,8 @@ def devkit_classes(devkit: dict[str, bytes]) -> list[str]:
         rows = [synset.item() if hasattr(synset, "item") else synset for synset in synsets]
         wnid_of = {int(row[0]): str(row[1]) for row in rows}
         return [wnid_of[int(line)] for line in devkit[GROUND_TRUTH].split()]
-    except Exception as error:  # of a damaged file scipy raises errors of many types
-        raise UserError(f"{META} and {GROUND_TRUTH} of the devkit cannot be read: {error!r}") from None
+    except Exception as error:  # scipy's are of many types; their text may quote the files
+        raise UserError(f"{META} and {GROUND_TRUTH} of the devkit cannot be read ({type(error).__name__})") from None
 
 
 def classes_by_place(names: list[str], classes: list[str], shard: str) -> dict[str, str]:

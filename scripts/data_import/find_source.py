@@ -29,11 +29,13 @@ def find_source(given: Path, classes: Path | None) -> Source:
     folder = given if given.is_dir() else given.parent
     paths = [given] if given.is_file() else find_archives(given)
     if parquet := [path for path in paths if path.suffix == ".parquet"]:
-        return shard_files("Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, classes))
+        return shard_files(
+            "Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, given, classes)
+        )
     if tars := [path for path in paths if path.name in (TRAIN_TAR, VAL_TAR)]:
-        return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars)])
+        return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars, given)])
     if tars := [path for path in paths if path.suffix == ".tar"]:
-        return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, classes))
+        return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, given, classes))
     if given.is_dir() and (flat := folder_shards.find_flat_val(given)):
         return Source("folder with a flat val", folder_shards.folder_shards(given, flat))
     if all((given / part).is_dir() for part in ("train", "val")):
@@ -68,8 +70,11 @@ def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, clas
     return Source(kind, shards)
 
 
-def ilsvrc_shards(tars: list[Path]) -> Iterator[Shard]:
-    """A shard for each class of train, and one for val. Raises UserError where the devkit is missing for val."""
+def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[Shard]:
+    """A shard for each class of train, and one for val. source: what is imported.
+
+    Raises UserError where the devkit is missing for val.
+    """
     for path in tars:
         time_ns = path.stat().st_mtime_ns
         if path.name == TRAIN_TAR:
@@ -78,7 +83,7 @@ def ilsvrc_shards(tars: list[Path]) -> Iterator[Shard]:
                 read = functools.partial(tar_shards.read_class_tar, path, shard, name, begin, size)
                 yield Shard(shard, "train", size, time_ns, read)
         else:
-            devkit = find_devkit(path.parent)
+            devkit = find_devkit(path.parent, source)
             if not devkit:
                 raise UserError(
                     f"{path} has no labels; put ILSVRC2012_devkit_t12.tar.gz beside it, which image-net.org has, too"

@@ -15,6 +15,7 @@ from scripts.data_import.class_lists import (
     classes_by_place,
     devkit_classes,
     find_devkit,
+    is_usable,
     read_annotations,
 )
 from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name, refuse_outside
@@ -49,15 +50,14 @@ def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
     names = [path.name for path in images]
     for place in (flat, flat.parent, folder):
         for table in TABLES:
-            if (place / table).is_file():
-                refuse_outside(place / table, folder if place.is_relative_to(folder) else place)
+            if is_usable(place / table, folder if place.is_relative_to(folder) else place, folder):
                 by_stem = read_annotations(place / table)
                 class_of = {name: by_stem.get(os.path.splitext(name)[0], "") for name in names}
                 if missing := [name for name, named in class_of.items() if not named]:
                     raise UserError(f"{place / table} does not have the class of {missing[0]!r}, one of {len(missing)}")
                 return class_of
     for place in (folder, folder.parent, flat):
-        if devkit := find_devkit(place):
+        if devkit := find_devkit(place, folder):
             return classes_by_place(names, devkit_classes(devkit), str(flat))
     raise UserError(
         f"nothing says which classes the {len(images)} images in {flat} are; put val_annotations.txt, Kaggle's "

@@ -4,6 +4,7 @@ Each file's bytes are read by their place, and nothing is extracted.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -62,7 +63,8 @@ def finish_sample(
     if image is None or label is None:
         raise UserError(f"{shard}: the sample {key.lstrip('/')!r} has no {'.cls' if image else '.jpg'}")
     text = label.decode(errors="replace").strip()
-    named = class_of_label(int(text) if text.lstrip("-").isdecimal() else text, classes, shard)
+    label_or_name = int(text) if re.fullmatch("-?[0-9]+", text) else text
+    named = class_of_label(label_or_name, classes, f"{shard}: {key.lstrip('/')!r}.cls")
     yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard), shard), image)
 
 

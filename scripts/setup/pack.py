@@ -30,7 +30,7 @@ from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
 from benchmarks.common.data.packed import PackedSource, note_checked, pack_path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_no_follow, sync_folder
+from benchmarks.common.system.files import locked, open_no_follow, read_regular_file, sync_folder
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_program
 from scripts.options.data_options import PackOptions
@@ -39,6 +39,7 @@ from scripts.setup.check_data import check_image_folder
 from scripts.setup.pack_file import flush, header_size, pack_metadata, write_tables
 
 CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
+MAX_JOURNAL_BYTES = 1 << 31  # of what a stopped run has noted
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 
 
@@ -63,13 +64,16 @@ def main(options: PackOptions) -> None:
 
 
 def refuse_links_in_data(config: Config) -> None:
-    """Raises UserError where the data set itself leads its packed files elsewhere, over files of the user's."""
-    if os.environ.get("PACKED"):
-        return
+    """Raises UserError where the data set itself leads its packed files elsewhere, over files of the user's, and where
+    one of its packed files is no regular file: opening a pipe would wait for ever."""
     folder = pack_path(config, "train").parent
-    for path in (folder.parent, folder, *folder.glob("*")):
+    own = bool(os.environ.get("PACKED"))  # the user has named the folder
+    for path in () if own else (folder.parent, folder, *folder.glob("*")):
         if path.is_symlink():
             raise UserError(f"{path} is a link, and nothing is packed through one; name the folder in PACKED")
+    for path in (*folder.glob("train.*"), *folder.glob("val.*")):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is not a regular file; remove it")
 
 
 def is_complete(path: Path, images: dict[str, str]) -> bool:
@@ -233,7 +237,7 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     """What a stopped run of the same plan has written, without its bytes; nothing of another plan."""
     found: list[chunks.Chunk] = []
     with contextlib.suppress(OSError, ValueError):  # the last note may have been cut off
-        lines = journal.read_text(encoding="utf-8").split("\n")
+        lines = read_regular_file(journal, MAX_JOURNAL_BYTES).decode().split("\n")
         if lines[0] != plan:
             return []
         # a note without its line end was cut off, even where it still reads as JSON

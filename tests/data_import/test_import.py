@@ -23,6 +23,7 @@ from data_import.sources import (
     HUB_IMAGE,
     WRITERS,
     add,
+    devkit_files,
     write_flat,
     write_ilsvrc,
     write_parquet,
@@ -35,7 +36,8 @@ from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import folder_target, import_images, progress
-from scripts.data_import.class_lists import DEVKIT_ARCHIVE, find_devkit
+from scripts.data_import.class_lists import DEVKIT_ARCHIVE, GROUND_TRUTH, find_devkit
+from scripts.data_import.find_source import VAL_TAR
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
 from scripts.setup.check_data import check_image_folder
@@ -326,7 +328,7 @@ def test_a_devkit_whose_archive_leads_back_is_refused(tmp_path):
     with gzip.open(tmp_path / DEVKIT_ARCHIVE, "wb") as packed:
         packed.write((tmp_path / "plain.tar").read_bytes())
     with pytest.raises(UserError, match="has -512 bytes"):
-        find_devkit(tmp_path)
+        find_devkit(tmp_path, tmp_path)
 
 
 def test_classes_of_val_that_train_lacks_are_refused(tmp_path, tiny_data):
@@ -413,6 +415,73 @@ def test_no_list_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_da
     (source / name).symlink_to(source / "list")
     import_all(source, target)
     assert contents(target) == contents(tiny_data)
+
+
+@pytest.mark.parametrize("linked", ["the ground truth", "the archive"])
+def test_no_devkit_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_data, linked):
+    """Protects a private file, of which an error printed a line: a download had a link to it as its devkit's ground
+    truth. Mutants: links followed; the error of the line passed on."""
+    source, target = write_ilsvrc(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    secret, link = tmp_path / "secret", source / DEVKIT_ARCHIVE
+    if linked == "the archive":
+        link.rename(secret)
+    else:
+        link.unlink()
+        for name, content in devkit_files(tiny_data).items():
+            (source / "data").mkdir(exist_ok=True)
+            (source / "data" / name).write_bytes(content)
+        link = source / "data" / GROUND_TRUTH
+        link.write_text("hunter2\n")
+        message = refused(source, target)
+        assert "cannot be read" in message and "hunter2" not in message
+        link.rename(secret)
+    link.symlink_to(secret)
+    assert "leads out of" in refused(source, target) and not (target / "train").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("kind", ["classes.txt", "table", "devkit", "devkit in a folder", "link", "devkit of a tar"])
+def test_what_another_user_puts_beside_the_source_says_no_classes(tmp_path, tiny_data, capsys, kind):
+    """Protects the labels: in /tmp any user can put a list beside a download. The owner's list counts, and is named.
+    Mutants: no look at the owner; only at that of the file, not of its folder; only at what a link leads to."""
+    beside, target = tmp_path / "tmp", tmp_path / "imagenet"
+    if kind in ("classes.txt", "link"):
+        write_webdataset(beside, tiny_data)
+        source, planted = next(beside.rglob("*val*.tar")), beside / "classes.txt"
+        source = source.rename(beside / source.name)
+        if kind == "link":
+            planted.rename(beside / "list")
+            planted.symlink_to(beside / "list")
+    elif kind == "devkit of a tar":
+        source, planted = write_ilsvrc(beside, tiny_data) / VAL_TAR, beside / DEVKIT_ARCHIVE
+    else:
+        source = write_flat(beside / "from", tiny_data, "val_annotations.txt" if kind == "table" else "devkit") / "val"
+        planted = beside / "from" / DEVKIT_ARCHIVE
+        if kind == "table":
+            planted = (source / "val_annotations.txt").rename(beside / "from/val_annotations.txt")
+        elif kind == "devkit in a folder":
+            planted.unlink()
+            planted = beside / "from/devkit"
+            planted.mkdir()
+            for name, content in devkit_files(tiny_data).items():
+                (planted / name).write_bytes(content)
+    os.chown(planted, 12345, -1, follow_symlinks=False)
+    refused(source, target)
+    assert "belongs to another user" in capsys.readouterr().out
+    os.chown(planted, 0, -1, follow_symlinks=False)
+    import_all(source, target)
+    assert f"labels: {planted}" in capsys.readouterr().out
+
+
+def test_a_label_that_is_no_number_is_named_with_its_sample(tmp_path, tiny_data):
+    """Protects the user from Python's own text, which named no file. Mutant: any number of - before the digits."""
+    source = write_webdataset(tmp_path / "from", tiny_data)
+    path = next(source.rglob("*train*.tar"))
+    with tarfile.open(path, "w") as archive:
+        add(archive, "one.jpg", JPEG)
+        add(archive, "one.cls", b"--5")
+    message = refused(source, tmp_path / "imagenet")
+    assert path.name in message and "'one'.cls" in message and "'--5'" in message
 
 
 def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):

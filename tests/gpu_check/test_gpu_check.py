@@ -229,8 +229,10 @@ def test_who_uses_other_gpus_is_not_asked(tmp_path, visible, asked):
 @pytest.mark.parametrize("field", ["timed", "alone"])
 def test_timed_checks_run_alone_and_others_at_once(tmp_path, field):
     """Protects the timed figures from the other checks, and the nine minutes from waiting."""
-    mark = 'echo "+{0}" >> "$MARKS"; sleep 0.5; echo "-{0}" >> "$MARKS"; echo done'
-    listed = [shell(name, mark.format(name), tmp_path, **{field: name == "t"}) for name in ("a", "b", "t", "c", "d")]
+    begun = 'until [ "$(grep -c ^+ "$MARKS")" -ge {1} ]; do sleep 0.05; done'  # so a waits for b, and c for d
+    mark = f'echo "+{{0}}" >> "$MARKS"; {begun}; sleep 0.3; echo "-{{0}}" >> "$MARKS"; echo done'
+    order = {"a": 2, "b": 2, "t": 3, "c": 5, "d": 5}
+    listed = [shell(name, mark.format(name, num), tmp_path, **{field: name == "t"}) for name, num in order.items()]
     state, left = do(listed, tmp_path, lanes=2)
     marks = (tmp_path / "marks").read_text().split()
     assert set(statuses(state).values()) == {"passed"} and not left
@@ -258,7 +260,8 @@ def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch)
 def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
     """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
     monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
-    slow = "trap 'echo told >> $MARKS; sleep 1; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
+    told = "echo told >> $MARKS; until [ $(grep -c told $MARKS) -eq 3 ]; do sleep 0.05; done"
+    slow = f"trap '{told}; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
     _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
     assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3
     assert sorted(left) == [*"abc"]  # in the order in which they ended, which is anyone's

@@ -156,6 +156,20 @@ def test_nothing_is_written_through_a_link(own_data, ending):
     assert precious.read_text() == "kept"
 
 
+@pytest.mark.parametrize("ending", ["journal", "part"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_pipe_among_the_packed_files_is_not_waited_for(own_data, monkeypatch, ending, named):
+    """Protects from a data set with a pipe, for whose other end packing waited for ever. Mutants: no look at the files,
+    which never returns; none where PACKED names the folder."""
+    pipe = own_data / "packed" / "full" / f"train.{ending}"
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    if named:
+        monkeypatch.setenv("PACKED", str(own_data / "packed"))
+    with pytest.raises(UserError, match=f"train.{ending} is not a regular file"):
+        make(own_data)
+
+
 @pytest.mark.parametrize("link", ["packed", "packed/full"])
 def test_a_data_set_does_not_choose_where_packs_are_written(own_data, tmp_path, link):
     """Protects a user's files from a data set whose packed folder leads to them. Mutant: no look at the folders."""
