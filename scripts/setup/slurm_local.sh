@@ -10,7 +10,8 @@
 #
 # State (munge key and socket, slurm.conf, logs, devices) is in SLURM_LOCAL_DIR, by default /run/slurm-local:
 # only root can write there, so nobody else can plant a slurm.conf. Another SLURM_LOCAL_DIR makes a second
-# cluster at the same time: ports are picked free at start. Outside it there is only what apt-get installs.
+# cluster at the same time: ports are picked free at start. Outside it there are what apt-get installs, and
+# /run/slurm-local.lock.
 #
 # What listens: munged on a Unix socket; slurmctld, both slurmd and srun on 127.0.0.1. Slurm can bind to the host
 # name's address or to all: where the name resolves to another address, start refuses, and says what to do.
@@ -281,7 +282,12 @@ on_exit() {
 case $1 in
     start | stop)
         # one at a time, and two clusters that start together must not pick the same ports
-        exec 9<"${BASH_SOURCE[0]}"
+        lock=${BASH_SOURCE[0]}
+        if ((EUID == 0)); then  # whoever can read a lock can hold it
+            lock=/run/slurm-local.lock
+            mkdir -p -m 700 -- "$lock"
+        fi
+        exec 9<"$lock"
         flock -w 120 9 || die 1 "another slurm_local.sh has run for 120 s; wait for it or end it"
         trap on_exit EXIT
         trap 'say interrupted; exit 130' INT

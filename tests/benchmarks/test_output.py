@@ -3,6 +3,8 @@
 .venv/bin/python -m pytest tests/benchmarks/test_output.py
 """
 
+import contextlib
+import os
 import subprocess
 import sys
 
@@ -32,13 +34,26 @@ run_program(main)
     assert done.returncode == 1
 
 
+def test_help_on_a_terminal_has_no_colours_and_no_signs_of_them():
+    """Protects whoever reads the help on a terminal from codes with ? in their place. Mutant: stdout says it is one."""
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "scripts.setup.pack", "--help"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"}) as program:
+        os.close(slave)
+        said = b""
+        with contextlib.suppress(OSError):  # a terminal whose programs have ended
+            while more := os.read(master, 1 << 16):
+                said += more
+        os.close(master)
+    assert program.returncode == 0 and b"--pack" in said and b"\x1b" not in said and b"?[" not in said
+
+
 @pytest.mark.parametrize(
     ("text", "printed"),
     [
         ("\r 40%|####\r", "\r 40%|####\r"),
         ("one\n\ttwo\n", "one\n\ttwo\n"),
-        ("\x1b[1;31merror\x1b[0m", "\x1b[1;31merror\x1b[0m"),
-        ("\x1b[mplain", "\x1b[mplain"),
+        ("\x1b[1;31merror\x1b[0m", "?[1;31merror?[0m"),
         ("a b­", "a b­"),
         ("\x1b[8mhidden", "?[8mhidden"),
         ("\x1b[2J\x9b2J\x08", "?[2J?2J?"),
@@ -46,6 +61,7 @@ run_program(main)
         ("", ""),
     ],
 )
-def test_bars_tables_and_colours_are_printed_as_they_are(text, printed):
-    """Protects bars of progress, and tyro's coloured help. Mutants: carriage returns left out; all escapes allowed."""
+def test_bars_and_tables_are_printed_as_they_are_and_escapes_are_not(text, printed):
+    """Protects bars of progress. Black letters hide what follows a name. Mutants: carriage returns left out; all
+    escapes allowed, or those of colours."""
     assert without_steering(text) == printed and len(printed) == len(text)

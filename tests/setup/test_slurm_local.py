@@ -6,8 +6,10 @@ Real daemons and real jobs. Needs root on a Debian-like system; else all are ski
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -260,6 +262,16 @@ def test_a_folder_of_another_user_is_refused(tmp_path, command, theirs):
     done = slurm_local(command, folder)
     assert done.returncode == 3 and "belongs to another user" in done.stderr
     assert (folder / "slurm.conf").read_text() == "ClusterName=theirs\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="others than root start no cluster")
+def test_whoever_can_read_the_script_cannot_keep_root_waiting(tmp_path):
+    """Protects root from another user who holds the lock. Mutant: the script is the lock."""
+    with SCRIPT.open() as script:
+        fcntl.flock(script, fcntl.LOCK_EX)
+        stopped = slurm_local("stop", tmp_path / "none")
+    assert stopped.returncode == 0 and "nothing runs" in stopped.stderr
+    assert stat.S_IMODE(os.stat("/run/slurm-local.lock").st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")

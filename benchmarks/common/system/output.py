@@ -10,11 +10,9 @@ import sys
 from typing import Any, TextIO
 
 # What may steer a terminal, or show the letters of a line in another order: the control characters but for line ends
-# and tabs, the marks of the direction of writing, and bytes of a name that is not UTF-8. tyro's colours are left alone.
-STEERING = re.compile(
-    r"(?P<colour>\x1b\[(?:[0-2]|[39][0-7])?(?:;(?:[0-2]|[39][0-7]))*m)"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
+# and tabs, the marks of the direction of writing, and bytes of a name that is not UTF-8. Colours may hide what follows
+# a name, and the suite prints none.
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class _Descriptor(io.FileIO):
@@ -35,6 +33,10 @@ class _HarmlessText(io.TextIOWrapper):
     def write(self, text: str) -> int:
         return super().write(without_steering(text))
 
+    def isatty(self) -> bool:
+        """False for stdout, so that tyro prints its help without colours, also to stderr. Bars go to stderr."""
+        return self.fileno() != 1 and super().isatty()
+
 
 def without_steering(text: str) -> str:
     """The text with ? for each letter that could steer a terminal. A carriage return may begin or end it: a bar of
@@ -43,7 +45,7 @@ def without_steering(text: str) -> str:
     if body.isprintable():
         return text
     begin = text.index(body)
-    return text[:begin] + STEERING.sub(lambda found: found["colour"] or "?", body) + text[begin + len(body) :]
+    return text[:begin] + STEERING.sub("?", body) + text[begin + len(body) :]
 
 
 def guard_output() -> None:
