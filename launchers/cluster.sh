@@ -60,9 +60,15 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
 
 # ---- inside the job of ./bench slurm --------------------------------------------------------------------------
 
-set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP; its name is how what outlives a run is found
+step_name() { # of the run's steps, by which processes.py ends those that outlive it; no other folder has that inode
+  echo "$RUN_ID.$(stat -c %d-%i -- "$RESULTS/logs/$RUN_ID")"
+}
+
+set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP
+  local name
+  name=$(step_name)
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
-    --job-name "$RUN_ID" "${CONTAINED[@]}")
+    --job-name "$name" "${CONTAINED[@]}")
   # Slurm starts a task in /tmp where the node cannot enter this folder, and `python -m` would run what anybody has put there.
   # shellcheck disable=SC2016 # the task's own words
   [ "${#CONTAINED[@]}" -gt 0 ] || STEP+=(bash -c 'cd -- "$0" && exec "$@"' "$PWD")
@@ -91,7 +97,7 @@ free_port() { # of this node, which is the first
 set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0
-  local folder program mounts='' folders=("$PWD")
+  local folder program name=suite mounts='' folders=("$PWD")
   for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}" "${STRATEGY_DIR:-}"; do
     [ -z "$folder" ] || folders+=("$(realpath -m -- "$folder")")
   done
@@ -108,8 +114,9 @@ set_container_command() {
     done
     INTERPRETER=(python3)
     CONTAINED=(--container-image "$CONTAINER" --container-mounts "$mounts" --container-workdir "$PWD")
+    [ -z "${RUN_ID:-}" ] || name=$(step_name)
     HERE=(srun --nodes 1 --ntasks 1 --relative 0 --cpus-per-task "$((${CPUS_PER_TASK:-1} * ${TASKS_PER_NODE:-1}))"
-      --job-name "${RUN_ID:-suite}" "${CONTAINED[@]}" python3)
+      --job-name "$name" "${CONTAINED[@]}" python3)
     return 0
   fi
   program=$(command -v apptainer || command -v singularity) || {

@@ -20,7 +20,12 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import MAX_TABLE_BYTES, without_formulas, write_text_atomically
+from benchmarks.common.store.results import (
+    MAX_TABLE_BYTES,
+    has_formula_after_semicolon,
+    without_formulas,
+    write_text_atomically,
+)
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
@@ -91,7 +96,7 @@ def main(options: GalleryOptions) -> int:
     except OSError as error:
         raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
     for name, reasons in left_out.items():
-        print(f"warning: {name} is left out: {'; '.join(map(printable, reasons))}", file=sys.stderr)
+        print(f"warning: {printable(name)} is left out: {'; '.join(map(printable, reasons))}", file=sys.stderr)
     print(f"{sum(len(each['rows']) for each in entries)} rows of {len(entries)} sets: {options.output}")
     return int(bool(left_out))
 
@@ -122,13 +127,13 @@ def changed_files(path: Path) -> list[str]:
     """
     refuse_links(path)
     needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
-    lines = [f"{name} is missing; git checkout -- {shell_word(path)}" for name in needed if not (path / name).is_file()]
+    lines = [f"{name} is missing{manifest.checkout(path)}" for name in needed if not (path / name).is_file()]
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
     for name in LINKED_TABLES if not lines else ():
         content = read_set_file(path / name, MAX_TABLE_BYTES)
         text = content.decode(errors="replace")  # what is not UTF-8 may be UTF-16 for a spreadsheet
-        if without_formulas(text).encode() != content:
+        if without_formulas(text).encode() != content or has_formula_after_semicolon(text):
             lines.append(f"{name} has a cell that a spreadsheet would run, or another encoding or separator")
     if lines or not (path / manifest.NAME).exists():
         return lines

@@ -11,7 +11,6 @@ torch.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import open_set_file, read_set_file
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
-from scripts.sets.safe_names import file_inside
+from scripts.sets.safe_names import SAFE_NAME, file_inside
 from scripts.stats.formatting import printable
 
 NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
@@ -88,10 +87,8 @@ def read_manifest(folder: Path) -> dict:
             "writes it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"{path} cannot be read ({printable(str(error))}); take it from git again: "
-            f"git checkout -- {shell_word(path)}"
-        ) from None
+        again = checkout(folder, NAME, "; take it from git again:")
+        raise UserError(f"{printable(str(path))} cannot be read ({printable(str(error))}){again}") from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
     return found
@@ -119,19 +116,20 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
         if file is None and _leads_out(name):
             yield f"{NAME} names {shown}, which is not in the set"
         elif file is None:
-            yield f"{shown} is missing{_checkout(folder / name)}"
+            yield f"{shown} is missing{checkout(folder, name)}"
         elif _sha256(file) != checksum:
-            yield f"{shown} is not what was published (sha256){_checkout(file)}"
+            yield f"{shown} is not what was published (sha256){checkout(folder, name)}"
     for name in _names(folder):
         if name not in files:
-            yield f"{name} is not in {NAME}: it was not published; take it away{_checkout(folder / NAME, ', or')}"
+            yield f"{name} is not in {NAME}: it was not published; take it away{checkout(folder, NAME, ', or')}"
 
 
-def _checkout(path: Path, before: str = ";") -> str:
-    """The command that brings a file back, to be pasted; '' for a name that no file of a set has. After -- git takes no
-    branch of a fork that has the file's path for a name."""
-    plain = re.fullmatch(r"[\w./+-]+", path.name, re.ASCII)
-    return f"{before} git checkout -- {shell_word(path)}" if plain else ""
+def checkout(folder: Path, name: str = "", before: str = ";") -> str:
+    """The command that brings the set in `folder` or its file `name` back, to be pasted; '' where the set's or the
+    file's name is none that a set has. git takes `*` in a name for other sets. After -- git takes no branch of a fork
+    that has the file's path for a name."""
+    plain = all(map(SAFE_NAME.fullmatch, (folder.absolute().name, *Path(name).parts)))
+    return f"{before} git checkout -- {shell_word(folder / name)}" if plain else ""
 
 
 def _leads_out(name: str) -> bool:

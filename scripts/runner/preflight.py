@@ -4,9 +4,7 @@ import itertools
 import math
 import os
 import re
-import shlex
 import socket
-import stat
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,11 +15,11 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
+from benchmarks.common.system.folders_of_others import refuse_folder_of_others
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
-from scripts.stats.formatting import printable
 from scripts.strategies.strategy_list import total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
@@ -138,8 +136,8 @@ def why_not_writable(results: Path) -> str:
 
 
 def check_result_folder(results: Path) -> None:
-    """Create the result folder; refuse one that is published, that has links inside, that another user may change, or
-    that cannot be written. Raises UserError."""
+    """Create the result folder; refuse one that is published, that has links inside, that another user may change or
+    replace, or that cannot be written. Raises UserError."""
     if why := why_not_writable(results):
         raise UserError(f"{why}; leave {option_as_typed('RESULTS')} out for a new set, or choose another")
     place, named = Path(os.path.realpath(results)), option_as_typed("RESULTS", results)
@@ -155,40 +153,4 @@ def check_result_folder(results: Path) -> None:
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
     for folder in (results, results / "logs"):
-        refuse_folder_of_others(folder, own_user_id)
-    refuse_replaceable(place, own_user_id)
-
-
-def refuse_folder_of_others(folder: Path, own_user_id: int) -> None:
-    """Raises UserError for a folder in which another user could put links in the place of a run's files.
-
-    The folder belongs to that user, or everybody may write to it. Root and the owner of the checkout can change every
-    run anyway. A group's rights are the group's own choice.
-    own_user_id: the owner of new files there, which some network file systems choose.
-    """
-    status, shown = folder.stat(), shlex.quote(printable(str(folder)))
-    if status.st_uid not in _trusted(own_user_id):
-        raise UserError(f"{shown} belongs to another user ({status.st_uid}); choose a folder that you have made")
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise UserError(f"everybody may write to {shown}; run: chmod o-w {shown}, or choose another folder")
-
-
-def refuse_replaceable(place: Path, own_user_id: int) -> None:
-    """Raises UserError for a folder that another user could replace by a link while runs write into it: everybody may
-    write to a folder above, and it has no sticky bit or belongs to another user, who may rename in spite of that bit.
-
-    place: an absolute path without links. own_user_id: as in refuse_folder_of_others.
-    """
-    for parent in place.parents:
-        status, shown = parent.stat(), shlex.quote(printable(str(parent)))
-        kept = status.st_mode & stat.S_ISVTX and status.st_uid in _trusted(own_user_id)
-        if status.st_mode & stat.S_IWOTH and not kept:
-            raise UserError(
-                f"everybody may write to {shown}, so that {shlex.quote(printable(str(place)))} could be replaced while "
-                "runs write there; choose a folder elsewhere"
-            )
-
-
-def _trusted(own_user_id: int) -> tuple[int, ...]:
-    """Users who can change every run anyway, or are this one."""
-    return (0, os.geteuid(), own_user_id, ROOT.stat().st_uid)
+        refuse_folder_of_others(folder, own_user_id, "choose a folder that you have made")

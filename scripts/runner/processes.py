@@ -53,7 +53,7 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
     First TERM. With a `grace_s` and ranks that torchrun or horovodrun started, the ranks alone get it; else all
     processes do, but for srun and for processes of another Slurm job, if there are others. Then KILL, for all that
     are alive when `grace_s` has passed: at once with grace_s 0, as after a command that has ended by itself. KILL is
-    repeated until none is left, since a process may start another meanwhile. Slurm's steps of the run's name come last.
+    repeated until none is left, since a process may start another meanwhile. Slurm's steps of the run come last.
     """
     first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
     to_terminate = [process for process in first if _may_be_terminated(process)] or first
@@ -74,12 +74,22 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
-    cancel_slurm_steps(run_dir.name)
+    cancel_slurm_steps(run_dir)
 
 
-def cancel_slurm_steps(name: str) -> None:
-    """End what is left of this Slurm job's steps of that name: a killed srun leaves its tasks on other nodes, where no
-    process of this one finds them. A step bears the name of its run (launchers/cluster.sh)."""
+def cancel_slurm_steps(run_dir: Path) -> None:
+    """End what is left of this Slurm job's steps of a run: a killed srun leaves its tasks on other nodes, where no
+    process of this one finds them.
+
+    A step's name holds the device and the inode of its run's folder (launchers/cluster.sh): the name of a folder alone
+    may be somebody else's choice, and that of another step of the user's.
+    """
+    with contextlib.suppress(OSError):
+        status = run_dir.stat()
+        _cancel_steps_named(f"{run_dir.name}.{status.st_dev}-{status.st_ino}")
+
+
+def _cancel_steps_named(name: str) -> None:
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
     while job and time.monotonic() < deadline:
         said = _output("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")

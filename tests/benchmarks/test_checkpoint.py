@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -436,6 +437,19 @@ def test_a_runs_folder_that_is_a_link_is_refused(tmp_path):
     with pytest.raises(UserError, match="is a link; no checkpoint is written through one"):
         fit(single.build(Config(**SMALL, checkpoint_dir=str(tmp_path / "checkpoints"))))
     assert not [*(tmp_path / "outside").iterdir()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
+@pytest.mark.parametrize("place", [".", ".."])
+def test_no_checkpoint_is_written_where_another_user_could_replace_the_folder(checkpoints, place):
+    """Protects the user's own files: another user had made the folder, or the one above it, and put a link in its place
+    while the run trained. Mutants: no look; a look at the folder alone."""
+    (folder := checkpoints / "single-1").mkdir(parents=True)
+    os.chown(folder / place, 12345, -1)
+    expected = rf"{re.escape(checkpoints.name)}.* belongs to another user \(12345\); choose another --checkpoint-dir"
+    with pytest.raises(UserError, match=expected), contextlib.ExitStack() as held:
+        make_writable(folder, held)
+    assert not [*folder.iterdir()]
 
 
 def test_a_link_among_checkpoints_is_not_copied(checkpoints):

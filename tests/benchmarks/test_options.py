@@ -178,7 +178,7 @@ def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_conf
 def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path):
     """Protects from another user of the machine: torch unpickles what lies in /tmp/torchinductor_<user>.
 
-    Mutants: no look at the mode; nor at the folder above; the variable is not set.
+    Mutants: no look at the mode; nor at the folder above; nor at those above that; the variable is not set.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(compiling.CACHE, raising=False)
@@ -194,6 +194,11 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
         compiling.private_cache()
     tmp_path.chmod(0o1777)
     assert compiling.private_cache() == folder
+    (above := tmp_path / "of somebody").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(above / "cache"))
+    above.chmod(0o777)  # above the cache's own parent
+    with pytest.raises(UserError, match=rf"^everybody may write to '{above}'; .*{compiling.CACHE}"):
+        compiling.private_cache()
     before = os.umask(0o002)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
     assert compiling.private_cache().parent.stat().st_mode & 0o777 == 0o700

@@ -265,6 +265,27 @@ def test_no_command_is_made_of_a_strange_name(own):
     assert [(line.startswith("gone.csv"), "git checkout" in line) for line in lines] == [(False, False), (True, True)]
 
 
+@pytest.mark.parametrize("harm", ["no runs.csv", "no manifest", "a torn manifest", "a changed file", "a folder in it"])
+def test_no_command_brings_back_files_of_other_sets(own, capsys, harm):
+    """Protects uncommitted changes of other sets: git takes the * of a folder's name for every set. And the terminal,
+    which a name coloured. Mutants: the command of any name; of any folder in a set; the name as it stands."""
+    strange = own / "\x1b[31m*"
+    if harm == "a folder in it":
+        say(files={"*/gone.csv": "00"})(own / NAMES[0])
+        strange = own / NAMES[0]
+    else:
+        (own / NAMES[0]).rename(strange)
+        if harm == "a changed file":
+            (strange / "report.html").write_text("<p>other</p>")
+        elif harm == "a torn manifest":
+            (strange / manifest.NAME).write_text("{")
+        else:
+            (strange / ("runs.csv" if harm == "no runs.csv" else manifest.NAME)).unlink()
+    html, said = make(own, expected=1), capsys.readouterr().err
+    assert " is left out: " in said and "\x1b" not in said + html
+    assert not [line for line in re.findall("git checkout[^;<]*", said + html) if "*" in line]
+
+
 def test_what_make_report_adds_is_no_harm(own):
     """report.pdf is made where there is a LaTeX; git and the manifest do not keep it."""
     (own / NAMES[0] / manifest.MADE_LATER).write_text("%PDF")
@@ -354,11 +375,14 @@ def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys
         lambda text: f"{text}\xa0".encode("latin-1"),
         lambda text: b"sep=;\nstrategy;=1+1\n" + text.encode(),
         lambda text: b'"SEP=;"\nstrategy;=1+1\n' + text.encode(),
+        lambda text: f"{text}x;=1+1\n".encode(),
+        lambda text: f'{text}x;""@SUM(A1)\n'.encode(),
+        lambda text: f"{text}x\t-1+A1\n".encode(),
     ],
 )
 def test_a_table_that_only_a_spreadsheet_reads_otherwise_is_left_out(own, capsys, spoiled):
     """Protects whoever opens a linked table from formulas that a reader of UTF-8 with commas does not see. Mutants: a
-    byte order mark, a null character or sep= let through; bytes that are not UTF-8 replaced."""
+    byte order mark, a null character or sep= let through; bytes that are not UTF-8 replaced; commas alone looked at."""
     table = own / NAMES[0] / "equivalence.csv"
     table.write_bytes(spoiled(table.read_text()))
     publish_again(own / NAMES[0])

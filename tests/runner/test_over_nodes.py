@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
@@ -62,7 +63,8 @@ def test_torchrun_is_started_on_every_node(launched):
     assert step[0] == "srun" and "--kill-on-bad-exit=1" in step
     for flag, value in (("--nodes", "2"), ("--ntasks", "2"), ("--ntasks-per-node", "1"), ("--cpus-per-task", "6")):
         assert after(step, flag) == value
-    assert after(step, "--job-name") == run["env"]["RUN_ID"]
+    status = Path(run["env"]["RESULTS"], "logs", run["env"]["RUN_ID"]).stat()
+    assert after(step, "--job-name") == f"{run['env']['RUN_ID']}.{status.st_dev}-{status.st_ino}"
     assert "PET_NODE_RANK=$SLURM_NODEID" in run["words"][run["words"].index("node") - 1]
     for flag, value in (("--nnodes", "2"), ("--nproc-per-node", "2"), ("--rdzv-backend", "static")):
         assert after(torchrun, flag) == value
@@ -134,7 +136,13 @@ def test_a_task_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, bi
     shutil.copytree(ROOT / "launchers", checkout / "launchers")
     fallback.mkdir()
     put(bin_path, srun=f'cd "{fallback}"; while [ "$1" != bash ]; do shift; done; exec "$@"')
-    lines = ["set -eu", 'cd -- "$1"', "source launchers/cluster.sh", "CONTAINED=() RUN_ID=x", "set_step_command 1 1 1"]
+    lines = [
+        "set -eu",
+        'cd -- "$1"',
+        "source launchers/cluster.sh",
+        "CONTAINED=() RESULTS=. RUN_ID=x",
+        "set_step_command 1 1 1",
+    ]
     lines += ["" if is_there else 'mv -- "$1" "$1 gone"', '"${STEP[@]}" touch ran']
     env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
     done = subprocess.run(["bash", "-c", "\n".join(lines), "bash", checkout], env=env, capture_output=True, text=True)

@@ -146,15 +146,21 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
 
 def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
     """Protects the next run from ranks on another node, where no process of this one finds them; by their name, so
-    that no other step of the user's job is ended."""
+    that no other step of the user's job is ended. A set of somebody else's, with a folder logs/ddp-1-1200, ended the
+    user's own steps of that name. Mutants: the name of the folder alone; the inode left out."""
+    (folder := tmp_path / "ddp-1-1200").mkdir()
+    name = f"ddp-1-1200.{folder.stat().st_dev}"
+    own, other = f"{name}-{folder.stat().st_ino}", f"{name}-{tmp_path.stat().st_ino}"
+    steps = f'echo "7.4 ddp-1-1200"; echo "7.5 {other}"; echo "7.0 bash"; echo "7.batch batch"'
     put(
         tmp_path / "bin",
-        squeue=f'[ -e "{tmp_path}/ended" ] || echo "7.3 ddp-1-1200"; echo "7.0 bash"; echo "7.batch batch"',
+        squeue=f'[ -e "{tmp_path}/ended" ] || echo "7.3 {own}"; {steps}',
         scancel=f'echo "$@" >>"{tmp_path}/ended"',
     )
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    processes.cancel_slurm_steps("ddp-1-1200")
+    processes.cancel_slurm_steps(folder)
+    processes.cancel_slurm_steps(tmp_path / "gone")
     assert (tmp_path / "ended").read_text() == "7.3\n"
 
 

@@ -191,6 +191,13 @@ def _guarded_line(line: str) -> str | None:
     return out.getvalue()
 
 
+def has_formula_after_semicolon(text: str) -> bool:
+    """Whether a spreadsheet would run a part of a table if semicolons or tabs, not commas, separated its cells, as the
+    settings of many countries say."""
+    parts = [part.lstrip('" ') for line in text.splitlines() for part in re.split("[;\t]", line)[1:]]
+    return any(_is_formula(part) and not part.startswith("'") and not _is_number_text(part) for part in parts)
+
+
 def _is_number_text(text: str) -> bool:
     """Whether the text of a cell is a number, such as -1.5."""
     try:

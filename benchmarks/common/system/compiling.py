@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.files import home_folder
+from benchmarks.common.system.folders_of_others import refuse_folder_of_others
 from benchmarks.common.system.machine import number_from_env
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -76,8 +77,9 @@ def _chosen_by_user() -> str:
 def _others_can_write(folder: str) -> bool:
     """Whether another user can make a file in the folder, or the folder itself."""
     try:
+        refuse_folder_of_others(Path(folder), os.getuid(), "")
         status = os.stat(folder)
-    except OSError:
+    except (OSError, UserError):
         return True
     return status.st_uid not in (0, os.getuid()) or bool(status.st_mode & 0o022)
 
@@ -87,7 +89,7 @@ def private_cache() -> Path:
 
     It is below XDG_CACHE_HOME, else ~/.cache. A user who cannot write there gets a new folder in TMPDIR. By default
     torch takes /tmp/torchinductor_<user>, even if somebody else made it, and unpickles and runs what lies there. Raises
-    UserError where somebody else can write to the folder.
+    UserError where somebody else can write to the folder, or put another in its place.
     """
     user_home = home_folder()
     cache = os.environ.get("XDG_CACHE_HOME") or (user_home / ".cache" if user_home else None)
@@ -101,7 +103,8 @@ def private_cache() -> Path:
     except OSError:  # a home that cannot be written, such as a container's
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
     remedy = f"from which torch.compile runs code; take that right away (chmod go-w), or set {CACHE}"
-    if above.st_uid not in (0, os.getuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
+    refuse_folder_of_others(folder, os.getuid(), f"torch.compile would run code from {folder}; set {CACHE} to another")
+    if above.st_mode & stat.S_IWGRP and not above.st_mode & stat.S_ISVTX:
         raise UserError(f"others can write to {cache}, and put a folder of theirs in the place of that {remedy}")
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise UserError(f"others can write to {folder}, {remedy}")

@@ -24,6 +24,7 @@ from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, open_lock, open_no_follow, replace_atomically
+from benchmarks.common.system.folders_of_others import refuse_folder_of_others
 from benchmarks.common.train.checkpoint_checks import (
     compare_settings,
     equal_values,
@@ -138,16 +139,18 @@ def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
     """Make the folder, and keep other runs out of it until `held` is closed. Write a file there and delete it, and
     remove what killed runs have left half written.
 
-    Raises UserError where one of these fails: before the first epoch, not after it.
+    Raises UserError where one of these fails, and for a folder that another user could change or replace: before the
+    first epoch, not after it.
     """
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; no checkpoint is written through one; choose another --checkpoint-dir")
     try:
         make_folder(folder)
-        held.enter_context(claimed(folder))
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
             probe.write(b"may checkpoints be written here?\n")
             probe.flush()
+            refuse_folder_of_others(folder, os.fstat(probe.fileno()).st_uid, "choose another --checkpoint-dir")
+        held.enter_context(claimed(folder))
         for path in folder.iterdir():
             if LEFT_OVER.fullmatch(path.name):
                 path.unlink(missing_ok=True)

@@ -1,0 +1,81 @@
+"""Whether another user of the machine could put something else in the place of a folder. Needs no torch.
+
+refuse_folder_of_others(Path("results/mine/logs"), os.geteuid(), "choose another folder")
+"""
+
+import errno
+import os
+import shlex
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.repository import ROOT
+
+MAX_LINKS = 40  # as many as Linux follows in one path
+ALL_USERS = 2**32 - 1
+
+
+def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None:
+    """Raises UserError for a folder that another user could change, or could replace by another folder or a link.
+
+    `folder` exists. It, each folder above it and each link in its path must belong to this user, to root (or whoever
+    owns /, as in some containers) or to the owner of the checkout. None may be writable by everybody, unless it is
+    sticky, as /tmp is: there only the owner of an entry replaces it. Folders above the checkout pass: who can replace
+    those can replace the code. A group's rights are the group's own choice: a folder above may also belong to somebody
+    who shares it with a group of this user's, as the project folders of clusters do.
+
+    In a user namespace that does not map every user, as that of a rootless container, the folders of root and of all
+    other users outside have one owner, the overflow user, mostly 65534. They pass, since nothing tells them apart.
+
+    own_user_id: the owner of new files in `folder`, which some network file systems choose. It is trusted on that file
+    system only. remedy: ends the message. Raises OSError for a path that cannot be read.
+    """
+    trusted = {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike()
+    device, last, groups = folder.stat().st_dev, folder.resolve(), {os.getegid(), *os.getgroups()}
+    for path in _path_of(folder):
+        if path in ROOT.parents:
+            continue
+        status = path.lstat()
+        shown = shlex.quote("".join(letter if letter.isprintable() else "?" for letter in str(path)))
+        is_folder, mode = stat.S_ISDIR(status.st_mode), status.st_mode
+        is_shared = is_folder and path != last and mode & 0o022 == stat.S_IWGRP and status.st_gid in groups
+        is_own = status.st_uid in trusted or (status.st_uid, status.st_dev) == (own_user_id, device)
+        if not is_own and not is_shared:
+            raise UserError(f"{shown} belongs to another user ({status.st_uid}); {remedy}")
+        if is_folder and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            can_change = os.geteuid() in (0, status.st_uid)
+            remedy = f"run: chmod o-w {shown}, or {remedy}" if can_change else remedy
+            raise UserError(f"everybody may write to {shown}; {remedy}")
+
+
+def _path_of(folder: Path) -> Iterator[Path]:
+    """/ and each folder and link through which the system comes to `folder`, in its order. All without links above."""
+    left, place, num_links = [*reversed(folder.absolute().parts[1:])], Path("/"), 0
+    yield place
+    while left:
+        name = left.pop()
+        if name == "..":
+            place = place.parent
+            continue
+        yield (path := place / name)
+        if not path.is_symlink():
+            place = path
+            continue
+        if (num_links := num_links + 1) > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(folder))
+        target = path.readlink()
+        place = Path("/") if target.is_absolute() else place
+        left += reversed([part for part in target.parts if part != target.anchor])
+
+
+def _users_that_look_alike() -> set[int]:
+    """The overflow user of a user namespace that does not map every user; none elsewhere."""
+    try:
+        ranges = Path("/proc/self/uid_map").read_text().splitlines()
+        if sum(int(line.split()[2]) for line in ranges) >= ALL_USERS:
+            return set()
+        return {int(Path("/proc/sys/kernel/overflowuid").read_text())}
+    except (OSError, ValueError, IndexError):
+        return set()

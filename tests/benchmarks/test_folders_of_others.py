@@ -1,0 +1,131 @@
+"""Folders that another user of the machine could replace.
+
+.venv/bin/python -m pytest tests/benchmarks/test_folders_of_others.py
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common.system import folders_of_others
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import refuse_folder_of_others
+from benchmarks.common.system.repository import ROOT
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
+OTHER = 12345
+
+
+def why_refused(folder: Path, own_user_id: int | None = None) -> str:
+    """'' where the folder passes."""
+    try:
+        refuse_folder_of_others(folder, os.geteuid() if own_user_id is None else own_user_id, "choose another")
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """<tmp_path>/above/between/mine"""
+    (made := tmp_path / "above/between/mine").mkdir(parents=True)
+    return made
+
+
+@pytest.mark.parametrize("above", [".", "..", "../.."])
+def test_no_folder_above_may_be_writable_by_everybody(folder, above):
+    """Protects a run's files: while the launcher ran, another user renamed RESULTS, and put a copy with another
+    config.yaml in its place. Groups and sticky folders, such as /tmp, stay fine. Mutants: the last folder alone; its
+    parent alone; the sticky bit not looked at; group-writable refused."""
+    for mode in (0o2775, 0o1777):
+        (folder / above).chmod(mode)
+        assert why_refused(folder) == ""
+    (folder / above).chmod(0o777)
+    named = (folder / above).resolve()
+    assert why_refused(folder) == f"everybody may write to {named}; run: chmod o-w {named}, or choose another"
+
+
+@needs_root
+@pytest.mark.parametrize("above", [".", "..", "../.."])
+def test_no_folder_above_may_belong_to_another_user(folder, above):
+    """Protects from what its owner puts there later. Mutants: as above, for the owner."""
+    os.chown(folder / above, OTHER, -1)
+    named = (folder / above).resolve()
+    assert why_refused(folder) == f"{named} belongs to another user ({OTHER}); choose another"
+    assert why_refused(folder, own_user_id=OTHER) == ""  # a file system that gives all files to one user
+
+
+@needs_root
+@pytest.mark.parametrize(("group", "mode", "passes"), [(-1, 0o2775, True), (-1, 0o755, False), (OTHER, 0o2775, False)])
+def test_a_folder_that_its_owner_shares_with_the_users_group_passes(folder, group, mode, passes):
+    """Protects those who work below a cluster's project folder, which belongs to one of the group. Mutants: never
+    passes; the mode not looked at; the group not looked at; the last folder passes, too."""
+    os.chown(folder.parent, OTHER, group)
+    folder.parent.chmod(mode)
+    assert (why_refused(folder) == "") == passes and why_refused(folder.parent)
+
+
+@needs_root
+def test_a_link_of_another_user_in_the_path_is_refused(folder, tmp_path):
+    """Protects from a link that is led elsewhere after the look, also one to which the user's own link leads, and one
+    before `..`. A link of the user's own passes. Mutants: the path resolved first; the links' owners not looked at."""
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o1777)
+    (shared / "theirs").symlink_to(folder.parent)
+    (tmp_path / "own").symlink_to("shared/theirs")
+    paths = [shared / "theirs/mine", tmp_path / "own/mine", shared / "theirs/../between/mine"]
+    assert [why_refused(path) for path in paths] == [""] * 3
+    os.chown(shared / "theirs", OTHER, -1, follow_symlinks=False)
+    assert all(why_refused(path).startswith(f"{shared}/theirs belongs to another user") for path in paths)
+
+
+def test_links_in_a_circle_end(tmp_path):
+    """Protects from a walk that never ends."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(OSError, match="symbolic links"):
+        refuse_folder_of_others(tmp_path / "a", os.geteuid(), "")
+
+
+def test_folders_above_the_checkout_pass(folder, monkeypatch):
+    """Protects clones on a volume that everybody may write to, as some hosts of containers have: who can replace the
+    results can replace the code. Mutant: no exception."""
+    folder.parent.chmod(0o777)
+    (code := folder.parent / "clone").mkdir()
+    monkeypatch.setattr(folders_of_others, "ROOT", code)
+    assert why_refused(folder) == "" == why_refused(code)
+    folder.chmod(0o777)
+    assert why_refused(folder).startswith("everybody may write to")
+
+
+@needs_root
+@pytest.mark.parametrize(("mapped", "passes"), [(1, True), (2**32 - 1, False)])
+def test_unknown_owners_pass_in_a_user_namespace_alone(folder, monkeypatch, mapped, passes):
+    """Protects rootless containers, in which the folders of the host's root seem to belong to nobody; and from nobody
+    elsewhere. Mutants: the overflow user never, or always, trusted."""
+    nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
+    os.chown(folder.parent, nobody, -1)
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda path: f"0 0 {mapped}\n" if path == Path("/proc/self/uid_map") else read(path)
+    )
+    assert (why_refused(folder) == "") == passes
+
+
+@needs_root
+@pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare")
+def test_a_rootless_container_can_use_its_folders(folder):
+    """Protects the suite inside a real user namespace with one user. Mutant: the overflow user never trusted."""
+    os.chown(folder.parent, OTHER, -1)
+    code = "import os, sys; from pathlib import Path; from benchmarks.common.system.folders_of_others import *; "
+    code += "refuse_folder_of_others(Path(sys.argv[1]), os.geteuid(), '')"
+    words = ["unshare", "--user", "--map-user=1000", sys.executable, "-c", code, str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if re.search("unshare failed|Operation not permitted", done.stderr):
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
