@@ -119,7 +119,7 @@ def read_by_tarfile(file: BinaryIO, shard: str, place: int, begin: int, end: int
             where = archive.offset - begin
             if os.pread(file.fileno(), BLOCK_BYTES, archive.offset) != END_BLOCK or archive.offset >= end:
                 raise UserError(f"{shard} is cut off or damaged after {where} bytes; is the download whole?")
-    except (tarfile.TarError, ValueError, MemoryError) as error:
+    except (tarfile.TarError, ValueError, MemoryError, RecursionError) as error:
         raise UserError(f"{shard} cannot be read: {error}; is the download whole?") from None
 
 

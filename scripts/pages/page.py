@@ -161,11 +161,15 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
         figure.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
     text = out.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r'(<[^<>]*\sid=")', rf"\g<1>{name}-", text)
-    text = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
-    # in a page, unlike in a file, names of XML namespaces are not needed
-    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href=", "href=")
+    text = re.sub(r"<[^<>]*>", lambda tag: _as_part_of_a_page(tag[0], name), text)
     return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{escape(printable(label))}" ', 1))
+
+
+def _as_part_of_a_page(tag: str, name: str) -> str:
+    """A tag of an SVG file whose ids begin with `name`, without the XML namespaces, which a page does not need."""
+    tag = re.sub(r'(\sid=")', rf"\g<1>{name}-", tag)
+    tag = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", tag)
+    return re.sub(r' xmlns(:\w+)?="[^"]*"', "", tag).replace("xlink:href=", "href=")
 
 
 def make_report(results: ResultSet) -> Report:

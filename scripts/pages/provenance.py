@@ -10,7 +10,7 @@ import itertools
 import shlex
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
-from benchmarks.common.system.commands import make_assignment, shell_word
+from benchmarks.common.system.commands import make_assignment
 from benchmarks.common.system.options_as_typed import VARIABLES
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
@@ -53,14 +53,14 @@ def reproduction_commands(results: ResultSet) -> list[str]:
 
 
 def _checkout(commit: str) -> str:
-    """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. A hash of
-    a fork that was fetched is said, for whoever pastes the lines would run the fork's code. --no-guess: a fork's branch
-    may have hexadecimal digits for a name, and git would make a local branch of it."""
+    """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. And only
+    one of this checkout's history: a fork may have another, or a tag of this name, which is fetched after the report
+    was made. Whoever pastes the lines would run the fork's code. --no-guess: git makes no local branch of a fork's."""
     if not COMMIT.fullmatch(commit):
         return "# its commit is left out: it is no hash"
-    if source_version.is_elsewhere(commit):
+    if not (found := source_version.whole_hash(commit)):
         return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
-    return f"git checkout --no-guess {shell_word(commit)}"
+    return f"git checkout --no-guess {found}"
 
 
 def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:

@@ -42,10 +42,11 @@ def is_in_history(commit: str) -> bool:
     return git("merge-base", "--is-ancestor", commit, "HEAD") is not None
 
 
-def is_elsewhere(commit: str) -> bool:
-    """Whether this clone has it, a hash, and not in the history of what is checked out: on another branch, or in a fork
-    that was fetched."""
-    return git("cat-file", "-e", f"{commit}^{{commit}}") is not None and not is_in_history(commit)
+def whole_hash(commit: str) -> str | None:
+    """The 40 digits of a commit in the history of what is checked out, whose hash begins with `commit`; None without
+    one. A tag or a branch of that name, which a fork may have, is not looked at. git takes 40 digits for a hash."""
+    objects = (git("rev-parse", f"--disambiguate={commit}") or b"").decode().split()
+    return next((name for name in objects if is_in_history(name)), None)
 
 
 def git(*arguments: str) -> bytes | None:

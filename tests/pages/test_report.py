@@ -11,10 +11,13 @@ import shutil
 import subprocess
 import sys
 import warnings
+import xml.etree.ElementTree
 from html.parser import HTMLParser
 
+import matplotlib
 import numpy
 import pytest
+from matplotlib.figure import Figure
 from result_sets import CPU, add_runs, join_sets
 from support import ROOT, environment, recorded
 
@@ -680,3 +683,15 @@ def test_chart_names_from_the_data_cannot_leave_the_folder(tmp_path):
         add_runs(tmp_path / f"r{ranks}", "../../x", 100 * ranks, world_size=ranks)
     names = report.report_figures(load_set(join_sets(tmp_path, "r1", "r2")))
     assert all(re.fullmatch(r"[\w-]+", name) for name in names) and any(name.startswith("scaling") for name in names)
+
+
+def test_a_text_in_a_chart_takes_nothing_away():
+    """Protects a warning in a chart from a label before it that ends in ` xmlns="`. Mutant: the whole file searched,
+    not its tags."""
+    figure = Figure()
+    for height, text in ((0.1, 'label xmlns="'), (0.5, "a warning"), (0.7, 'url(#x) href="#y" id="z"')):
+        figure.text(0.1, height, text)
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        found = xml.etree.ElementTree.fromstring(report.inline_svg(figure, "chart", "label"))
+    texts = ["".join(each.itertext()) for each in found.iter() if each.tag == "text"]
+    assert {'label xmlns="', "a warning", 'url(#x) href="#y" id="z"'} <= {*texts}
