@@ -285,7 +285,7 @@ case $1 in
         lock=${BASH_SOURCE[0]}
         if ((EUID == 0)); then  # whoever can read a lock can hold it
             lock=/run/slurm-local.lock
-            mkdir -p -m 700 -- "$lock"
+            [[ -d $lock ]] || mkdir -m 700 -- "$lock" || [[ -d $lock ]]  # another one may have made it
         fi
         exec 9<"$lock"
         flock -w 120 9 || die 1 "another slurm_local.sh has run for 120 s; wait for it or end it"
