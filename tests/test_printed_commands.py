@@ -15,7 +15,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import open_pack
 from benchmarks.common.system.commands import NOT_SHOWN, bench_command, make_assignment, shell_word
 from benchmarks.common.system.errors import UserError
-from scripts.publish import gallery, publish
+from scripts.publish import publish
 from scripts.publish.publishable import missing_files
 from scripts.studies.ablation.analysis import OPTIONS
 from scripts.studies.ablation.plan import missing
@@ -59,7 +59,6 @@ MESSAGES = {
     "of ./bench publish": lambda folder: missing_files(folder)[0],
     "of a README that lacks a sweep": lambda folder: publish._remedy(folder, "sweeps/sweep.csv"),
     "of a README that lacks a chart": lambda folder: publish._remedy(folder, "charts/x.png"),
-    "of make gallery": lambda folder: gallery.changed_files(folder)[0],
     "of ./bench study predict": lambda folder: error_of(baseline_config, folder),
 }
 

@@ -10,7 +10,7 @@ import itertools
 import shlex
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
-from benchmarks.common.system.commands import make_assignment
+from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.options_as_typed import VARIABLES
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
@@ -60,7 +60,7 @@ def _checkout(commit: str) -> str:
         return "# its commit is left out: it is no hash"
     if not (found := source_version.whole_hash(commit)):
         return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
-    return f"git checkout --no-guess {found}"
+    return f"git checkout --no-guess {shell_word(found)}"
 
 
 def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:
