@@ -45,6 +45,7 @@ HOST_NAME = re.compile(
     r"\.(?:local|localdomain|internal|intranet|lan|corp|home|private|cluster|svc)(?![\w(-]|\.\w)",
     re.ASCII,
 )
+SSH_HOST = re.compile(r"`ssh [\w.-]+`")  # in the reason of horovod_ddp.sh for skipping a run
 MAYBE_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
 # Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA. Two parts of a JSON Web Token
 # (RFC 7519) begin with {" in base64.
@@ -175,6 +176,8 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
             yield f"an address of a machine ({found[0]})"
     for found in HOST_PORT.finditer(ADDRESS.sub("", line)):
         yield f"an address of a machine ({found[0][:40]})"
+    for found in SSH_HOST.finditer(line):
+        yield f"the name of a machine ({found[0][:40]})"
     for found in HOST_NAME.finditer(ADDRESS.sub("", line)):
         yield f"the name of a machine ({found[0][:40]})"
     for found in MAYBE_IPV6.finditer(line):

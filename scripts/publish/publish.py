@@ -47,6 +47,7 @@ KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
 QUOTED = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]*)\1""")  # a path may have spaces where it is quoted
+HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
 ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
 A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
@@ -185,7 +186,7 @@ def copy_commands(new: Path, source: ResultSet) -> None:
     for log_path in source.ok.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
-            command = ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log))
+            command = HOST_LIST.sub(r"\g<1>HOSTS", ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log)))
             (new / log_path).write_text(without_paths(command, private), encoding="utf-8")
 
 

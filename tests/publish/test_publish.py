@@ -297,6 +297,7 @@ def _with(cells, **values):
         ("MASTER=node17:29400.", "an address of a machine (node17:29400)"),
         ("lost gpu7.rack3.internal, which", "the name of a machine (gpu7.rack3.internal)"),
         ("on node17.cluster.", "the name of a machine (node17.cluster)"),
+        ("by ssh, and `ssh gpu-a17` fails", "the name of a machine (`ssh gpu-a17`)"),
         (r"\u0042luebird-3 it", "a name of this machine, of its user, or of a machine that it knows"),
         (r"a\tbluebird-3", "a name of this machine, of its user, or of a machine that it knows"),
         ("on Bluebird-3 it", "a name of this machine, of its user, or of a machine that it knows"),
@@ -346,6 +347,19 @@ def test_the_host_in_a_runs_command_is_not_published(own, tmp_path, option):
     publish_module.copy_commands(tmp_path, load_set(own))
     copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
     assert copied == f"$ srun python3 {option}RDZV_ENDPOINT --rdzv-id y\n"
+
+
+@pytest.mark.parametrize("option", ["-H ", "--hosts ", "--hosts="])
+def test_the_hosts_of_horovodrun_are_not_published(own, tmp_path, option):
+    """Protects the names of an allocation's nodes, which no variable lists. Mutant: the line as it stands."""
+    run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
+    log = own / f"logs/{run_id}/run.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(f"$ horovodrun -np 16 {option}gpu-a17:8,gpu-a18:8 python3 -m benchmarks.horovod_ddp\n")
+    change(own, "runs", lambda frame: frame.assign(log_path=f"logs/{run_id}/run.log"))
+    publish_module.copy_commands(tmp_path, load_set(own))
+    copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
+    assert copied == f"$ horovodrun -np 16 {option}HOSTS python3 -m benchmarks.horovod_ddp\n"
 
 
 def test_charts_say_what_matplotlib_says_of_itself(tmp_path):

@@ -140,9 +140,10 @@ def main(found: dict[str, Any] | None = None) -> int:
 
 
 def refuse_results_that_git_sees(pair: VariantPair, results: Path | None) -> None:
-    """Raises UserError where the comparison's own files would count as changes of this checkout."""
+    """Raises UserError where the comparison's own files would count as changes of this checkout. A published set, which
+    is refused in any case, is left to preflight.py."""
     here = [variant for variant in pair if not variant.commit]
-    if results is None or not here or source_version.commit() is None:
+    if results is None or not here or source_version.commit() is None or preflight.why_not_writable(results):
         return
     inside = results.resolve().is_relative_to(ROOT.resolve())
     if inside and source_version.git("check-ignore", "--quiet", str(results.resolve() / "A")) is None:
