@@ -335,31 +335,26 @@ def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monk
     assert line == "environment.json, line 1: a name of this machine, of its user, or of a machine that it knows"
 
 
-@pytest.mark.parametrize("option", ["--rdzv-endpoint ", "--rdzv_endpoint="])
-def test_the_host_in_a_runs_command_is_not_published(own, tmp_path, option):
+@pytest.mark.parametrize(
+    ("option", "private", "shown"),
+    [
+        ("--rdzv-endpoint ", "gpu7.corp.example:23456", "RDZV_ENDPOINT"),
+        ("--rdzv_endpoint=", "gpu7.corp.example:23456", "RDZV_ENDPOINT"),
+        ("-H ", "gpu-a17:8,gpu-a18:8", "HOSTS"),
+        ("--hosts=", "gpu-a17:8,gpu-a18:8", "HOSTS"),
+    ],
+)
+def test_the_host_in_a_runs_command_is_not_published(own, tmp_path, option, private, shown):
     """Protects the names of a cluster's nodes: a run's command stands in report.html, and on a Slurm cluster no
-    variable names its first node. Mutant: the line as it stands."""
+    variable names its nodes. Mutants: the line as it stands; torchrun's option alone."""
     run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
     log = own / f"logs/{run_id}/run.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(f"$ srun python3 {option}gpu7.corp.example:23456 --rdzv-id y\n")
+    log.write_text(f"$ launch python3 {option}{private} -m benchmarks.ddp\n")
     change(own, "runs", lambda frame: frame.assign(log_path=f"logs/{run_id}/run.log"))
     publish_module.copy_commands(tmp_path, load_set(own))
     copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
-    assert copied == f"$ srun python3 {option}RDZV_ENDPOINT --rdzv-id y\n"
-
-
-@pytest.mark.parametrize("option", ["-H ", "--hosts ", "--hosts="])
-def test_the_hosts_of_horovodrun_are_not_published(own, tmp_path, option):
-    """Protects the names of an allocation's nodes, which no variable lists. Mutant: the line as it stands."""
-    run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
-    log = own / f"logs/{run_id}/run.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text(f"$ horovodrun -np 16 {option}gpu-a17:8,gpu-a18:8 python3 -m benchmarks.horovod_ddp\n")
-    change(own, "runs", lambda frame: frame.assign(log_path=f"logs/{run_id}/run.log"))
-    publish_module.copy_commands(tmp_path, load_set(own))
-    copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
-    assert copied == f"$ horovodrun -np 16 {option}HOSTS python3 -m benchmarks.horovod_ddp\n"
+    assert copied == f"$ launch python3 {option}{shown} -m benchmarks.ddp\n"
 
 
 def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
