@@ -296,6 +296,7 @@ print(read_table(published, "runs").new_column.isna().all() and len(load_set(pub
 """
 
 
+@pytest.mark.medium
 def test_a_column(follow):
     """Protects the recipe: the column is written, read and documented, and a set without it still loads."""
     folder = follow("To add a column")

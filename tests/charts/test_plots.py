@@ -95,6 +95,7 @@ def svg_text(path):
     return " ".join(xml.etree.ElementTree.parse(path).getroot().itertext())
 
 
+@pytest.mark.medium
 def test_the_command_draws_every_chart_in_png_and_svg(tmp_path):
     # The real command, in a path with a space; --output is honoured and no temporary file is left.
     folder = write_set(tmp_path / "a set", {"single": 100, "dataparallel": 98, "ddp": 170})

@@ -242,6 +242,7 @@ class Tags(HTMLParser):
         assert not any("javascript:" in (value or "") for name, value in attrs if name in ("href", "src", "xlink:href"))
 
 
+@pytest.mark.medium
 def test_texts_of_a_hostile_set_are_text_in_every_format(hostile, tmp_path):
     """HTML, Markdown, LaTeX and the MLPerf log of a set whose every text is markup. Mutants: autoescape off; `md` left
     out of a cell; a value as Tex; control characters left in."""
