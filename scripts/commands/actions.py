@@ -194,7 +194,7 @@ def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
 
 
 def trend(options: set_options.TrendOptions, flags: Sequence[str]) -> int:
-    from scripts.pages import trend
+    from scripts.studies.trend import trend
 
     return trend.main(options)
 
