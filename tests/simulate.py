@@ -13,10 +13,10 @@ import numpy
 from generators import CASES, PAIRS, ROUNDS, RUN_SD, Pair, draw, runs
 
 from scripts.sets import rounds_needed
-from scripts.stats import two_days
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import sequential
+from scripts.studies.compare import two_days
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 NUM_STRATEGIES = 10

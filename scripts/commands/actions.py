@@ -164,7 +164,7 @@ def report(options: set_options.ReportCommand, flags: Sequence[str]) -> int:
 
 
 def compare(options: set_options.CompareOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import compare
+    from scripts.studies.compare import compare
 
     return compare.main(options, found)
 

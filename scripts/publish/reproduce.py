@@ -36,11 +36,11 @@ from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
-from scripts.sets import compare
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import COMMIT
 from scripts.stats.formatting import printable
 from scripts.studies.ab import worktrees
+from scripts.studies.compare import compare
 
 SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
 OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone

@@ -12,10 +12,10 @@ from scripts.charts.throughput import speedup_chart
 from scripts.pages.headline import headline
 from scripts.pages.report_tables import table_rows
 from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
-from scripts.sets import compare
 from scripts.sets.result_set import load_set
 from scripts.stats.families import log_table, ratios_to_own_baselines
 from scripts.stats.intervals import ratio_of_rounds
+from scripts.studies.compare import compare
 from scripts.strategies.strategy_list import BASELINE
 
 PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])

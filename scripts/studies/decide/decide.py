@@ -5,7 +5,7 @@
 Machines are compared twice: at equal settings, by the strategies that ran with them on all machines; and each at its
 best, with settings of its own. Sets of unequal models, image sizes or data are refused. Prints tables and a sentence
 each, and writes decide.csv and a chart. The last line is the decision. A set is one day on one machine. So there is a
-decision only with a day-to-day spread, given or measured (scripts/stats/two_days.py). Exit code: 0 where one machine is
+decision only with a day-to-day spread, given or measured (two_days.py). Exit code: 0 where one machine is
 the cheapest with confidence, 3 where none is, 1 where nothing can be written, 2 for a mistake. Needs no torch.
 """
 
@@ -25,12 +25,12 @@ from benchmarks.common.system.files import make_folder
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import DecideOptions
-from scripts.sets.compare import find_day_spread
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_warnings import warnings_by_cause
 from scripts.sets.training_cost import NUM_EPOCHS, read_prices
 from scripts.stats.formatting import printable
+from scripts.studies.compare.compare import find_day_spread
 from scripts.studies.decide.analysis import (
     Family,
     Winner,

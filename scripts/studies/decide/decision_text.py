@@ -13,7 +13,7 @@ from scripts.sets.identity import compute_precision
 from scripts.sets.training_cost import NUM_EPOCHS
 from scripts.stats.formatting import format_number, format_setting, format_with_interval, printable, text_table
 from scripts.stats.intervals import RatioEstimate
-from scripts.stats.two_days import UNKNOWN_DAY_EFFECT
+from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT
 from scripts.studies.decide.analysis import Family, Winner, cheapest
 from scripts.studies.decide.choices import Choice, Interval
 

@@ -3,7 +3,7 @@
     from scripts.studies.trend.chart import trend_chart
 
 Points of different days are not joined, and nothing is drawn through them: two days are no comparison
-(scripts/stats/two_days.py). Needs no torch.
+(two_days.py). Needs no torch.
 """
 
 from collections.abc import Sequence

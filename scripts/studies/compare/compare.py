@@ -35,8 +35,8 @@ from scripts.sets.result_set import ResultSet, RunGroup, load_set, same_hash_oth
 from scripts.stats.families import METHOD, ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_setting, parse_percent, printable, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT, RatioEstimate
-from scripts.stats.two_days import METHOD as METHOD_BETWEEN_DAYS
-from scripts.stats.two_days import UNKNOWN_DAY_EFFECT, DaySpread, day_spread, ratios_between_days
+from scripts.studies.compare.two_days import METHOD as METHOD_BETWEEN_DAYS
+from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT, DaySpread, day_spread, ratios_between_days
 
 HOW_TO_DECIDE = (
     "compare both in one session by ./bench ab A B, or give the day-to-day spread: --day-sd 2%, or --day-sets with "
