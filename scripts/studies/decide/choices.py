@@ -22,7 +22,7 @@ from scripts.sets.training_cost import NUM_EPOCHS, num_machines
 from scripts.stats.families import ThroughputSample, make_sample
 from scripts.stats.formatting import format_setting, printable
 from scripts.stats.intervals import mean_interval
-from scripts.studies.compare.compare import FIELDS_THAT_MAY_DIFFER
+from scripts.studies.compare.analysis import FIELDS_THAT_MAY_DIFFER
 
 OF_THE_MACHINE = {
     *MACHINE_FIELDS,

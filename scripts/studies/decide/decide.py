@@ -30,7 +30,7 @@ from scripts.sets.result_set import ResultSet
 from scripts.sets.set_warnings import warnings_by_cause
 from scripts.sets.training_cost import NUM_EPOCHS, read_prices
 from scripts.stats.formatting import printable
-from scripts.studies.compare.compare import find_day_spread
+from scripts.studies.compare.analysis import find_day_spread
 from scripts.studies.decide.analysis import (
     Family,
     Winner,
