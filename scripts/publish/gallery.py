@@ -43,8 +43,8 @@ from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
-from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
 from scripts.stats.formatting import format_number, format_setting, printable, printable_lines
+from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines, read_prices
 
 LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set

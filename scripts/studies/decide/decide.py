@@ -28,7 +28,6 @@ from scripts.options.set_options import DecideOptions
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_warnings import warnings_by_cause
-from scripts.sets.training_cost import NUM_EPOCHS, read_prices
 from scripts.stats.formatting import printable
 from scripts.studies.compare.analysis import find_day_spread
 from scripts.studies.decide.analysis import (
@@ -59,6 +58,7 @@ from scripts.studies.decide.decision_text import (
     equal_settings_sentence,
     notes,
 )
+from scripts.studies.decide.training_cost import NUM_EPOCHS, read_prices
 
 UNDECIDED = 3
 INTERVALS = ("images_per_s", "hours", "money", "joules_per_image")
