@@ -21,7 +21,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images
+from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images
 from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
