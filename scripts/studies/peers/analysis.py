@@ -17,9 +17,9 @@ import numpy
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.store.results import format_cell
 from benchmarks.common.system.errors import UserError
-from scripts.sets.rounds_needed import precise_enough
 from scripts.stats.families import ThroughputSample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
+from scripts.stats.stopping_rule import precise_enough
 
 SUITE, SYNTHETIC = "the suite", "the suite, synthetic images"
 
@@ -62,7 +62,7 @@ def estimate_ratio(peer: str, suite: str, launches: Iterable[Launch]) -> RatioEs
 
 def is_precise(peer: str, suite: str, launches: Iterable[Launch], width: float) -> bool:
     """Whether the interval of the ratio reaches no further than `width` to each side, as a fraction, and did so a round
-    before (scripts/sets/rounds_needed.py says why)."""
+    before (stopping_rule.py says why)."""
     samples = paired_samples(peer, suite, launches)
     return bool(len(samples[peer].log_throughputs)) and precise_enough(samples, {suite: peer}, width)
 
