@@ -170,7 +170,7 @@ def compare(options: set_options.CompareOptions, flags: Sequence[str], found: di
 
 
 def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import rounds_needed
+    from scripts.studies.power import rounds_needed
 
     return rounds_needed.main(options, found)
 

@@ -1,6 +1,6 @@
 """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?
 
-    python -m scripts.sets.rounds_needed --results results/x
+    ./bench power --results results/x
 
 Found means: with 80 % power, by the simultaneous intervals of all strategies over their baseline, were the spread
 known and the rounds surely repeats. The spread of few rounds is itself uncertain, and some sets have no verdict: the

@@ -6,14 +6,14 @@ import re
 import numpy
 import pytest
 from scipy import stats
+from sets.test_result_set import MET, add, asked
 from simulate import PUBLISHED, samples_of
-from test_result_set import MET, add, asked
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets import rounds_needed
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.independence import FOLLOWS
+from scripts.studies.power import rounds_needed
 
 
 def test_two_strategies_are_a_t_test():
