@@ -15,6 +15,7 @@ from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
 from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.store.safe_names import SAFE_NAME
 from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
@@ -24,7 +25,6 @@ from scripts.runner import preflight
 from scripts.runner.hardware import why_not_its_images
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
-from scripts.sets.safe_names import SAFE_NAME
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from benchmarks.common.store.results import (
     without_formulas,
     write_text_atomically,
 )
+from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
@@ -40,7 +41,6 @@ from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable, printable_lines

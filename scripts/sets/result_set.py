@@ -19,6 +19,7 @@ import pandas
 
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_table
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
 from scripts.sets.contradictions import find_contradictions
@@ -35,7 +36,6 @@ from scripts.sets.identity import (
     same_work,
 )
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
-from scripts.sets.safe_names import refuse_links
 from scripts.sets.sessions import session_numbers
 from scripts.stats.families import ThroughputSample, make_sample, ratios_to_own_baselines
 from scripts.stats.formatting import printable

@@ -31,6 +31,7 @@ import tyro
 
 from benchmarks.common.store.results import WARM_UP, read_table, write_json
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.store.safe_names import read_text
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
@@ -42,7 +43,6 @@ from scripts.runner.make_variables import MakeVariables, read_variables, with_im
 from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import read_text
 from scripts.stats.formatting import format_interval, format_number, format_setting, parse_percent, plural
 from scripts.stats.intervals import RatioEstimate
 from scripts.strategies import strategy_list

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
 from benchmarks.common.system.programs import run_program
@@ -37,7 +38,6 @@ from scripts.charts.figures import (
 )
 from scripts.options.study_options import PredictOptions
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import refuse_links
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.allreduce.uncertain_value import UncertainValue
