@@ -7,7 +7,6 @@ MAX_SETS newest result sets in results/ and beside this set. Where there is none
 """
 
 import io
-import json
 import os
 import platform
 import textwrap
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.common.store.environment_facts import read_environment
 from benchmarks.common.system import machine
 from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.repository import ROOT
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 MAX_SETS = 30
 """The newest result sets, in which earlier runs are looked for."""
 WIDTH = 100
-ENVIRONMENT_BYTES = 10**7
 LARGEST_TABLE_BYTES = 2**24
 """Of a table that is read for the estimate: many times a large set's, and read within a second."""
 
@@ -106,9 +105,9 @@ def _time_of_own_set(folder: Path) -> int | None:
 def _measured_here(folder: Path) -> bool:
     """Whether a set's environment.json names this Linux kernel and as many cores; True where it names none."""
     try:
-        facts = json.loads(read_set_file(folder / "environment.json", ENVIRONMENT_BYTES))
+        facts = read_environment(folder / "environment.json")
         return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, RecursionError):
         return True
 
 
