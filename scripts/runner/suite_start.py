@@ -21,7 +21,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.runner import rounds
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run
-from scripts.stats.formatting import plural, printable
+from scripts.stats.formatting import format_duration, plural, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -63,17 +63,11 @@ def duration_text(left: Sequence[Run], results: Path | None) -> str:
     known = [seconds[run.requested_hash] for run in left if run.requested_hash in seconds]
     if not known:
         return "how long they take is not known: no run with these settings was made here before"
-    about = f"about {duration(sum(known))}, by the last runs here"
+    about = f"about {format_duration(sum(known))}, by the last runs here"
     num_unknown = len({run.requested_hash for run in left if run.requested_hash not in seconds})
     if not num_unknown:
         return about
     return f"{about}; without {plural(num_unknown, 'kind')} of run that was not made here before"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
 
 
 def last_seconds(results: Path | None) -> dict[str, float]:

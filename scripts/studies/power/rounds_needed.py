@@ -22,6 +22,7 @@ from benchmarks.common.system.programs import exit_code, run_program
 from scripts.options.set_options import PowerOptions
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.families import Pair, ThroughputSample, log_table
+from scripts.stats.formatting import format_duration
 from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 
 DIFFERENCES = (0.02, 0.05, 0.10)
@@ -85,7 +86,8 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
         needed = [fewest_rounds(difference, each, len(pairs)) for each in (sd, high)]
         rounds.append({"difference": difference, "rounds": needed[0], "rounds_of_noisiest": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
-        takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)} of runs"
+        takes_s = None if needed[0] is None or round_s is None else needed[0] * round_s
+        takes = "" if takes_s is None else f", about {format_duration(takes_s)} of runs"
         lines.append(f"to find {100 * difference:3.0f} %: {texts[0]} rounds (of the noisiest {texts[1]}){takes}")
     if found is not None:
         found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_ratios": sd}
@@ -101,10 +103,6 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def main(options: PowerOptions, found: dict[str, Any] | None = None) -> int:
