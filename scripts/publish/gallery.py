@@ -20,12 +20,8 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import (
-    MAX_TABLE_BYTES,
-    has_formula_after_semicolon,
-    without_formulas,
-    write_text_atomically,
-)
+from benchmarks.common.store.results import MAX_TABLE_BYTES, write_text_atomically
+from benchmarks.common.store.safe_cells import has_formula_after_semicolon, without_formulas
 from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError

@@ -22,7 +22,8 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import without_formulas, write_json, write_text_atomically
+from benchmarks.common.store.results import write_json, write_text_atomically
+from benchmarks.common.store.safe_cells import without_formulas
 from benchmarks.common.store.safe_names import file_inside, first_line, read_text, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError

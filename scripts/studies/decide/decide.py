@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from scripts.charts.figures import save_chart

@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 
 from benchmarks.common.config.architectures import architecture_of
-from benchmarks.common.store.results import format_cell
+from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
 from scripts.stats.families import ThroughputSample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate

@@ -16,7 +16,8 @@ import io
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import format_cell
 from scripts.sets.identity import compute_precision, key_without_derived
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
