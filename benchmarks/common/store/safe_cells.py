@@ -1,6 +1,6 @@
 """The cells of tables: text that neither a spreadsheet runs nor a terminal obeys.
 
-    from benchmarks.common.store.safe_cells import format_cell, without_formulas
+    from benchmarks.common.store.safe_cells import format_cell, table_text, without_formulas
 
 Tables may come from somebody else, or hold names of somebody else's files. Needs the standard library only.
 """
@@ -8,6 +8,7 @@ Tables may come from somebody else, or hold names of somebody else's files. Need
 import csv
 import io
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 # The last four are full-width, which some spreadsheets take for the first four.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -94,3 +95,15 @@ def cells_of_line(line: str) -> list[str]:
         return next(csv.reader([line], strict=True), [])
     except csv.Error:
         return []
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+    """A table as the text of a CSV file: the names, then a line for each row, empty where the row has no such value.
+
+    Raises ValueError for a value of another column.
+    """
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()

@@ -9,10 +9,8 @@ decision only with a day-to-day spread, given or measured (two_days.py). Exit co
 the cheapest with confidence, 3 where none is, 1 where nothing can be written, 2 for a mistake. Needs no torch.
 """
 
-import csv
 import dataclasses
 import functools
-import io
 import re
 import sys
 from collections.abc import Sequence
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.store.safe_cells import format_cell
+from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from scripts.charts.figures import save_chart
@@ -209,13 +207,10 @@ def choice_fields(choice: Choice, answer: Answer) -> dict[str, Any]:
 
 def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write decide.csv; returns its path. Raises UserError where the folder cannot be written."""
-    text, path = io.StringIO(), folder / "decide.csv"
-    writer = csv.DictWriter(text, DECIDE_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
+    path = folder / "decide.csv"
     try:
         make_folder(folder)
-        write_text_atomically(path, text.getvalue())
+        write_text_atomically(path, table_text(DECIDE_COLUMNS, rows))
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; name another folder: --output") from None
     return path

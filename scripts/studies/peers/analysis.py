@@ -6,16 +6,14 @@ A round has one launch of each loop. Launches of one round are a pair, so that w
 torch.
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy
 
 from benchmarks.common.config.architectures import architecture_of
-from benchmarks.common.store.safe_cells import format_cell
+from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.errors import UserError
 from scripts.stats.families import ThroughputSample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
@@ -112,8 +110,4 @@ def rows_to_publish(rows: Iterable[Mapping[str, Any]], about: str = "") -> list[
 def csv_text(rows: Iterable[Mapping[str, Any]], about: str = "") -> str:
     """What rows_to_publish makes of them, as CSV."""
     written = rows_to_publish(rows, about)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*written[0]], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in written)
-    return out.getvalue()
+    return table_text([*written[0]], written)
