@@ -128,7 +128,7 @@ class ResultSet:
         Of ranks that were no children of the suite, as under Slurm, there is none: the load is read where the job is
         submitted or supervised, and not on their nodes. Such a row has steal_pct, and no other_cpu_pct.
         """
-        runs = _table(self.path, "runs")
+        runs = _numbered(self.path, "runs")[0]
         elsewhere = runs.steal_pct.notna() & runs.other_cpu_pct.isna()
         ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~elsewhere]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
@@ -156,7 +156,7 @@ class ResultSet:
     def table(self, name: str) -> pandas.DataFrame:
         """A table of the set, read when it is first asked for. Raises UserError where it cannot be read."""
         if name not in self.tables:
-            self.tables[name] = _table(self.path, name)
+            self.tables[name] = _numbered(self.path, name)[0]
         return self.tables[name]
 
     @property
@@ -294,10 +294,6 @@ def _without_warm_up(runs: pandas.DataFrame) -> pandas.DataFrame:
     """runs.csv without what only warmed the machine, and a column `session`."""
     runs = runs.assign(session=session_numbers(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
-
-
-def _table(path: Path, name: str) -> pandas.DataFrame:
-    return _numbered(path, name)[0]
 
 
 def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
