@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.data.sharding import Shard, Sharding
 from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.data.sharding import Shard, Sharding
 from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
 from benchmarks.common.dist.layout import Layout

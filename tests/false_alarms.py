@@ -18,9 +18,9 @@ from round_budget import budget_rows
 from simulate import ab_verdicts, day_verdicts
 
 from scripts.sets.result_set import load_set
-from scripts.sets.rounds_needed import FIRST_LOOK_ROUNDS
 from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
 from scripts.stats.intervals import MIN_ROUNDS, SMALLEST_SD, sidak_critical_value
+from scripts.stats.stopping_rule import FIRST_LOOK_ROUNDS
 from scripts.studies.ab.sequential import MAX_ROUNDS
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 

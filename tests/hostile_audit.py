@@ -21,13 +21,13 @@ from hostile_generators import CASES, DAYS, DISPUTED, LAUNCHES, PAIRS, RUN_SD, S
 from scipy.special import nctdtrinc
 from simulate import ab_verdicts, seen_between_days
 
-from scripts.sets.rounds_needed import fewest_rounds
 from scripts.stats.intervals import POWER, mean_interval, sidak_critical_value
 from scripts.studies.ab.sequential import MAX_ROUNDS
 from scripts.studies.loaders.loader_limit import MAX_THROUGHPUT_LOSS, WINDOW_KINDS, describe_limit
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES as NUM_LAUNCHES
 from scripts.studies.loaders.measure_loader_limit import ROUNDS as NUM_WINDOWS
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
+from scripts.studies.power.rounds_needed import fewest_rounds
 
 NUM_SETS = 1000
 NUM_UNTIL_SETS = 1000

@@ -20,11 +20,11 @@ from generators import RUN_SD, pair_gaussian, runs
 from scipy.special import nctdtrinc
 from simulate import ab_verdicts
 
-from scripts.sets.rounds_needed import ROUNDS_LIMIT, fewest_rounds
 from scripts.stats.intervals import POWER, sidak_critical_value
 from scripts.stats.proportions import wilson_interval
 from scripts.studies.ab.sequential import FIRST_LOOK, MAX_ROUNDS
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows, read_whole_rows
+from scripts.studies.power.rounds_needed import ROUNDS_LIMIT, fewest_rounds
 
 NUM_SETS = 4000
 SEED = 1

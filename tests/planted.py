@@ -24,7 +24,8 @@ import torch
 from torchvision.models import ResNet
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.data.loaders import GlobalBatchSampler, Loader
+from benchmarks.common.data.loaders import Loader
+from benchmarks.common.data.sharding import GlobalBatchSampler
 from benchmarks.common.train import engine, phase_recorder
 from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.meters import Meter

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy
 
-from scripts.sets import rounds_needed
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.intervals import sidak_critical_value
+from scripts.studies.power import rounds_needed
 
 PUBLISHED_SET = Path(__file__).parents[1] / "results" / "published" / "cpu2-epyc_torch2.15_202611b"
 BUDGET_ROUNDS = (3, 4, 5, 6, 8, 10, 12, 15, 20)

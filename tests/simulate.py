@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy
 from generators import CASES, PAIRS, ROUNDS, RUN_SD, Pair, draw, runs
 
-from scripts.sets import rounds_needed
-from scripts.stats import two_days
+from scripts.stats import stopping_rule
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import sequential
+from scripts.studies.compare import two_days
 
 PUBLISHED = Path(__file__).parents[1] / "results" / "published"
 NUM_STRATEGIES = 10
@@ -71,8 +71,8 @@ def until_stops(case: str, num_strategies: int, width: float, num: int, most: in
     covered, used = [], []
     over_first = {str(number): "0" for number in range(1, num_strategies)}
     for logs in draw(case, rng, num, num_strategies, most):
-        rounds = rounds_needed.FIRST_LOOK_ROUNDS
-        while rounds < most and not rounds_needed.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
+        rounds = stopping_rule.FIRST_LOOK_ROUNDS
+        while rounds < most and not stopping_rule.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
             rounds += 1
         family = ratios_to_baseline("0", samples_of(logs[:, :rounds]))
         covered.append(all(map(holds, family.values())))

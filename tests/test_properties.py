@@ -21,7 +21,7 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.charts import plot as plot_results
 from scripts.pages import page as report
-from scripts.sets import compare
+from scripts.studies.compare import compare
 
 pytestmark = pytest.mark.slow  # minutes of examples
 

@@ -207,7 +207,7 @@ def test_examples_in_docstrings_call_what_is_there():
         ("as run_plan.py and scripts/runner/run_plan.py say", []),
         ("[cautions.py](scripts/sets/set_warnings.py)", ["cautions.py", "cautions.py (scripts/sets/set_warnings.py)"]),
         ("`no_such_name` and `run_planned`", ["no_such_name"]),
-        ("the rule of rounds_needed.enough and of rounds_needed.precise_enough", ["rounds_needed.enough"]),
+        ("the rule of stopping_rule.enough and of stopping_rule.precise_enough", ["stopping_rule.enough"]),
         ("in `settings.csv`, of settings.json; <!--faults-->no_such_file.py<!--/-->", []),
     ],
 )

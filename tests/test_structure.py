@@ -37,7 +37,8 @@ TOOLS = modules_below("scripts")
 # What scripts.studies.peers.overhead compares with, bare of everything, and what runs before tyro is installed.
 WITHOUT_FLAGS = {"studies.peers.bare_ddp", "setup.install", "gpu_check.carried"}
 WITHOUT_TORCH = [
-    "charts.plot", "studies.predict.report", "sets.compare", "runner.bench", "runner.supervisor", "runner.run_plan",
+    "charts.plot", "studies.predict.report", "studies.compare.compare", "runner.bench", "runner.supervisor",
+    "runner.run_plan",
 ]  # fmt: skip
 
 

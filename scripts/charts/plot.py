@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tyro
 
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import exit_code, run_program
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
@@ -22,7 +23,6 @@ from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions
 from scripts.sets.accuracy import describe_top1
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
-from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells

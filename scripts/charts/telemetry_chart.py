@@ -4,9 +4,18 @@ import numpy
 import pandas
 from matplotlib.figure import Figure
 
-from scripts.charts.figures import COLORS, LINES, MARKERS, footnote, in_paper_column, label_with_set, make_figure
+from scripts.charts.figures import (
+    COLORS,
+    LINES,
+    MARKERS,
+    draw_legend,
+    footnote,
+    label_with_set,
+    legend_shape,
+    make_figure,
+)
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.stats.formatting import plural, printable
+from scripts.stats.formatting import plural
 
 # device, column, title, factor, how the devices of one sample become one value
 TELEMETRY = (
@@ -32,19 +41,16 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     if not panels:
         return None
     num_rows = (len(panels) + 1) // 2
-    num_legend_columns = max(
-        1, min(3, (55 if in_paper_column() else 110) // max(len(label) + 20 for label, _, _ in lines))
-    )
-    num_legend_rows = -(-len(lines) // num_legend_columns)
+    labels = [f"{label} (n = {plural(len(group.ok), 'run')})" for label, _, group in lines]
+    num_legend_columns, num_legend_rows = legend_shape(labels)
     figure, axes_list, legend = make_figure(
         "The machine during the runs", sets, [1.5] * num_rows, num_legend_rows, num_columns=2
     )
     for axes in axes_list[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(axes_list, panels, strict=False):
-        for number, (label, samples, group) in enumerate(lines):
+        for number, (_, samples, group) in enumerate(lines):
             color, style = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
-            text = f"{printable(label)} (n = {plural(len(group.ok), 'run')})"
             for place, (seconds, values) in enumerate(_series(samples, group, panel)):
                 axes.plot(
                     seconds,
@@ -56,7 +62,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
                     markersize=3.5,
                     markevery=max(1, len(seconds) // 6),
                     markerfacecolor="none",
-                    label=text if place == 0 else None,
+                    label=labels[number] if place == 0 else None,
                 )
         axes.set_title(panel[2])
         axes.set_ylim(bottom=0, top=105 if panel[1] == "util_pct" else None)
@@ -64,15 +70,7 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
         axes.grid(alpha=0.3)
     labelled = [pair for axes in axes_list for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     handles = {text: handle for handle, text in labelled}
-    legend.legend(
-        handles.values(),
-        handles.keys(),
-        loc="center",
-        ncols=num_legend_columns,
-        fontsize=7,
-        frameon=False,
-        handlelength=4,
-    )
+    draw_legend(legend, [*handles.values()], [*handles], num_legend_columns)
     footnote(figure, ["sampled beside each run, the whole machine; thick with markers: the first run."])
     return figure
 

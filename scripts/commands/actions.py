@@ -164,13 +164,13 @@ def report(options: set_options.ReportCommand, flags: Sequence[str]) -> int:
 
 
 def compare(options: set_options.CompareOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import compare
+    from scripts.studies.compare import compare
 
     return compare.main(options, found)
 
 
 def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.sets import rounds_needed
+    from scripts.studies.power import rounds_needed
 
     return rounds_needed.main(options, found)
 
@@ -194,7 +194,7 @@ def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
 
 
 def trend(options: set_options.TrendOptions, flags: Sequence[str]) -> int:
-    from scripts.pages import trend
+    from scripts.studies.trend import trend
 
     return trend.main(options)
 

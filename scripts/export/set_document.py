@@ -14,7 +14,8 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.store.results import STATUSES, format_cell
+from benchmarks.common.store.results import STATUSES
+from benchmarks.common.store.safe_cells import format_cell
 from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision

@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.store.safe_names import SAFE_NAME, file_inside, read_text
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
@@ -21,8 +22,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images
-from scripts.sets.safe_names import SAFE_NAME, file_inside, read_text
+from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {

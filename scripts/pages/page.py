@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
@@ -45,7 +46,6 @@ from scripts.pages.report_tables import (
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
 from scripts.sets.accuracy import describe_top1, furthest_apart
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_aa, describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed

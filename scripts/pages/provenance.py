@@ -10,17 +10,17 @@ import itertools
 import shlex
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
+from benchmarks.common.store.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
 from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.options_as_typed import VARIABLES
 from scripts.options.run_options import RoundOptions
+from scripts.pages.pasteable_variables import pasteable_variables
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner import source_version
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
-from scripts.sets.pasteable_variables import pasteable_variables
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
-from scripts.sets.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
 from scripts.stats.formatting import format_setting, printable
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself

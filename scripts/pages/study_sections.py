@@ -69,26 +69,6 @@ class Measurement:
     """Environment variables of this command, besides those that lead to the set and to the settings of its runs."""
 
 
-def _nothing_missing(results: Path) -> list[Measurement]:
-    return []
-
-
-def _no_figures(sets: StudySets) -> dict[str, Figure]:
-    return {}
-
-
-def _no_tables(results: ResultSet) -> list[ReportTable]:
-    return []
-
-
-def _no_families(sets: StudySets) -> int:
-    return 0
-
-
-def _no_commands(results: ResultSet) -> list[StudyCommand]:
-    return []
-
-
 @dataclasses.dataclass(frozen=True)
 class StudySection:
     """A study's part of the report. What a set holds nothing for is empty."""
@@ -97,13 +77,13 @@ class StudySection:
     """Its place among the sections, the smallest first; the report's own table of the wall clock has 50."""
     nested_folders: tuple[str, ...] = ()
     """Folders of a result set in which the study's runs may be, as a set of their own."""
-    figures: Callable[[StudySets], dict[str, Figure]] = _no_figures
+    figures: Callable[[StudySets], dict[str, Figure]] = lambda sets: {}
     """Charts by name."""
-    tables: Callable[[ResultSet], list[ReportTable]] = _no_tables
-    families: Callable[[StudySets], int] = _no_families
+    tables: Callable[[ResultSet], list[ReportTable]] = lambda results: []
+    families: Callable[[StudySets], int] = lambda sets: 0
     """How many families of comparisons its charts and tables hold, each with 95 % of its own."""
-    commands: Callable[[ResultSet], list[StudyCommand]] = _no_commands
-    missing: Callable[[Path], list[Measurement]] = _nothing_missing
+    commands: Callable[[ResultSet], list[StudyCommand]] = lambda results: []
+    missing: Callable[[Path], list[Measurement]] = lambda results: []
     """What `./bench report` should measure first, of the set in a folder; it runs at the settings of the set's runs."""
 
 

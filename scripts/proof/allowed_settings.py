@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from benchmarks.common.config.config import FIELD_TYPES
-from scripts.sets.safe_names import SAFE_NAME
+from benchmarks.common.store.safe_names import SAFE_NAME
 
 CHOSEN_BY_USER = ("CONTAINER", "PARTITION")  # where runs happen
 CLUSTER_COUNTS = ("gpus_per_node", "cpus_per_task")  # bash computes with them

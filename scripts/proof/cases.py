@@ -15,16 +15,16 @@ from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
 from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.store.safe_names import SAFE_NAME
 from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
+from scripts.runner.hardware import why_not_its_images
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
-from scripts.sets.hardware import why_not_its_images
-from scripts.sets.safe_names import SAFE_NAME
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def num_classes(images: list[tuple[Path, int]]) -> int:
 def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
     """The image indices of each global batch of an epoch: shuffled passes over all images, in their order.
 
-    The generator's seed is the one thing that has to be as in benchmarks/common/data/loaders.py.
+    The generator's seed is the one thing that has to be as in benchmarks/common/data/sharding.py.
     """
     num_images_wanted = config.steps * config.global_batch
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)

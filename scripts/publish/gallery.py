@@ -20,12 +20,9 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import (
-    MAX_TABLE_BYTES,
-    has_formula_after_semicolon,
-    without_formulas,
-    write_text_atomically,
-)
+from benchmarks.common.store.results import MAX_TABLE_BYTES, write_text_atomically
+from benchmarks.common.store.safe_cells import has_formula_after_semicolon, without_formulas
+from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
@@ -40,11 +37,10 @@ from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.safe_names import SAFE_NAME, refuse_links
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
-from scripts.sets.training_cost import NUM_EPOCHS, num_machines, read_prices
 from scripts.stats.formatting import format_number, format_setting, printable, printable_lines
+from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines, read_prices
 
 LINKED_TABLES = ("runs.csv", "equivalence.csv")
 MARK = "published.json"  # what ./bench publish leaves in a set

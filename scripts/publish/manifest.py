@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table, write_json
+from benchmarks.common.store.safe_names import SAFE_NAME, file_inside
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import open_set_file, read_set_file
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
-from scripts.sets.safe_names import SAFE_NAME, file_inside
 from scripts.stats.formatting import printable
 
 NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas
 
+from benchmarks.common.store.safe_names import read_text
 from benchmarks.common.system.errors import UserError
-from scripts.sets.safe_names import read_text
 
 
 def read_cells(path: Path, columns: Iterable[str]) -> pandas.DataFrame:

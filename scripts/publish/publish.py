@@ -22,7 +22,9 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import without_formulas, write_json, write_text_atomically
+from benchmarks.common.store.results import write_json, write_text_atomically
+from benchmarks.common.store.safe_cells import without_formulas
+from benchmarks.common.store.safe_names import file_inside, first_line, read_text, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
@@ -38,7 +40,6 @@ from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.settings_made_public import publish_settings
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.safe_names import file_inside, first_line, read_text, refuse_links
 from scripts.stats.formatting import printable
 
 NESTED_SETS = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report

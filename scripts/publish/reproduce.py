@@ -26,6 +26,7 @@ from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import IMAGE_FIELDS, seed_of_round, settings_hash
 from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.store.safe_names import COMMIT
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
@@ -36,11 +37,10 @@ from scripts.proof import allowed_settings
 from scripts.publish.manifest import NAME, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
-from scripts.sets import compare
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.safe_names import COMMIT
 from scripts.stats.formatting import printable
 from scripts.studies.ab import worktrees
+from scripts.studies.compare import compare
 
 SET_VARIABLES = ("CONFIG", "NPROC", "THREADS_PER_RANK", "SEEDS", "RETRY", "TIMEOUT")  # the set says these itself
 OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are not this one, or not this one alone

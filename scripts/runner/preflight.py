@@ -12,13 +12,13 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.folders_of_others import refuse_folder_of_others
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
-from scripts.sets.safe_names import refuse_links
 from scripts.setup.check_data import check_image_folder
 from scripts.strategies.strategy_list import total_ranks_and_nodes
 

@@ -3,7 +3,7 @@
     for runs in generate_rounds(left, of_round, variables, results): ...
 
 UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(rounds_needed.py). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
+(stopping_rule.py). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
 that fits.
 """
 
@@ -146,10 +146,7 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
     """Whether no more rounds are added; prints why. runs: the round that would be next."""
-    from scripts.sets.rounds_needed import (  # scipy and pandas: more than all other imports
-        precise_enough,
-        widest_half_width,
-    )
+    from scripts.stats.stopping_rule import precise_enough, widest_half_width  # scipy: more than all other imports
 
     done, until = runs[0].round - 1, option_as_typed("UNTIL", format_percent(variables.until or 0))
     samples, baselines = timed_samples(runs, results)

@@ -25,6 +25,7 @@ from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
 from scripts.runner.start_row import SKIP_PRINTED
+from scripts.stats.formatting import format_duration
 from scripts.strategies.external import NAME_VARIABLE
 
 HOLDER_BYTES = 1000
@@ -138,8 +139,7 @@ def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) 
     if not left_s:
         return f"round {round_number} is done{charts}"
     end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
-    minutes = f"{left_s / 60:.0f} minutes" if left_s >= 90 else f"{left_s:.0f} s"
-    return f"round {round_number} is done; the suite ends at about {end:%H:%M}, in {minutes}{charts}"
+    return f"round {round_number} is done; the suite ends at about {end:%H:%M}, in {format_duration(left_s)}{charts}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ MAX_SETS newest result sets in results/ and beside this set. Where there is none
 """
 
 import io
-import json
 import os
 import platform
 import textwrap
@@ -15,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.common.store.environment_facts import read_environment
 from benchmarks.common.system import machine
 from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import rounds
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run
-from scripts.stats.formatting import plural, printable
+from scripts.stats.formatting import format_duration, plural, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 MAX_SETS = 30
 """The newest result sets, in which earlier runs are looked for."""
 WIDTH = 100
-ENVIRONMENT_BYTES = 10**7
 LARGEST_TABLE_BYTES = 2**24
 """Of a table that is read for the estimate: many times a large set's, and read within a second."""
 
@@ -64,17 +63,11 @@ def duration_text(left: Sequence[Run], results: Path | None) -> str:
     known = [seconds[run.requested_hash] for run in left if run.requested_hash in seconds]
     if not known:
         return "how long they take is not known: no run with these settings was made here before"
-    about = f"about {duration(sum(known))}, by the last runs here"
+    about = f"about {format_duration(sum(known))}, by the last runs here"
     num_unknown = len({run.requested_hash for run in left if run.requested_hash not in seconds})
     if not num_unknown:
         return about
     return f"{about}; without {plural(num_unknown, 'kind')} of run that was not made here before"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
 
 
 def last_seconds(results: Path | None) -> dict[str, float]:
@@ -106,9 +99,9 @@ def _time_of_own_set(folder: Path) -> int | None:
 def _measured_here(folder: Path) -> bool:
     """Whether a set's environment.json names this Linux kernel and as many cores; True where it names none."""
     try:
-        facts = json.loads(read_set_file(folder / "environment.json", ENVIRONMENT_BYTES))
+        facts = read_environment(folder / "environment.json")
         return (facts["platform"], facts["num_cores"]) == (platform.platform(), machine.num_cores())
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, RecursionError):
         return True
 
 

@@ -1,30 +1,22 @@
 """How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
 
-    python -m scripts.sets.device_use --results results/latest              # a line a strategy
-    python -m scripts.sets.device_use --results results/latest --measure    # on the machine that made the set
+    use = device_use(group, results.environment, results.other_peaks)
 
 Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image: convolutions and matrix
 products, a multiply-add counted as 2). MFU = achieved / (peak of one device x devices), as defined in
 arXiv:2204.02311, appendix B, of the precision in which the run multiplied. No activation is recomputed, so that
 HFU equals MFU. Peaks are the vendor's dense figures where they are published; else those of the
 fastest matrix product or 3 x 3 convolution on this machine (a library's convolutions can be the quicker ones). Every
-suite writes that to environment.json at its start, as measured_peak; `--measure` measures it again. On a CPU a rank's
-threads are the device. Exit code: 1 where no run has FLOPs, 2 for a mistake. Only `--measure` needs torch.
+suite writes that to environment.json at its start, as measured_peak; scripts/runner/measured_peak.py measures it again.
+On a CPU a rank's threads are the device. Needs no torch.
 """
 
 import dataclasses
 import re
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import tyro
-
-from benchmarks.common.store.results import write_json
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
-from scripts.sets.result_set import RunGroup, load_set
+from scripts.sets.result_set import RunGroup
 from scripts.stats.intervals import Estimate
 
 DATA_SHEET = "NVIDIA's data sheet"
@@ -55,15 +47,6 @@ PUBLISHED_TFLOPS = (
     (r"NVIDIA GeForce RTX 3090", {"fp32": 35.6, "tf32": 35.6, "fp16": 71.0, "bf16": 71.0}),
     (r"NVIDIA GeForce RTX 4090", {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2}),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceUseOptions:
-    """How much of the device a training run uses."""
-
-    results: Path = Path("results/latest")
-    measure: bool = False
-    """Time products and convolutions here and write their TFLOP/s to environment.json first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,38 +138,8 @@ def peak_tflops(
             return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
-        return None, "not known; on the same machine run: python -m scripts.sets.device_use --measure"
+        return None, "not known; on the same machine run: python -m scripts.runner.measured_peak"
     # a device of another number of threads is taken to be in proportion
     threads = measured.get("threads") or threads_per_rank
     scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0
     return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"
-
-
-def main(options: DeviceUseOptions) -> int:
-    results = load_set(options.results)
-    environment = results.environment
-    if options.measure:
-        from benchmarks.common.dist.device_peak import measure_peak  # torch
-
-        peak = measure_peak()
-        others = sorted(set(results.ok.device_name) - {peak["device_name"]})
-        if others:
-            raise UserError(
-                f"{options.results} was made on {others[0]}, and this is {peak['device_name']}: measure there"
-            )
-        environment["measured_peak"] = peak
-        write_json(options.results / "environment.json", environment)
-    uses = [(group.label, use) for group in results.groups if (use := device_use(group, environment))]
-    if not uses:
-        print(f"error: no ok row in {options.results}/runs.csv has flops_per_image and a throughput", file=sys.stderr)
-        return 1
-    for label, use in uses:
-        share = "" if use.mfu is None else f"  MFU {100 * use.mfu:5.1f} % of {use.peak_tflops:,.3g}"
-        print(f"{label:<24} {use.tflops:10.4g} TFLOP/s{share}   (peak: {use.peak_from})")
-    if why := why_lower_mfu(uses):
-        print(why)
-    return 0
-
-
-if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(DeviceUseOptions)))

@@ -13,10 +13,10 @@ import pandas
 
 from benchmarks.common.config.settings import SCHEMA, drop_not_compared
 from benchmarks.common.store.results import strange_setting
+from benchmarks.common.store.safe_names import SAFE_NAME, file_inside
 from benchmarks.common.system.files import read_set_file
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
-from scripts.sets.safe_names import SAFE_NAME, file_inside
 from scripts.stats.formatting import plural
 
 # Of sets made before settings were recorded (schema 1), and of rows whose settings were lost.

@@ -8,9 +8,7 @@ Needs no torch.
 import dataclasses
 import functools
 import itertools
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ import numpy
 import pandas
 
 from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.environment_facts import read_environment
 from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_table
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_set_file
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import (
     AA_LABEL,
@@ -35,42 +34,12 @@ from scripts.sets.identity import (
     same_work,
 )
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
-from scripts.sets.safe_names import refuse_links
 from scripts.sets.sessions import session_numbers
 from scripts.stats.families import ThroughputSample, make_sample, ratios_to_own_baselines
 from scripts.stats.formatting import printable
 from scripts.stats.intervals import Estimate, RatioEstimate, Windows, strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
 
-LIMIT_BYTES = 2**26  # of environment.json
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e12
-
-
-def _are_amounts(value: object) -> bool:
-    return isinstance(value, dict) and all(map(_is_amount, value.values()))
-
-
-def _is_peak(value: object) -> bool:
-    """Whether it is what measure_peak returns, which MFU divides by."""
-    if not isinstance(value, dict) or not isinstance(value.get("device_name"), str):
-        return False
-    threads, passes = value.get("threads"), value.get("passes", [])
-    whole = _are_amounts(value.get("tflops")) and (threads is None or _is_amount(threads))
-    return whole and isinstance(passes, list) and all(map(_are_amounts, passes))
-
-
-# What a fact of environment.json must be; another is left out. Sets come from others, and old ones have fewer facts.
-FACTS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("platform", "python", "collect_env"), lambda value: isinstance(value, str)),
-    "num_cores": lambda value: type(value) is int and 0 < value < 10**6,
-    "memory_gb": _is_amount,
-    "packages": lambda value: isinstance(value, dict) and all(isinstance(each, str | None) for each in value.values()),
-    "variables": lambda value: isinstance(value, dict),
-    "measured_peak": _is_peak,
-}
 PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
@@ -159,7 +128,7 @@ class ResultSet:
         Of ranks that were no children of the suite, as under Slurm, there is none: the load is read where the job is
         submitted or supervised, and not on their nodes. Such a row has steal_pct, and no other_cpu_pct.
         """
-        runs = _table(self.path, "runs")
+        runs = _numbered(self.path, "runs")[0]
         elsewhere = runs.steal_pct.notna() & runs.other_cpu_pct.isna()
         ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~elsewhere]
         return ran.sort_values("started_at", kind="stable").load_average.dropna()
@@ -187,7 +156,7 @@ class ResultSet:
     def table(self, name: str) -> pandas.DataFrame:
         """A table of the set, read when it is first asked for. Raises UserError where it cannot be read."""
         if name not in self.tables:
-            self.tables[name] = _table(self.path, name)
+            self.tables[name] = _numbered(self.path, name)[0]
         return self.tables[name]
 
     @property
@@ -327,10 +296,6 @@ def _without_warm_up(runs: pandas.DataFrame) -> pandas.DataFrame:
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
-def _table(path: Path, name: str) -> pandas.DataFrame:
-    return _numbered(path, name)[0]
-
-
 def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
     """A table, and the line of each row. Raises UserError where it cannot be read."""
     try:
@@ -339,17 +304,14 @@ def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
         raise UserError(f"cannot read the results in {path}: {error}") from None
 
 
-def _read_environment(path: Path) -> dict:
+def _read_environment(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_set_file(path, LIMIT_BYTES))
-        if isinstance(found, dict):
-            return {key: value for key, value in found.items() if FACTS.get(key, lambda value: True)(value)}
-        print(f"warning: {path} holds no facts of the machine", file=sys.stderr)
+        return read_environment(path)
     except FileNotFoundError:
-        pass
+        return {}
     except (OSError, ValueError, RecursionError) as error:
         print(f"warning: {path} cannot be read: {printable(str(error))}", file=sys.stderr)
-    return {}
+        return {}
 
 
 def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas.DataFrame:

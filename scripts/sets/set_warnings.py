@@ -308,7 +308,7 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     if names:
         yield CausedWarning(
             f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
-            f"python -m scripts.sets.device_use --results {shell_word(results.path)} --measure"
+            f"python -m scripts.runner.measured_peak --results {shell_word(results.path)}"
         )
 
 

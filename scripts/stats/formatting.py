@@ -29,6 +29,13 @@ def format_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
+def format_duration(seconds: float) -> str:
+    """40 s, 12 minutes, or 2.5 hours."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
+
+
 def format_setting(value: object) -> str:
     """A setting for a label: 64 for 64.0, yes for True, `unknown` for an empty cell."""
     if value is None or value == "" or value != value:

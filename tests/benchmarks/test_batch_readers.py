@@ -22,7 +22,8 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data import batch_readers
 from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_gpu
 from benchmarks.common.data.decode import GPU_DECODER
-from benchmarks.common.data.loaders import MEAN, STD, GlobalBatchSampler, Loader, open_datasets
+from benchmarks.common.data.loaders import MEAN, STD, Loader, open_datasets
+from benchmarks.common.data.sharding import GlobalBatchSampler
 from benchmarks.common.dist.devices import RankContext
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4

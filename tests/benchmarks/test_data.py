@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.loaders import GlobalBatchSampler, Shard, Sharding, build_loaders
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.data.sharding import GlobalBatchSampler, Shard, Sharding
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError

@@ -20,14 +20,8 @@ from support import ROOT
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store import results as tables
 from benchmarks.common.store.columns import COLUMNS, TABLES, TEXT_COLUMNS
-from benchmarks.common.store.results import (
-    add_settings,
-    append_rows,
-    format_cell,
-    read_table,
-    unguard_cell,
-    without_controls,
-)
+from benchmarks.common.store.results import add_settings, append_rows, read_table
+from benchmarks.common.store.safe_cells import format_cell, unguard_cell, without_controls
 from benchmarks.common.system import files
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked

@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.loaders import Shard, Sharding, build_loaders
+from benchmarks.common.data.loaders import build_loaders
+from benchmarks.common.data.sharding import Shard, Sharding
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.cuts import balanced_cuts
 from benchmarks.common.model.model import build_model, build_optimizer, learning_rate

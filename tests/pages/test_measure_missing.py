@@ -21,7 +21,7 @@ from benchmarks.common.system.host import host
 from scripts.pages import measure_missing
 from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
-from scripts.sets.hardware import Hardware, why_not_here
+from scripts.runner.hardware import Hardware, why_not_here
 from scripts.studies.loaders.measure_loader_limit import measure_set
 
 STUB = """

@@ -12,10 +12,11 @@ from scripts.charts.throughput import speedup_chart
 from scripts.pages.headline import headline
 from scripts.pages.report_tables import table_rows
 from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
-from scripts.sets import compare
 from scripts.sets.result_set import load_set
 from scripts.stats.families import log_table, ratios_to_own_baselines
 from scripts.stats.intervals import ratio_of_rounds
+from scripts.studies.compare import compare
+from scripts.studies.compare.analysis import within_set
 from scripts.strategies.strategy_list import BASELINE
 
 PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])
@@ -77,6 +78,6 @@ def test_the_readme_shows_it(published, over):
 
 
 def test_compare_shows_it_once(published, over):
-    lines = compare.comparison_table(compare.within_set(published, "", False)).splitlines()
+    lines = compare.comparison_table(within_set(published, "", False)).splitlines()
     pair = [text for text in lines if re.match(rf"({STRATEGY} / {BASELINE}|{BASELINE} / {STRATEGY}) ", text)]
     assert len(pair) == 1 and f" {bounds(over, 3)} " in pair[0]

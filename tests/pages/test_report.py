@@ -29,6 +29,7 @@ from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
 from scripts.pages import report_tables
 from scripts.pages.headline import headline
+from scripts.runner import measured_peak
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
 from scripts.sets.set_warnings import find_warnings, warnings_by_cause
@@ -634,13 +635,13 @@ def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, mon
     monkeypatch.setattr(device_peak, "MEASURE_S", 0.001)
     add_runs(tmp_path / "other", "ddp", 100)
     with pytest.raises(UserError, match="measure there"):
-        roofline.main(roofline.DeviceUseOptions(tmp_path / "other", measure=True))
+        measured_peak.main(measured_peak.PeakOptions(tmp_path / "other"))
     peak = device_peak.measure_peak()
     add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
-    assert roofline.main(roofline.DeviceUseOptions(tmp_path / "own", measure=True)) == 0
+    assert measured_peak.main(measured_peak.PeakOptions(tmp_path / "own")) == 0
     written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]
     assert written["tflops"]["fp32"] > 0 and written["device_name"] == peak["device_name"]
-    assert "MFU" in capsys.readouterr().out
+    assert f"fp32 {written['tflops']['fp32']:.4g} TFLOP/s" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium; apt-get install chromium")

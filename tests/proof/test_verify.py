@@ -49,7 +49,7 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import NUM_CHECKPOINTS, ProofOptions, main, num_evaluated_parts, prove, scratch_bytes
 from scripts.runner import run_plan
-from scripts.sets.hardware import why_not_its_images
+from scripts.runner.hardware import why_not_its_images
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
 from scripts.setup import pack

@@ -18,7 +18,7 @@ from scripts.pages.report_tables import table_rows
 from scripts.publish import gallery, manifest
 from scripts.publish.publishable import RULE
 from scripts.sets.result_set import load_set
-from scripts.sets.training_cost import read_prices
+from scripts.studies.decide.training_cost import read_prices
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"
 FIGURES = gallery.GALLERY_COLUMNS[gallery.GALLERY_COLUMNS.index("J/image") + 1 :]

@@ -20,7 +20,7 @@ from scripts.publish.publishable import RULE
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 from scripts.sets.set_text import UNKNOWN, describe_images
-from scripts.sets.training_cost import read_prices
+from scripts.studies.decide.training_cost import read_prices
 
 SHOWN = "cpu2-epyc_torch2.15_202611b"
 

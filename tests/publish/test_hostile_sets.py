@@ -21,8 +21,8 @@ from scripts.publish import gallery, manifest
 from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
 from scripts.runner import source_version
-from scripts.sets import compare
 from scripts.sets.result_set import load_set
+from scripts.studies.compare import compare
 
 SMALL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"
 STEERS = "\x1b[2J\u202e"

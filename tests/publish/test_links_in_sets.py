@@ -17,6 +17,7 @@ from test_hostile_sets import edit
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 from scripts.charts import plot
@@ -28,7 +29,6 @@ from scripts.publish.manifest import read_manifest
 from scripts.publish.markdown_tables import read_cells
 from scripts.runner import preflight
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import refuse_links
 from scripts.studies.ablation import chart as ablation_chart
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.loaders import chart as loaders_chart

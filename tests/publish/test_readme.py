@@ -35,13 +35,13 @@ from scripts.publish.readme import (
     sweep_figures,
 )
 from scripts.publish.readme_columns import column_figures
-from scripts.sets.compare import footnotes
 from scripts.sets.result_set import load_set
-from scripts.sets.rounds_needed import report_lines
 from scripts.studies.ab import sequential
+from scripts.studies.compare.compare import footnotes
 from scripts.studies.measured_csv import add_rows, read_rows
 from scripts.studies.peers import overhead
 from scripts.studies.peers.analysis import SUITE, Launch, ratio_rows, rows_to_publish
+from scripts.studies.power.rounds_needed import report_lines
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
 TEXTS = {path: path.read_text() for path in READMES}

@@ -17,8 +17,9 @@ from scripts.pages.headline import headline
 from scripts.publish.gallery import why_not_shown
 from scripts.publish.publishable import find_problems
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import compare, rounds_needed
 from scripts.sets.result_set import load_set
+from scripts.studies.compare import compare
+from scripts.studies.power import rounds_needed
 
 REAL = PUBLISHED / "cpu2-epyc_torch2.15_202611b" / "scaling"  # 15 ok runs and a warm-up, of single and ddp
 SETS = [each.parent for each in sorted(PUBLISHED.glob("cpu2*/**/runs.csv"))]

@@ -518,6 +518,6 @@ def test_batches_a_device_are_compared_and_other_batches_are_not(tmp_path):
 )
 def test_facts_of_the_machine_that_no_suite_writes_are_left_out(tmp_path, facts):
     """Protects reports of somebody else's set: texts are joined, and MFU divides by the peak. Mutants: each condition
-    of FACTS and of _is_peak left out."""
+    of FACT_CHECKS and of _is_peak left out."""
     (tmp_path / "environment.json").write_text(json.dumps({"schema": 2} | facts))
     assert load_set(tmp_path).environment == {"schema": 2}

@@ -26,7 +26,9 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.runner import source_version
-from scripts.studies.ab import ab, variants, worktrees
+from scripts.studies.ab import variants, worktrees
+from scripts.studies.ab.paired_rounds import PairedRounds, report_verdict
+from scripts.studies.ab.sequential import look_at_rounds
 
 
 @pytest.fixture
@@ -377,24 +379,22 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
 
     def session(*rates):
-        return ab.PairedRounds(0, time.monotonic(), {"A": [100.0] * 6, "B": [*rates]}, list("ABABAB"))
+        return PairedRounds(0, time.monotonic(), {"A": [100.0] * 6, "B": [*rates]}, list("ABABAB"))
 
     slow = session(90.0, 92.0, 90.0, 92.0, 90.0, 92.0)
-    result = ab.look_at_rounds(slow.log_ratios, 6)
+    result = look_at_rounds(slow.log_ratios, 6)
     assert slow.sd == pytest.approx(0.0219790 / 2 * (6 / 5) ** 0.5 / 2**0.5, rel=1e-4)
-    assert [ab.report_verdict(result, slow, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
+    assert [report_verdict(result, slow, tmp_path, limit) for limit in (None, 0.01, 0.5)] == [0, 1, 0]
     close = session(94.0, 96.0, 94.0, 96.0, 94.0, 96.0)
-    assert ab.report_verdict(ab.look_at_rounds(close.log_ratios, 6, 0.05), close, tmp_path, 0.05) == 3
+    assert report_verdict(look_at_rounds(close.log_ratios, 6, 0.05), close, tmp_path, 0.05) == 3
     constant = session(*[90.0] * 6)
-    assert ab.report_verdict(ab.look_at_rounds(constant.log_ratios, 6), constant, tmp_path, 0.05) == 3
+    assert report_verdict(look_at_rounds(constant.log_ratios, 6), constant, tmp_path, 0.05) == 3
     output = capsys.readouterr()
     assert "biased" not in output.out and "one look after 6 rounds, had that been set beforehand, finds" in output.out
     assert "B is slower; B/A 0.910 [" in output.out and "no verdict: every run has the same throughput" in output.out
     assert "correlation of each round's ratio with the one before: -0.83" in output.out
     assert output.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
-    ab.report_verdict(
-        ab.look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None
-    )
+    report_verdict(look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None)
     assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
 
 

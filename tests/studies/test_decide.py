@@ -23,7 +23,7 @@ from scripts.commands.command_table import BY_WORDS
 from scripts.commands.run_command import parse
 from scripts.publish.readme import PUBLISHED
 from scripts.stats.families import ThroughputSample
-from scripts.stats.two_days import DaySpread
+from scripts.studies.compare.two_days import DaySpread
 from scripts.studies.decide import analysis, chart, decide
 from scripts.studies.decide.analysis import Family, cheapest, pareto_frontier
 from scripts.studies.decide.choices import Choice, Interval

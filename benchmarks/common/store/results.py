@@ -19,6 +19,7 @@ from pathlib import Path
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
+from benchmarks.common.store.safe_cells import cells_of_line, format_cell, unguard_cell, without_controls
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_set_file, replace_atomically
@@ -30,8 +31,6 @@ SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
 MAX_TABLE_BYTES = 2**32  # of a table that is read
-# The last four are full-width, which some spreadsheets take for the first four.
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 LARGEST_NUMBER = 1e18
 LONGEST_WORD = 10_000  # characters of a setting
 SETTINGS_COLUMNS = ("asked", "met")
@@ -41,9 +40,6 @@ COUNTED = (
     *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
 )
 LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
-UNSEEN = re.compile("[\0\ufeff]")
-SEPARATOR_LINE = re.compile(r"[\s\"]*sep\s*=", re.IGNORECASE)
-CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # JSON may hold them. surrogateescape has no bytes for them.
 UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
@@ -82,7 +78,7 @@ def append_csv(
         remove_left_over(path)
         append = not replace and path.exists()
         lines = _whole_lines(_text_of(path)) if append else []
-        header = _cells(lines[0]) if lines else list(columns)
+        header = cells_of_line(lines[0]) if lines else list(columns)
         if key and key not in header:
             raise UserError(f"{path} does not start with a line of column names; move it away")
         if not key and header != list(columns):
@@ -121,14 +117,14 @@ def _text_of(path: Path) -> str:
 def _whole_lines(text: str) -> list[str]:
     """The lines of a table, without a last one that was cut off."""
     *lines, last = text.split("\n")
-    return [*lines, last] if last and lines and len(_cells(last)) == len(_cells(lines[0])) else lines
+    return [*lines, last] if last and lines and len(cells_of_line(last)) == len(cells_of_line(lines[0])) else lines
 
 
 def _widened(lines: list[str], header: list[str], missing: list[str]) -> Iterator[str]:
     """The lines of a table with more columns: their names in the first, empty cells in every whole row."""
     yield ",".join([lines[0], *missing])
     for line in lines[1:]:
-        yield line + "," * len(missing) if len(_cells(line)) == len(header) else line
+        yield line + "," * len(missing) if len(cells_of_line(line)) == len(header) else line
 
 
 def add_settings(results: Path, requested: Half, resolved: Half | None = None) -> str:
@@ -143,78 +139,6 @@ def add_settings(results: Path, requested: Half, resolved: Half | None = None) -
 def json_cell(value: object) -> str:
     """`value` as JSON that `format_cell` does not change: on one line, and never with two spaces in a row."""
     return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")
-
-
-def format_cell(value: object) -> str:
-    """One CSV cell: '' for None, text on one line, and never something a spreadsheet would run or that would control a
-    terminal."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    text = str(value).encode(errors="backslashreplace").decode()  # a file name need not be UTF-8
-    text = without_controls(" ".join(text.replace("\0", "").split()))  # for who prints the file: a path may hold them
-    return "'" + text if isinstance(value, str) and _is_formula(text) else text
-
-
-def unguard_cell(text: str) -> str:
-    """The text of a cell, without the mark that keeps a spreadsheet from running it."""
-    return text[1:] if text.startswith("'") and _is_formula(text) else text
-
-
-def without_formulas(text: str) -> str:
-    """A table with format_cell's mark before each cell that a spreadsheet would run, for a table that somebody else
-    wrote. Numbers stay as they are. So do lines without such a cell. A line that ends within a quoted cell is left out:
-    read_table skips it, and a spreadsheet would go on with the next line.
-
-    Byte order marks and null characters are left out: a spreadsheet skips them, and the cell begins after them. A first
-    line with sep= gets the mark, since it would choose another separator."""
-    text = UNSEEN.sub("", text)
-    if SEPARATOR_LINE.match(text):
-        text = "'" + text
-    return "\n".join(guarded for line in text.split("\n") if (guarded := _guarded_line(line)) is not None)
-
-
-def _guarded_line(line: str) -> str | None:
-    cells = _cells(line)
-    if not cells:
-        return None if line else line
-    guarded = [
-        cell if cell.startswith("'") or _is_number_text(cell) or not _is_formula(cell) else f"'{cell}" for cell in cells
-    ]
-    if guarded == cells:
-        return line
-    out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(guarded)
-    return out.getvalue()
-
-
-def has_formula_after_semicolon(text: str) -> bool:
-    """Whether a spreadsheet would run a part of a table if semicolons or tabs, not commas, separated its cells, as the
-    settings of many countries say."""
-    parts = [part.lstrip('" ') for line in text.splitlines() for part in re.split("[;\t]", line)[1:]]
-    return any(_is_formula(part) and not part.startswith("'") and not _is_number_text(part) for part in parts)
-
-
-def _is_number_text(text: str) -> bool:
-    """Whether the text of a cell is a number, such as -1.5."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def without_controls(text: str) -> str:
-    """The text with a ? for each control character, by which another person's set could control the terminal."""
-    return CONTROLS.sub("?", text)
-
-
-def _is_formula(text: str) -> bool:
-    """Whether a spreadsheet would run it, or would once marks like ours are taken away."""
-    return text.lstrip("'").startswith(FORMULA_STARTS)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -269,7 +193,8 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
     if path.exists():
         header, lines = _lines_of(path, columns)
         for number, line in enumerate(lines, start=2):
-            cells = _cells(line)  # line by line: cells hold no line ends, and half a quoted one must not swallow rows
+            # line by line: cells hold no line ends, and half a quoted one must not swallow rows
+            cells = cells_of_line(line)
             if cells and len(cells) == len(header):
                 rows.append(dict(zip(header, cells, strict=True)))
                 numbers.append(number)
@@ -341,18 +266,10 @@ def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
     if "\r" in text and "\n" not in text:
         raise UserError(f"{path}, line 1 ends in a carriage return alone; save the file with line feeds")
     first, *lines = text.split("\n")
-    header = _cells(first) if first else columns
+    header = cells_of_line(first) if first else columns
     if twice := [name for name in header if header.count(name) > 1]:
         raise UserError(f"{path}, line 1 has the column {twice[0]!a} twice; remove one of them")
     return header, lines
-
-
-def _cells(line: str) -> list[str]:
-    """The cells of one line; none where it ends within a quoted cell."""
-    try:
-        return next(csv.reader([line], strict=True), [])
-    except csv.Error:
-        return []
 
 
 def _warn(path: Path, line: int, what: str) -> None:

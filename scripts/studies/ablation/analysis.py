@@ -5,14 +5,13 @@
 scripts/studies/ablation/plan.py plans the runs, scripts/studies/ablation/chart.py draws them. Needs no torch.
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.config.settings import READERS
-from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -154,9 +153,8 @@ def option_name(requested: Mapping[str, object]) -> str:
 def write_csv(results: ResultSet, strategy: str, options: Sequence[OptionResult], about: str) -> Path:
     """Write ablate.csv of the set: a row per option, also of those that were not run. about: model, machine and
     batch."""
-    path, out = results.path / "ablate.csv", io.StringIO()
-    writer = csv.DictWriter(out, ABLATE_COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
+    path = results.path / "ablate.csv"
+    rows: list[dict[str, object]] = []
     baseline = options[0].group
     assert baseline is not None
     run = baseline.ok.iloc[0]
@@ -167,6 +165,6 @@ def write_csv(results: ResultSet, strategy: str, options: Sequence[OptionResult]
             row |= {"num_runs": speed.num_runs, "images_per_s": speed.value, "ci_low": speed.low, "ci_high": speed.high}
         if ratio := option.ratio:
             row |= {"ratio": ratio.value, "ratio_low": ratio.low, "ratio_high": ratio.high, "verdict": ratio.verdict}
-        writer.writerow({name: format_cell(value) for name, value in row.items()})
-    write_text_atomically(path, out.getvalue())
+        rows.append(row)
+    write_text_atomically(path, table_text(ABLATE_COLUMNS, rows))
     return path

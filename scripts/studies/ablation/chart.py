@@ -14,11 +14,11 @@ import numpy
 import tyro
 from matplotlib.figure import Figure
 
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import run_program
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
-from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_rows
 from scripts.stats.families import method_text
 from scripts.stats.formatting import format_interval, format_number, text_table

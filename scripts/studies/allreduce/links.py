@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy
 from scipy.optimize import nnls
 
+from benchmarks.common.store.safe_names import LIMIT_BYTES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
-from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.studies.allreduce.uncertain_value import PERCENTILES, Number, UncertainValue
 
 NUM_RESAMPLES = 400

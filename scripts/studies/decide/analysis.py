@@ -2,7 +2,7 @@
 
     from scripts.studies.decide.analysis import Family, cheapest, fastest
 
-Two machines are compared as two days are (scripts/stats/two_days.py): there is a decision only with a day-to-day
+Two machines are compared as two days are (two_days.py): there is a decision only with a day-to-day
 spread. The best strategy of a machine is picked after looking. So the family is all pairs of choices on different
 machines, as it is for the fastest strategy of a set. Needs no torch.
 """
@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 from scripts.stats.intervals import RatioEstimate
-from scripts.stats.two_days import DaySpread, largest_day_sd, ratio_between_days
+from scripts.studies.compare.two_days import DaySpread, largest_day_sd, ratio_between_days
 from scripts.studies.decide.choices import Choice
 
 

@@ -16,11 +16,11 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, draw_legend, footnote, legend_shape, make_figure
 from scripts.sets.result_set import ResultSet
-from scripts.sets.training_cost import NUM_EPOCHS
 from scripts.stats.formatting import format_number, plural_of_several, printable
 from scripts.studies.decide.analysis import pareto_frontier
 from scripts.studies.decide.choices import Choice, Interval
 from scripts.studies.decide.decision_text import NO_EQUAL_SETTINGS
+from scripts.studies.decide.training_cost import NUM_EPOCHS
 
 Marker = str | tuple[int, Literal[0, 1, 2], int]
 ALL_MARKERS: tuple[Marker, ...] = (*MARKERS, (4, 1, 0), (3, 1, 0), (6, 1, 0), (3, 1, 180), (4, 1, 45), (8, 1, 0))

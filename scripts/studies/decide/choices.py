@@ -14,15 +14,15 @@ import numpy
 
 from benchmarks.common.config.settings import IMAGE_FIELDS
 from benchmarks.common.system.errors import UserError
-from scripts.sets.compare import FIELDS_THAT_MAY_DIFFER
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import UNKNOWN, describe_images
-from scripts.sets.training_cost import NUM_EPOCHS, num_machines
 from scripts.stats.families import ThroughputSample, make_sample
 from scripts.stats.formatting import format_setting, printable
 from scripts.stats.intervals import mean_interval
+from scripts.studies.compare.analysis import FIELDS_THAT_MAY_DIFFER
+from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines
 
 OF_THE_MACHINE = {
     *MACHINE_FIELDS,

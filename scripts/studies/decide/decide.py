@@ -5,32 +5,30 @@
 Machines are compared twice: at equal settings, by the strategies that ran with them on all machines; and each at its
 best, with settings of its own. Sets of unequal models, image sizes or data are refused. Prints tables and a sentence
 each, and writes decide.csv and a chart. The last line is the decision. A set is one day on one machine. So there is a
-decision only with a day-to-day spread, given or measured (scripts/stats/two_days.py). Exit code: 0 where one machine is
+decision only with a day-to-day spread, given or measured (two_days.py). Exit code: 0 where one machine is
 the cheapest with confidence, 3 where none is, 1 where nothing can be written, 2 for a mistake. Needs no torch.
 """
 
-import csv
 import dataclasses
 import functools
-import io
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import DecideOptions
-from scripts.sets.compare import find_day_spread
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_warnings import warnings_by_cause
-from scripts.sets.training_cost import NUM_EPOCHS, read_prices
 from scripts.stats.formatting import printable
+from scripts.studies.compare.analysis import find_day_spread
 from scripts.studies.decide.analysis import (
     Family,
     Winner,
@@ -59,6 +57,7 @@ from scripts.studies.decide.decision_text import (
     equal_settings_sentence,
     notes,
 )
+from scripts.studies.decide.training_cost import NUM_EPOCHS, read_prices
 
 UNDECIDED = 3
 INTERVALS = ("images_per_s", "hours", "money", "joules_per_image")
@@ -208,13 +207,10 @@ def choice_fields(choice: Choice, answer: Answer) -> dict[str, Any]:
 
 def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write decide.csv; returns its path. Raises UserError where the folder cannot be written."""
-    text, path = io.StringIO(), folder / "decide.csv"
-    writer = csv.DictWriter(text, DECIDE_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
+    path = folder / "decide.csv"
     try:
         make_folder(folder)
-        write_text_atomically(path, text.getvalue())
+        write_text_atomically(path, table_text(DECIDE_COLUMNS, rows))
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; name another folder: --output") from None
     return path

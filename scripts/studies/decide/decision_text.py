@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from scripts.pages.headline import join
 from scripts.sets.identity import compute_precision
-from scripts.sets.training_cost import NUM_EPOCHS
 from scripts.stats.formatting import format_number, format_setting, format_with_interval, printable, text_table
 from scripts.stats.intervals import RatioEstimate
-from scripts.stats.two_days import UNKNOWN_DAY_EFFECT
+from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT
 from scripts.studies.decide.analysis import Family, Winner, cheapest
 from scripts.studies.decide.choices import Choice, Interval
+from scripts.studies.decide.training_cost import NUM_EPOCHS
 
 CHOICE_COLUMNS = (
     "machine", "strategy", "precision", "batch", "devices", "n", "images/s [95 %]", f"{NUM_EPOCHS} epochs, h",

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from benchmarks.common.store.safe_names import LIMIT_BYTES, refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, save_chart
-from scripts.sets.safe_names import LIMIT_BYTES, refuse_links
 from scripts.stats.formatting import format_number
 
 BAR_STYLES = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word

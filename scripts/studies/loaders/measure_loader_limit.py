@@ -29,8 +29,8 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_program
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
+from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.runner.make_variables import read_variables
-from scripts.sets.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, describe_limit, throughput_by_kind
 

@@ -6,20 +6,18 @@ A round has one launch of each loop. Launches of one round are a pair, so that w
 torch.
 """
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy
 
 from benchmarks.common.config.architectures import architecture_of
-from benchmarks.common.store.results import format_cell
+from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.errors import UserError
-from scripts.sets.rounds_needed import precise_enough
 from scripts.stats.families import ThroughputSample, ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
+from scripts.stats.stopping_rule import precise_enough
 
 SUITE, SYNTHETIC = "the suite", "the suite, synthetic images"
 
@@ -62,7 +60,7 @@ def estimate_ratio(peer: str, suite: str, launches: Iterable[Launch]) -> RatioEs
 
 def is_precise(peer: str, suite: str, launches: Iterable[Launch], width: float) -> bool:
     """Whether the interval of the ratio reaches no further than `width` to each side, as a fraction, and did so a round
-    before (scripts/sets/rounds_needed.py says why)."""
+    before (stopping_rule.py says why)."""
     samples = paired_samples(peer, suite, launches)
     return bool(len(samples[peer].log_throughputs)) and precise_enough(samples, {suite: peer}, width)
 
@@ -112,8 +110,4 @@ def rows_to_publish(rows: Iterable[Mapping[str, Any]], about: str = "") -> list[
 def csv_text(rows: Iterable[Mapping[str, Any]], about: str = "") -> str:
     """What rows_to_publish makes of them, as CSV."""
     written = rows_to_publish(rows, about)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, [*written[0]], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in written)
-    return out.getvalue()
+    return table_text([*written[0]], written)

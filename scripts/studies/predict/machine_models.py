@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy
 
+from benchmarks.common.store.safe_names import LIMIT_BYTES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
-from scripts.sets.safe_names import LIMIT_BYTES
 from scripts.studies.allreduce.links import Link
 from scripts.studies.allreduce.uncertain_value import UncertainValue, exact
 from scripts.studies.predict.step_model import Cluster, HalfPrecision, StepTimes

@@ -17,9 +17,9 @@ import numpy
 import pandas
 from scipy.special import stdtrit
 
+from benchmarks.common.store.safe_names import LIMIT_BYTES, read_text
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
-from scripts.sets.safe_names import LIMIT_BYTES, read_text
 from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import mean_interval
 from scripts.studies.allreduce.links import Link, estimate_link, ring

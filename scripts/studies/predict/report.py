@@ -10,7 +10,6 @@ efficient, and what would help. Needs no torch.
 """
 
 import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import table_text
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
 from benchmarks.common.system.programs import run_program
@@ -37,7 +38,6 @@ from scripts.charts.figures import (
 )
 from scripts.options.study_options import PredictOptions
 from scripts.sets.result_set import load_set
-from scripts.sets.safe_names import refuse_links
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.allreduce.uncertain_value import UncertainValue
@@ -94,12 +94,7 @@ def main(options: PredictOptions) -> int:
 
 def csv_text(machine: MachineModel, rows: Sequence[Row]) -> str:
     """The content of predict.csv."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, PREDICT_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({name: format_cell(value) for name, value in ({"machine": machine.name} | row).items()})
-    return text.getvalue()
+    return table_text(PREDICT_COLUMNS, [{"machine": machine.name} | row for row in rows])
 
 
 def machine_model(options: PredictOptions) -> MachineModel:

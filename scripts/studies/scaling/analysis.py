@@ -10,13 +10,12 @@ device. `ranks` of scaling.csv counts devices, as `world_size` of runs.csv does.
 the points.
 """
 
-import csv
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.store.results import format_cell, write_text_atomically
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import table_text
 from scripts.sets.identity import compute_precision, key_without_derived
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.families import ratios_to_baseline
@@ -156,11 +155,8 @@ def _row(strategy: str, mode: str, point: ScalingPoint) -> dict[str, Any]:
 
 def write_scaling_csv(results: ResultSet, rows: list[dict[str, Any]]) -> Path:
     """Write the rows to scaling.csv of the set."""
-    out, path = io.StringIO(), results.path / "scaling.csv"
-    writer = csv.DictWriter(out, SCALING_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: format_cell(value) for name, value in row.items()} for row in rows)
-    write_text_atomically(path, out.getvalue())
+    path = results.path / "scaling.csv"
+    write_text_atomically(path, table_text(SCALING_COLUMNS, rows))
     return path
 
 

@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import run_program
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.safe_names import refuse_links
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
 from scripts.strategies.strategy_list import BASELINE

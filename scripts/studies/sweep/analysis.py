@@ -11,7 +11,8 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.common.store.results import format_cell, lock_tables, write_text_atomically
+from benchmarks.common.store.results import lock_tables, write_text_atomically
+from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.identity import key_without_derived

@@ -1,11 +1,10 @@
 """How many rounds does it take to see a difference of 2, 5 or 10 %, with the spread that a result set has?
 
-    python -m scripts.sets.rounds_needed --results results/x
+    ./bench power --results results/x
 
 Found means: with 80 % power, by the simultaneous intervals of all strategies over their baseline, were the spread
 known and the rounds surely repeats. The spread of few rounds is itself uncertain, and some sets have no verdict: the
-numbers are a guide (scripts/stats/README.md has how often new sets find what was planned). Also the rule of UNTIL=5%.
-Needs no torch.
+numbers are a guide (scripts/stats/README.md has how often new sets find what was planned). Needs no torch.
 """
 
 import functools
@@ -22,12 +21,12 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_program
 from scripts.options.set_options import PowerOptions
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.stats.families import Pair, ThroughputSample, log_table, ratios_of_all_pairs, ratios_to_own_baselines
+from scripts.stats.families import Pair, ThroughputSample, log_table
+from scripts.stats.formatting import format_duration
 from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 
 DIFFERENCES = (0.02, 0.05, 0.10)
 ROUNDS_LIMIT = 1000
-FIRST_LOOK_ROUNDS = 10  # from 6 on, more families do not cover whose strategies wander
 
 
 @functools.cache
@@ -59,42 +58,6 @@ def ratio_spreads(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pair]
     return found
 
 
-def widest_half_width(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str]) -> float | None:
-    """The widest of the family's intervals, from the ratio up, as a fraction: each over its own baseline.
-
-    Where there is none, those of all pairs. None where an interval is missing.
-    """
-    family = ratios_to_own_baselines(samples, baselines) if baselines else ratios_of_all_pairs(samples)
-    widths = [each.half_width for each in family.values()]
-    known = [width for width in widths if width is not None]
-    return max(known) if known and len(known) == len(widths) else None
-
-
-def precise_enough(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str], width: float) -> bool:
-    """The rule of UNTIL: whether the family's intervals are as narrow as that, and were a round before.
-
-    A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree. A
-    further round, after the first that will do, makes up for it (Simons 1968), and so does the first look, after
-    FIRST_LOOK_ROUNDS. scripts/stats/README.md has how often it covers.
-    """
-    latest = max((max(each.rounds) for each in samples.values()), default=0)
-    before = {name: _without(each, latest) for name, each in samples.items()}
-    return _narrow(samples, baselines, width) and _narrow(before, baselines, width)
-
-
-def _without(one: ThroughputSample, latest: float) -> ThroughputSample:
-    kept = numpy.asarray(one.rounds) != latest
-    sessions = numpy.asarray(one.sessions)[kept].tolist() if one.sessions else ()
-    return ThroughputSample(one.log_throughputs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
-
-
-def _narrow(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str], width: float) -> bool:
-    if min((len(each.log_throughputs) for each in samples.values()), default=0) < FIRST_LOOK_ROUNDS:
-        return False
-    found = widest_half_width(samples, baselines)
-    return found is not None and found <= width
-
-
 def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> list[str]:
     """Lines of text, of the family that the report shows: those with a baseline; of all without one. Raises UserError
     for a set without two strategies, without a spread, or that contradicts itself. found: gets the numbers."""
@@ -123,7 +86,8 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
         needed = [fewest_rounds(difference, each, len(pairs)) for each in (sd, high)]
         rounds.append({"difference": difference, "rounds": needed[0], "rounds_of_noisiest": needed[1]})
         texts = [f"more than {ROUNDS_LIMIT}" if each is None else str(each) for each in needed]
-        takes = "" if needed[0] is None or round_s is None else f", about {_duration(needed[0] * round_s)} of runs"
+        takes_s = None if needed[0] is None or round_s is None else needed[0] * round_s
+        takes = "" if takes_s is None else f", about {format_duration(takes_s)} of runs"
         lines.append(f"to find {100 * difference:3.0f} %: {texts[0]} rounds (of the noisiest {texts[1]}){takes}")
     if found is not None:
         found |= {"results": str(results.path), "num_strategies": len(samples), "sd_of_ratios": sd}
@@ -139,10 +103,6 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
 
 def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def main(options: PowerOptions, found: dict[str, Any] | None = None) -> int:

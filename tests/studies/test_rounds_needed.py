@@ -6,16 +6,14 @@ import re
 import numpy
 import pytest
 from scipy import stats
+from sets.test_result_set import MET, add, asked
 from simulate import PUBLISHED, samples_of
-from test_result_set import MET, add, asked
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets import rounds_needed
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.independence import FOLLOWS
-
-OVER_FIRST = {"1": "0", "2": "0", "3": "0"}
+from scripts.studies.power import rounds_needed
 
 
 def test_two_strategies_are_a_t_test():
@@ -75,23 +73,6 @@ def test_a_set_without_a_spread_is_a_users_error(tmp_path):
     (tmp_path / "runs.csv").write_text("run_id,strategy,status\n")
     with pytest.raises(UserError, match="two strategies"):
         rounds_needed.report_lines(load_set(tmp_path))
-
-
-def test_until_waits_for_a_second_look():
-    logs = 0.001 * numpy.random.default_rng(4).normal(size=(4, 12))
-    looks = [rounds_needed.precise_enough(samples_of(logs[:, :rounds]), OVER_FIRST, 0.05) for rounds in range(1, 13)]
-    # the first look is after 10 rounds, the second one that will do after 11
-    assert looks == [False] * 10 + [True] * 2
-    assert not rounds_needed.precise_enough(samples_of(logs * 100), OVER_FIRST, 0.05)
-    wild = logs * numpy.where(numpy.arange(12) == 11, 1000, 1)  # all was narrow until the last round
-    assert rounds_needed.precise_enough(samples_of(wild[:, :11]), OVER_FIRST, 0.05)
-    assert not rounds_needed.precise_enough(samples_of(wild), OVER_FIRST, 0.05)
-    assert rounds_needed.precise_enough(samples_of(logs), {}, 0.05)
-    constant = samples_of(numpy.zeros((4, 12)))
-    assert (
-        not rounds_needed.precise_enough(constant, OVER_FIRST, 0.05)
-        and rounds_needed.widest_half_width(constant, OVER_FIRST) is None
-    )
 
 
 def test_each_pair_has_a_spread_of_its_own():

@@ -1,6 +1,6 @@
 """./bench trend: days, versions and hardware are marked, no two days are compared, and a foreign set runs nothing.
 
-.venv/bin/python -m pytest tests/pages/test_trend.py
+.venv/bin/python -m pytest tests/studies/test_trend.py
 """
 
 import dataclasses
@@ -9,14 +9,13 @@ import re
 import pytest
 from result_sets import change, write_set
 
-from scripts.charts.trend_chart import trend_chart
 from scripts.options.set_options import TrendOptions
-from scripts.pages import trend
 from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
-from scripts.sets import dated_sets
-from scripts.sets.dated_sets import UNKNOWN_DAY, groups_by_hardware, in_order_of_days
 from scripts.sets.result_set import load_set
+from scripts.studies.trend import analysis, trend
+from scripts.studies.trend.analysis import UNKNOWN_DAY, groups_by_hardware, in_order_of_days
+from scripts.studies.trend.chart import trend_chart
 
 EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m"
 STEERS = "a\x1b[2J\r\u202e\u2066\x9b"
@@ -122,7 +121,7 @@ def test_no_name_of_a_foreign_set_steers_a_terminal_or_a_browser(tmp_path, monke
     """Protects whoever prints the page: the names of a set, of its strategies and its versions are somebody else's. A
     cell that nobody has made printable changes nothing. Mutant: the page as it stands."""
     monkeypatch.setattr(trend, "printable", lambda text: text)
-    monkeypatch.setattr(dated_sets, "printable", lambda text: text)
+    monkeypatch.setattr(analysis, "printable", lambda text: text)
     one = write_set(tmp_path / "set", device_name=STEERS, torch=STEERS, commit=STEERS)
     one.rename(tmp_path / f"set{STEERS}")
     html = trend.render_trend(in_order_of_days([load_set(tmp_path / f"set{STEERS}")]))

@@ -8,6 +8,7 @@ Exit code: 1 where no set has a timed run, 2 for a mistake. Needs no torch.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -15,13 +16,13 @@ import jinja2
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.charts.plot import load_sets
-from scripts.charts.trend_chart import trend_chart
 from scripts.options.set_options import TrendOptions
-from scripts.pages.page import TEMPLATES, inline_svg
-from scripts.sets.dated_sets import VERSIONS, DatedSet, groups_by_hardware, in_order_of_days
+from scripts.pages.page import inline_svg
 from scripts.sets.result_set import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import plural, printable, printable_lines
+from scripts.studies.trend.analysis import VERSIONS, DatedSet, groups_by_hardware, in_order_of_days
+from scripts.studies.trend.chart import trend_chart
 
 TREND_COLUMNS = ("day", "set", "strategy", "images/s", "n", "x single", "commit", *VERSIONS)
 TEXT_COLUMNS = ("day", "set", "strategy", "commit", *VERSIONS)
@@ -50,7 +51,10 @@ def render_trend(dated: list[DatedSet]) -> str:
         _part(number, about, pairs) for number, (about, pairs) in enumerate(groups_by_hardware(dated).items(), start=1)
     ]
     page = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
     )
     html = page.get_template("trend.html.j2").render(
         parts=parts,

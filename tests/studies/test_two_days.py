@@ -8,7 +8,7 @@ from scipy.special import stdtrit
 
 from scripts.stats.families import ThroughputSample
 from scripts.stats.intervals import sidak_critical_value
-from scripts.stats.two_days import DaySpread, day_spread, largest_day_sd, ratio_between_days, ratios_between_days
+from scripts.studies.compare.two_days import DaySpread, day_spread, largest_day_sd, ratio_between_days, ratios_between_days
 
 
 def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, ThroughputSample]:

@@ -10,7 +10,7 @@ import pytest
 from support import ROOT, recorded, run_strategy
 
 from benchmarks.common.store.results import append_rows
-from scripts.sets.compare import run_command_line
+from scripts.studies.compare.compare import run_command_line
 
 SAME_DAY = ("--day-sd", "0%")  # the generator has no weather
 
@@ -248,7 +248,7 @@ def test_a_set_too_noisy_to_say_anything_does_not_pass(compare, base, slow):
 
 
 def test_the_command_itself(base, tmp_path):
-    run = [sys.executable, "-m", "scripts.sets.compare", base]
+    run = [sys.executable, "-m", "scripts.studies.compare.compare", base]
     good = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
     bad = subprocess.run([*run, tmp_path / "x"], cwd=ROOT, capture_output=True, text=True)
     assert (good.returncode, bad.returncode) == (0, 2)

@@ -1,9 +1,9 @@
 """The chart of many sets: images/s of each strategy, a column for each set, in the order of their days.
 
-    from scripts.charts.trend_chart import trend_chart
+    from scripts.studies.trend.chart import trend_chart
 
 Points of different days are not joined, and nothing is drawn through them: two days are no comparison
-(scripts/stats/two_days.py). Needs no torch.
+(two_days.py). Needs no torch.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from matplotlib.lines import Line2D
 
 from scripts.charts.figures import LINE_COLORS, MARKERS, draw_legend, footnote, legend_shape, make_figure
 from scripts.charts.memory_chart import axis_limits
-from scripts.sets.dated_sets import DatedSet
 from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import plural_of_several
+from scripts.studies.trend.analysis import DatedSet
 
 MAX_LABELS = 25  # side by side; more would lie on each other
 NOTES = (

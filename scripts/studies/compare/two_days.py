@@ -1,6 +1,6 @@
 """Two recorded sets are two days: B's throughput over A's, where each day has an effect of its own.
 
-    from scripts.stats.two_days import DaySpread, day_spread, ratio_between_days, ratios_between_days
+    from scripts.studies.compare.two_days import DaySpread, day_spread, ratio_between_days, ratios_between_days
 
 More rounds do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
 settings, or given; without it there is a ratio and no verdict. Days are taken for independent draws: where a machine

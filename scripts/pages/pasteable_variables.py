@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 
 from benchmarks.common.config.config import FIELDS
-from scripts.sets.safe_names import SAFE_NAME
+from benchmarks.common.store.safe_names import SAFE_NAME
 
 COUNTS = (
     "NPROC", "THREADS_PER_RANK", "TIMEOUT", "NODES", "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "TIME",
