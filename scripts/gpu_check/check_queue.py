@@ -2,8 +2,8 @@
 
     work(listed, state, Deadline(540), Capabilities(on_gpu=True))
 
-What is timed runs alone; the others several at once. A check that ended is one JSON file, written whole, so that a
-second call goes on where the first one was, however that came to its end.
+A check that is `timed` or `alone` has the machine to itself; others run several at once. A check that ended is one JSON
+file, written whole, so that a second call goes on where the first one was, however that came to its end.
 """
 
 import dataclasses

@@ -154,7 +154,7 @@ class ProofOptions:
     steps: int = 20
     """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
     missing: bool = False
-    """Prove only what has no row in the set's equivalence.csv yet."""
+    """Prove only what no row of the set's equivalence.csv proves."""
 
 
 @dataclasses.dataclass(frozen=True)

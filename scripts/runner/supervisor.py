@@ -137,7 +137,7 @@ def write_row(
     """Write the row to runs.csv and its settings to settings.csv, and print what became of the run.
 
     resolved: the half that the reporting rank left in summary.json (Record.finish); {} for a run that did not get so
-    far. This function adds the commit, the local changes and the kernels' variables, which launchers know, and writes
+    far. This function adds the commit, the local changes and the kernels' variables, and writes
     the whole half to the run's settings.json, too.
     """
     try:

@@ -242,8 +242,8 @@ def source_of(config: Config) -> Path:
 
 
 def remedy_for(config: Config) -> str:
-    other = "previous" if config.resume_from == "last" else "last"
-    return f"use --resume-from {other} for the one before, or start without --resume"
+    other = "previous for the one before" if config.resume_from == "last" else "last"
+    return f"use --resume-from {other}, or start without --resume"
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:

@@ -147,7 +147,7 @@ class _Run:
         if stop:
             self.all_reduce(
                 torch.zeros(1, device=self.context.device)
-            )  # the launcher ends the others once one rank leaves
+            )  # torchrun ends the others once one rank leaves
             raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()

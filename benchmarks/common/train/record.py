@@ -25,7 +25,7 @@ IMPORTED_AT = time.monotonic()
 
 
 class Record:
-    """Rows and summary of one run. Silent on ranks that do not report; without a launcher it only prints."""
+    """Rows and summary of one run. Silent on ranks that do not report; in a run without a supervisor it only prints."""
 
     def __init__(self, config: Config, context: RankContext, num_steps: int):
         self.config, self.context, self.num_steps = config, context, num_steps
@@ -88,7 +88,7 @@ class Record:
             )
 
     def progress(self, steps_done: int) -> None:
-        """Tell the launcher's progress bar how far training is."""
+        """Leave in the run's folder how far training is: the supervisor draws its bar from that."""
         now = time.monotonic()
         if self.folder:
             step_s = 0.0  # unknown: the time before the first report holds more than steps
@@ -98,7 +98,7 @@ class Record:
         self.reported_steps, self.reported_at = steps_done, now
 
     def finish(self, measured: dict, resolved: dict) -> None:
-        """Hand the launcher what only the run knows; without a launcher, print the throughput.
+        """Leave for the supervisor what only the run knows; in a run without one, print the throughput.
 
         measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
         settings, stored as "met". It goes into the row, too, where runs.csv has a column for it; None empties that
