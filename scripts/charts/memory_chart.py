@@ -32,7 +32,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         return None
     every = [pair for found in works.values() for pair in found]
     labels = [
-        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.run_windows), 'run')})"
+        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.windows_of_runs), 'run')})"
         for number, group in every
     ]
     num_columns, num_rows = legend_shape(labels)

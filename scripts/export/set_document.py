@@ -133,19 +133,19 @@ def _epoch(results: ResultSet, group: RunGroup) -> Document | None:
         return None
     epoch = epoch_time(results, group)
     return _interval(epoch.value, epoch.low, epoch.high) | {
-        "num_runs": len(epoch.run_windows),
+        "num_runs": len(epoch.windows_of_runs),
         "is_measured": epoch.measured,
     }
 
 
 def _ratio(results: ResultSet, group: RunGroup) -> Document | None:
-    over = results.speedups.get(group.label)
-    if over is None:
+    speedup = results.speedups.get(group.label)
+    if speedup is None:
         return None
-    return _interval(over.value, over.low, over.high) | {
+    return _interval(speedup.value, speedup.low, speedup.high) | {
         "baseline": plain(results.baseline_label_of[group.label]),
-        "verdict": over.verdict,
-        "why": over.why,
+        "verdict": speedup.verdict,
+        "why": speedup.why,
     }
 
 

@@ -3,7 +3,7 @@
     set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
 
 A launcher, a Slurm job and the record of a set (environment.json) know an option as an environment variable. The table
-VARIABLES of benchmarks/common/system/options_as_typed.py is the one place that says which.
+VARIABLE_OF_OPTION of benchmarks/common/system/options_as_typed.py is the one place that says which.
 scripts/runner/make_variables.py reads the variables and checks each value. Imports nothing heavy: --help reads this
 module.
 """
@@ -17,11 +17,11 @@ from typing import Any, Literal
 
 import tyro
 
-from benchmarks.common.system.options_as_typed import VARIABLES
+from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
-OF_THE_MACHINE = {
+PROFILE_OPTIONS = {
     "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "gpu_type",
     "memory", "exclusive", "time_min", "warning_s",
     "container",
@@ -68,7 +68,7 @@ class RunOptions(RoundOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunCommand(RunOptions):
+class BenchRunOptions(RunOptions):
     one_gpu: bool = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
     strategy_dir: Path | None = None
@@ -200,13 +200,13 @@ class ReproduceOptions:
 def set_variables(options: Any, flags: Sequence[str]) -> None:
     """Set the environment variable of every option, for this process and those that it starts; flags: what follows --.
 
-    An option that is not given clears its variable, but for those OF_THE_MACHINE: nothing that happens to be in the
+    An option that is not given clears its variable, but for those PROFILE_OPTIONS: nothing that happens to be in the
     environment chooses what is run.
     """
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    for name, variable in VARIABLES.items():
+    for name, variable in VARIABLE_OF_OPTION.items():
         text = _as_text(given.get(name))
-        if text or name not in OF_THE_MACHINE:
+        if text or name not in PROFILE_OPTIONS:
             os.environ[variable] = text
     os.environ["ARGS"] = shlex.join(flags)
 
@@ -220,7 +220,7 @@ def _as_text(value: Any) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckGpuOptions:
+class GpuCheckFlags:
     deadline_s: float | None = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
     moved: bool = False
@@ -230,7 +230,7 @@ class CheckGpuOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuCheckOptions(CheckGpuOptions):
+class GpuCheckOptions(GpuCheckFlags):
     results: Path | None = None
     """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
     data: Path | None = None

@@ -152,7 +152,7 @@ class MlperfOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportCommand:
+class BenchReportOptions:
     results: Path = Path("results/latest")
     """The result set."""
     strategy: str = "ddp"

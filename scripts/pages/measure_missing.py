@@ -54,11 +54,11 @@ def measure(results: Path) -> int:
         how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
         print(f"measuring what the report still lacks; {how_long}", flush=True)
     failed = 0
-    with forward_signals() as children:
+    with forward_signals() as child_runner:
         for part in parts:
-            failed |= children.run(part.command, cwd=ROOT, env=os.environ | part.variables) != 0
-            if children.signum:
-                return 128 + children.signum
+            failed |= child_runner.run(part.command, cwd=ROOT, env=os.environ | part.variables) != 0
+            if child_runner.signum:
+                return 128 + child_runner.signum
     return failed
 
 

@@ -29,7 +29,7 @@ def methods(results: ResultSet) -> list[str]:
     timed = results.timed_groups
     sentences = [f"We trained {describe_sets([results])}. Data: {describe_images(timed)}."]
     names = "; ".join(group.label for group in timed)  # labels have commas
-    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
+    runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
     sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
     if _interleaved(results, timed):
         sentences.append(
@@ -85,7 +85,7 @@ def _windows(results: ResultSet, timed: list[RunGroup]) -> str:
     ids = set(results.table("windows").run_id)
     if not all(group.ok.run_id.isin(ids).all() for group in timed):
         return ""
-    return plural_of_several([len(run) for group in timed for run in group.run_windows], "window")
+    return plural_of_several([len(run) for group in timed for run in group.windows_of_runs], "window")
 
 
 def _of_arithmetic(timed: list[RunGroup]) -> list[str]:
@@ -102,10 +102,10 @@ def _of_arithmetic(timed: list[RunGroup]) -> list[str]:
 
 def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
     text = "Throughput is the geometric mean over runs of total images over total seconds"
-    if not any(len(group.run_windows) > 1 for group in timed):
+    if not any(len(group.windows_of_runs) > 1 for group in timed):
         return f"{text}; one run has no interval."
     text += ", with Student's 95 % interval on the logarithms of the runs"
-    if once := [group.label for group in timed if len(group.run_windows) == 1]:
+    if once := [group.label for group in timed if len(group.windows_of_runs) == 1]:
         text += f", but for {'; '.join(once)}, of which one run has none"
     if not any(over.low is not None for over in results.speedups.values()):
         return text + "."
@@ -183,10 +183,10 @@ def _runs(results: ResultSet) -> str:
 
 
 def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
-    many, once = ([group for group in timed if (len(group.run_windows) > 1) is several] for several in (True, False))
+    many, once = ([group for group in timed if (len(group.windows_of_runs) > 1) is several] for several in (True, False))
     windows = _windows(results, timed) or "unrecorded windows"
     parts = (
-        [f"95 %, over {plural_of_several([len(group.run_windows) for group in many], 'run')} of {windows} each"]
+        [f"95 %, over {plural_of_several([len(group.windows_of_runs) for group in many], 'run')} of {windows} each"]
         if many
         else []
     )

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions
@@ -178,7 +178,7 @@ def make_report(results: ResultSet) -> Report:
     rows = table_rows(results)
     columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
     timed = results.timed_groups
-    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
+    runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
     values = {
         "name": results.name,
         "about": describe_sets([results]) + (f"; {runs} a strategy" if timed else ""),
@@ -264,4 +264,4 @@ def _print_pdf(source: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(ReportOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(ReportOptions)))

@@ -11,7 +11,7 @@ import shlex
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.system.commands import make_assignment, shell_word
-from benchmarks.common.system.options_as_typed import VARIABLES
+from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner import source_version
@@ -79,7 +79,7 @@ def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
     if not all(map(SAFE_NAME.fullmatch, (study.strategy, *itertools.chain(*study.options.values())))):
         return f"# a command of {study.words} is left out: one of its words is no name and no number"
     fields = {field.name for field in dataclasses.fields(RoundOptions)}
-    options = {VARIABLES[name]: f"--{name.replace('_', '-')}" for name in fields}
+    options = {VARIABLE_OF_OPTION[name]: f"--{name.replace('_', '-')}" for name in fields}
     left_out = [name for name, value in kept.items() if not str(value).isprintable()]
     texts = {name: str(value) for name, value in kept.items() if name not in left_out}
     before = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if name not in options and name != "ARGS"]

@@ -98,7 +98,7 @@ def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
     """
 
     def speed(pair: tuple[RunGroup, dict]) -> float:
-        return pair[0].timed_throughput.value if pair[0].run_windows else 0.0
+        return pair[0].timed_throughput.value if pair[0].windows_of_runs else 0.0
 
     pairs = sorted(zip(results.groups, rows, strict=True), key=speed, reverse=True)
     return [_summary_row(results, group, row) for group, row in pairs]

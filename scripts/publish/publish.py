@@ -26,7 +26,7 @@ from benchmarks.common.store.results import without_formulas, write_json, write_
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.set_options import PublishOptions
@@ -263,4 +263,4 @@ def replace_set(new: Path, place: Path, aside: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PublishOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(PublishOptions)))

@@ -19,7 +19,7 @@ import tyro
 
 from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.headline import in_words, join, untimed
 from scripts.pages.markdown import code_span, escape_markdown
@@ -106,7 +106,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
     timed = [group for group in results.groups if group.throughput]
     over = results.speedups
-    if not over or min(len(group.run_windows) for group in timed) < 2:
+    if not over or min(len(group.windows_of_runs) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     shown = {
         group: exposed_communication(group, results.table("steps")) for group in timed
@@ -116,7 +116,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     bases = {*results.baseline_label_of.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
-    least = pandas.Series([each.smallest_difference for each in results.strategy_speedups.values()]).max()
+    least = pandas.Series([each.smallest_difference for each in results.speedups_without_aa.values()]).max()
     return {
         "strategies": markdown_table(header, rows),
         "top1": _top1_text(timed, images),
@@ -124,7 +124,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
-        "rounds": plural_of_several([len(group.run_windows) for group in results.compared_groups], "round"),
+        "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
@@ -240,7 +240,7 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
     header = ("strategies", "settings of", "devices", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(_count_names(names), *cells) for cells, names in alike.items()]
     results = load_set(path)
-    said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.run_windows]
+    said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.windows_of_runs]
     identical = sum(words.startswith(BIT_IDENTICAL) for words in said)
     return {"proof": f"{identical} of {len(said)} configurations", "proofs": markdown_table(header, lines)}
 
@@ -258,4 +258,4 @@ def _count_names(names: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__))
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__))

@@ -30,10 +30,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
-from scripts.publish.manifest import NAME, find_faults, read_manifest
+from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
@@ -48,7 +48,7 @@ OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are 
 
 def main() -> int:
     published, variables = find_set(), read_variables()
-    if variables.results and (variables.results / NAME).exists():
+    if variables.results and (variables.results / MANIFEST).exists():
         raise UserError(
             f"{option_as_typed('RESULTS', variables.results)} is a published set; leave it out for a new one"
         )
@@ -248,15 +248,15 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
     def configure(run: run_plan.Run, folder: RunFolder) -> None:
         worktrees.write_config(folder, run.requested, fields)
 
-    with schedule.lock_result_set(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
+    with schedule.lock_result_set(results), forward_signals() as child_runner, worktrees.checked_out([commit]) as folders:
         for batch in batches:
             variables = batch[0].variables | {"ARGS": args}
-            schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), children)
+            schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), child_runner)
             launchers = schedule.Launchers(folders[commit], configure)
-            all_ok &= schedule.run_each(batch, results, children, num_done + 1, total, launchers)
+            all_ok &= schedule.run_each(batch, results, child_runner, num_done + 1, total, launchers)
             num_done += len(batch) if batch[0].round else 0
-            if children.signum:
-                return 128 + children.signum
+            if child_runner.signum:
+                return 128 + child_runner.signum
     return int(not all_ok)
 
 
@@ -290,7 +290,7 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
         dataclasses.replace(group, label=labels.get(settings_hash(group.identity.requested), group.label))
         for group in again.groups
     ]
-    timed = [group.label for group in groups if group.run_windows]
+    timed = [group.label for group in groups if group.windows_of_runs]
     if twice := [label for label in timed if timed.count(label) > 1]:
         raise UserError(
             f"{again.path} has {twice[0]} of several versions or machines; give a new {option_as_typed('RESULTS', '')}"
@@ -299,4 +299,4 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes=NAME)
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes=MANIFEST)

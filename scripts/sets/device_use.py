@@ -23,7 +23,7 @@ import tyro
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.sets.result_set import RunGroup, load_set
 from scripts.stats.intervals import Estimate
 
@@ -189,4 +189,4 @@ def main(options: DeviceUseOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(DeviceUseOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(DeviceUseOptions)))

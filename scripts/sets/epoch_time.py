@@ -20,7 +20,7 @@ class EpochTime:
     low: float | None
     high: float | None
     measured: bool
-    run_windows: list[Windows]
+    windows_of_runs: list[Windows]
     """What it is of: (images, seconds) of each run's epochs, or of its timed windows."""
 
 
@@ -36,9 +36,9 @@ def epoch_time(results: ResultSet, group: RunGroup) -> EpochTime:
             passes.append(mine[["images", "seconds"]].to_numpy(float))
     if passes and len(passes) == len(group.ok):
         return _epoch(strategy_throughput(passes), True, passes)
-    return _epoch(group.timed_throughput, False, group.run_windows)
+    return _epoch(group.timed_throughput, False, group.windows_of_runs)
 
 
-def _epoch(rate: Estimate, measured: bool, run_windows: list[Windows]) -> EpochTime:
+def _epoch(rate: Estimate, measured: bool, windows_of_runs: list[Windows]) -> EpochTime:
     low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (rate.high, rate.low))
-    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, run_windows)
+    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, windows_of_runs)

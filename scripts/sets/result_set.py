@@ -83,7 +83,7 @@ class RunGroup:
     identity: Identity
     rows: pandas.DataFrame
     """Rows of runs.csv, ok or not."""
-    run_windows: list[Windows]
+    windows_of_runs: list[Windows]
     """Windows of each ok run that has a throughput."""
     rounds: list[float]
     """`repeat` of each of these runs."""
@@ -97,7 +97,7 @@ class RunGroup:
 
     @functools.cached_property
     def throughput(self) -> Estimate | None:
-        return strategy_throughput(self.run_windows) if self.run_windows else None
+        return strategy_throughput(self.windows_of_runs) if self.windows_of_runs else None
 
     @property
     def timed_throughput(self) -> Estimate:
@@ -109,7 +109,7 @@ class RunGroup:
     @functools.cached_property
     def sample(self) -> ThroughputSample:
         """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.run_windows, self.rounds, self.sessions)
+        return make_sample(self.windows_of_runs, self.rounds, self.sessions)
 
     @functools.cached_property
     def ok(self) -> pandas.DataFrame:
@@ -193,7 +193,7 @@ class ResultSet:
     @property
     def timed_groups(self) -> list[RunGroup]:
         """The groups that have a throughput."""
-        return [group for group in self.groups if group.run_windows]
+        return [group for group in self.groups if group.windows_of_runs]
 
     def timed_groups_of(self, strategy: str) -> list[RunGroup]:
         """The same of one strategy."""
@@ -226,7 +226,7 @@ class ResultSet:
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
 
     @functools.cached_property
-    def strategy_groups(self) -> list[RunGroup]:
+    def timed_groups_without_aa(self) -> list[RunGroup]:
         """The timed groups, but for second halves of A/A comparisons."""
         return [group for group in self.timed_groups if not group.is_aa_copy]
 
@@ -237,15 +237,15 @@ class ResultSet:
         return {label: self.speedups[label] for label in labels if label in self.speedups}
 
     @functools.cached_property
-    def strategy_speedups(self) -> dict[str, RatioEstimate]:
+    def speedups_without_aa(self) -> dict[str, RatioEstimate]:
         """The speed-ups that are no A/A comparisons, by label: each is over the group's own baseline."""
-        return {label: over for label, over in self.speedups.items() if label not in self.aa_comparisons}
+        return {label: speedup for label, speedup in self.speedups.items() if label not in self.aa_comparisons}
 
     @functools.cached_property
     def rankable_groups(self) -> list[RunGroup]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
         that most groups compute in. A gain from another arithmetic is not the strategy's, and an A/A run is none."""
-        timed = self.strategy_groups
+        timed = self.timed_groups_without_aa
         kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 

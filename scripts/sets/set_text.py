@@ -91,6 +91,6 @@ def describe_failures(results: ResultSet) -> list[str]:
             reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
             if status != "ok":
                 sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")
-            elif not group.run_windows:
+            elif not group.windows_of_runs:
                 sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
     return sentences

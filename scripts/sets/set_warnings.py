@@ -94,7 +94,7 @@ def _of_one_cause(
 
 def one_round(results: ResultSet) -> Iterator[CausedWarning]:
     """One run says nothing about the spread between runs."""
-    names = [group.label for group in results.groups if len(group.run_windows) == 1]
+    names = [group.label for group in results.groups if len(group.windows_of_runs) == 1]
     if names:
         every = len(names) == len(results.timed_groups) > 1
         yield CausedWarning(
@@ -117,7 +117,7 @@ def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
     """pyperf's rule, over all windows of a strategy."""
     found, seen = {}, []
     for group in results.groups:
-        rates = _rates(group.run_windows)
+        rates = _rates(group.windows_of_runs)
         spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
         if spread > UNSTEADY:
             seen.append(causes := unsteady_causes(results, group))
@@ -183,9 +183,9 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for the first sample, window 0 of each run."""
     found = {}
     for group in results.groups:
-        slow = [run for run in group.run_windows if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
+        slow = [run for run in group.windows_of_runs if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
-            found[group.label] = f"the first window is slow in {len(slow)} of {plural(len(group.run_windows), 'run')}"
+            found[group.label] = f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
     yield from _of_one_cause(results, "slow first windows", found, "runs still warm up then: raise --warmup-steps")
 
 
@@ -193,11 +193,11 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for all samples but a slow first one."""
     found, in_all = {}, 0
     for group in results.groups:
-        scores = [_z_scores(run) for run in group.run_windows if len(run) > 2]
+        scores = [_z_scores(run) for run in group.windows_of_runs if len(run) > 2]
         number = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
         if number:
             in_all += number
-            total = plural(sum(map(len, group.run_windows)), "window")
+            total = plural(sum(map(len, group.windows_of_runs)), "window")
             found[group.label] = f"{number} of {total} far from the median of its run"
     remedy, most = "perhaps something else used the machine for a moment: use a quiet one", plural(in_all, "window")
     yield from _of_one_cause(results, "windows far from the median of their run", found, remedy, f"{most} in all")

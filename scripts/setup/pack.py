@@ -32,7 +32,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, read_regular_file, sync_folder
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
@@ -259,4 +259,4 @@ def make_tables(listing: ImageListing, done: list[chunks.Chunk]) -> Arrays:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PackOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(PackOptions, description=__doc__)))

@@ -52,9 +52,9 @@ class ThroughputSample:
         return {key: float(numpy.mean(logs)) for key, logs in found.items()}
 
 
-def method_text(num_compared: int) -> str:
+def method_text(num_comparisons: int) -> str:
     """The method of a family, for below a table or a chart."""
-    return f"{METHOD} over {plural(num_compared, 'pair')}"
+    return f"{METHOD} over {plural(num_comparisons, 'pair')}"
 
 
 def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> ThroughputSample:
@@ -104,7 +104,7 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     table = [logs[places[of]] - logs[places[to]] for of, to in pairs]
     differences = [row[~numpy.isnan(row)] for row in table]
     counted = [pair for pair, each in zip(pairs, differences, strict=True) if len(each) >= MIN_ROUNDS]
-    num_compared, why, error_factor = len(counted), "", 1.0
+    num_comparisons, why, error_factor = len(counted), "", 1.0
     if counted:
         logs = log_table({name: compared[name] for name in dict.fromkeys(itertools.chain(*counted))})
         why = FOLLOWS if rounds_follow_one_another(logs) else ""
@@ -113,7 +113,7 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     for (of, to), rounds in zip(pairs, differences, strict=True):
         first, second = samples[of].log_throughputs, samples[to].log_throughputs
         if len(rounds):
-            found[of, to] = ratio_of_rounds(rounds, num_compared, why, error_factor)
+            found[of, to] = ratio_of_rounds(rounds, num_comparisons, why, error_factor)
         else:
             alone = NO_REPEAT if min(len(first), len(second)) < 2 else NO_COMMON_ROUNDS
             found[of, to] = no_verdict(first.mean() - second.mean(), alone)

@@ -36,12 +36,12 @@ def logs(estimate) -> list[float]:
     return [math.log(each) for each in (estimate.low, estimate.value, estimate.high)]
 
 
-def scipys(found, of, to, num_compared=1, compared=None):
+def scipys(found, of, to, num_comparisons=1, compared=None):
     """[low, high] by scipy, around the mean difference and wider by the factor of the compared strategies' table."""
     first, second = (found[name].by_round() for name in (of, to))
     both = sorted(first.keys() & second.keys())
     result = scipy.stats.ttest_rel([first[key] for key in both], [second[key] for key in both])
-    theirs = result.confidence_interval(0.95 ** (1 / num_compared))
+    theirs = result.confidence_interval(0.95 ** (1 / num_comparisons))
     middle, half = (theirs.high + theirs.low) / 2, (theirs.high - theirs.low) / 2
     factor = standard_error_factor(log_table({name: found[name] for name in compared or found}))
     return pytest.approx([middle - factor * half, middle + factor * half])

@@ -2,7 +2,7 @@
 
     print(f"lower {option_as_typed('REPEATS')}")
 
-An option of ./bench reaches launchers, jobs and the record of a set as an environment variable. VARIABLES is the one
+An option of ./bench reaches launchers, jobs and the record of a set as an environment variable. VARIABLE_OF_OPTION is the one
 place that says which. A message names the option as its reader typed it: `./bench COMMAND` lists the options that
 COMMAND has in the variable TYPED_OPTIONS, which all processes of the command inherit. With make, and where a launcher
 is started by hand, that variable is empty. Needs no torch.
@@ -11,7 +11,7 @@ is started by hand, that variable is empty. Needs no torch.
 import os
 from collections.abc import Iterable, Sequence
 
-VARIABLES = {
+VARIABLE_OF_OPTION = {
     "strategies": "STRATEGIES",
     "strategy": "STRATEGY",
     "strategy_dir": "STRATEGY_DIR",
@@ -52,7 +52,7 @@ VARIABLES = {
 MORE_VARIABLES = {"measure": "MEASURE"}
 """Those that no launcher reads."""
 TYPED_OPTIONS = "TYPED_OPTIONS"
-OPTION_OF = {variable: name for name, variable in (VARIABLES | MORE_VARIABLES).items()}
+OPTION_OF = {variable: name for name, variable in (VARIABLE_OF_OPTION | MORE_VARIABLES).items()}
 AFTER_DASHES = "the words after --"
 
 

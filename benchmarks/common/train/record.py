@@ -43,30 +43,30 @@ class Record:
         self.parts[part] = self.parts.get(part, 0.0) + now - self.booked_until
         self.booked_until = now
 
-    def rows(self, table: str, rows: list[dict]) -> None:
+    def write_rows(self, table: str, rows: list[dict]) -> None:
         """Add rows of this run to a table of the result set."""
         if self.folder:
             append_rows(self.folder.results, table, [{"run_id": self.folder.run_id, **row} for row in rows])
 
-    def window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
+    def write_window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
         """One timed window and the steps in it."""
         sample = {"images": window.images, "seconds": window.seconds, "images_per_s": window.images / window.seconds}
-        self.rows("windows", [{"window": number, **sample}])
-        self.rows(
+        self.write_rows("windows", [{"window": number, **sample}])
+        self.write_rows(
             "steps",
             [{"rank": self.context.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)],
         )
 
-    def step_breakdown(self, rows: list[dict], first_step: int) -> None:
+    def write_step_breakdown(self, rows: list[dict], first_step: int) -> None:
         """The phases of steps that came after the timed windows; rows of several ranks hold `rank` and `number`."""
         here = self.context.rank
         places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
-        self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
+        self.write_rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
         self.book_time("step account")
 
-    def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
+    def write_epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
         """One pass over the training or the validation set. seconds: None where another process began it."""
-        self.rows(
+        self.write_rows(
             "epochs",
             [
                 {
@@ -87,7 +87,7 @@ class Record:
                 flush=True,
             )
 
-    def progress(self, steps_done: int) -> None:
+    def report_progress(self, steps_done: int) -> None:
         """Leave in the run's folder how far training is: the supervisor draws its bar from that."""
         now = time.monotonic()
         if self.folder:

@@ -57,11 +57,11 @@ class SequentialResult:
 
 @dataclasses.dataclass(frozen=True)
 class LookLimits:
-    """What a planned look asks. critical: half of its interval, in standard errors. correlation: the highest that
-    chance explains."""
+    """What a planned look asks. critical: half of its interval, in standard errors. max_correlation: the highest
+    that chance explains."""
 
     critical: float
-    correlation: float
+    max_correlation: float
 
 
 def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float = 0.0) -> SequentialResult:
@@ -83,7 +83,7 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
     if logs.std() < SMALLEST_SD:
         return SequentialResult(more, no_verdict(mean, NO_SPREAD))
     limits, correlation = planned[num_rounds], float(lag_1_correlation(logs))
-    if correlation > limits.correlation:
+    if correlation > limits.max_correlation:
         return SequentialResult(more, no_verdict(mean, FOLLOWS), correlation=correlation)
     estimate = ratio_with_verdict(mean, float(standard_error(logs)), num_rounds - 1, limits.critical)
     clear = False

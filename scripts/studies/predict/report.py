@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from benchmarks.common.store.results import format_cell, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import (
     LINE_COLORS,
     LINES,
@@ -145,7 +145,7 @@ def table(rows: Sequence[Row]) -> str:
         exposed_ms = f"{row['exposed_ms']:.2f}" if "exposed_ms" in row else ""
         times = (f"{row['step_ms']:.1f}", step_bounds, exposed_ms, f"{row['waits_ms']:.2f}")
         lines.append((*cells, *times, f"{row['efficiency']:.2f}", efficiency_bounds, ""))
-    return text_table(lines, left=(0, 3, 10))
+    return text_table(lines, left_aligned=(0, 3, 10))
 
 
 def predict_chart(machine: MachineModel, rows: Sequence[Row]) -> Figure:
@@ -195,4 +195,4 @@ def _draw_strategy(axes: Axes, number: int, rows: Sequence[Row]) -> Line2D:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PredictOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(PredictOptions, description=__doc__)))

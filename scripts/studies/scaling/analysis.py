@@ -186,4 +186,4 @@ def table(rows: list[dict[str, Any]]) -> str:
                 "oversubscribed" if row["oversubscribed"] else "",
             )
         )
-    return text_table(lines, left=())
+    return text_table(lines, left_aligned=())

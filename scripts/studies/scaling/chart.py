@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import refuse_links
@@ -125,4 +125,4 @@ def main(options: ScalingChartOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(ScalingChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(ScalingChartOptions)))

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.safe_names import refuse_links
@@ -58,7 +58,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
     axes.margins(x=0.12)
     baseline_top, baseline_note = _draw_baseline(axes, results, points)
     # an interval that is wide for want of rounds must not flatten the points
-    top = max(strategy_throughput([run]).value for group in points.values() for run in group.run_windows)
+    top = max(strategy_throughput([run]).value for group in points.values() for run in group.windows_of_runs)
     top = max(top, baseline_top)
     highest = max(throughput_of(group).high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
@@ -156,4 +156,4 @@ def main(options: SweepChartOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(SweepChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(SweepChartOptions)))
