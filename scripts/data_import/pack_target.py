@@ -20,7 +20,7 @@ from benchmarks.common.data.contents import contents_of, hash_of_image
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.data.packed import PARTS, PackedSource, note_checked, pack_path
+from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, pack_path
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import (
@@ -51,7 +51,7 @@ class PackTarget:
         """Raises UserError where the source has only train or only val, and where packs lie in another folder."""
         if os.environ.get("PACKED"):
             raise UserError("PACKED is set, and an import packs below its own folder; unset PACKED")
-        if missing := {*PARTS} - {shard.split for shard in source.shards}:
+        if missing := {*SPLITS} - {shard.split for shard in source.shards}:
             raise UserError(
                 f"FROM has no {missing.pop()}, and a packed file names the images of both; "
                 "import without --pack, add what is missing, and ./bench data pack packs both"
@@ -59,12 +59,12 @@ class PackTarget:
         self.kind = f"{source.kind}, packed as {pack}"
         self._config = Config(data=str(folder), loader="packed", pack=pack)
         self._folder, self._workshop, self._source = folder, folder / WORKSHOP, source
-        self._ends, self._lock = dict.fromkeys(PARTS, 0), threading.Lock()
+        self._ends, self._lock = dict.fromkeys(SPLITS, 0), threading.Lock()
 
     def refuse_existing(self) -> None:
         """Raises UserError where packed files or folders of images are there already."""
         refuse_links_in_data(self._config)
-        for split in PARTS:
+        for split in SPLITS:
             refuse_existing(pack_path(self._config, split))
             refuse_existing(self._folder / split)  # a run would compare the packed files with its images
 
@@ -109,13 +109,13 @@ class PackTarget:
             return
         refuse_links_in_data(self._config)
         tables = {split: self._sorted_table(split, total) for split, total in totals.items()}
-        refuse_unknown_classes(*({*tables[split]["class_name"]} for split in PARTS))
+        refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
         listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
         names = name_images(listings, tables)
-        unfinished = [split for split in PARTS if self._unfinished(split).exists()]  # one after a kill between two renames
+        unfinished = [split for split in SPLITS if self._unfinished(split).exists()]  # one after a kill between two renames
         for split in unfinished:
             self._finish(split, listings[split], tables[split], names)
-        for split in PARTS:
+        for split in SPLITS:
             path = pack_path(self._config, split)
             if split in unfinished:
                 refuse_existing(path)
@@ -145,7 +145,7 @@ class PackTarget:
 
     def _are_in_place(self) -> bool:
         """Whether the import ended, and a kill came while .importing was removed."""
-        return all(pack_path(self._config, split).exists() and not self._unfinished(split).exists() for split in PARTS)
+        return all(pack_path(self._config, split).exists() and not self._unfinished(split).exists() for split in SPLITS)
 
     def _unfinished(self, split: str) -> Path:
         return self._workshop / f"{split}.safetensors"

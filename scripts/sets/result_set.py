@@ -291,17 +291,17 @@ def load_set(path: Path) -> ResultSet:
     found, remarks = identities_of_runs(path, runs, tables["settings"])
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
-        parts = _parts(rows, [found[place] for place in rows.index])
-        others = [found[place] for place in runs.index.difference(rows.index)]
-        num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
-        names = group_labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
-        for name, (identity, part) in zip(names, parts, strict=True):
-            with_windows = [(index, _windows_of(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
+        by_identity = _rows_by_identity(rows, [found[index] for index in rows.index])
+        others = [found[index] for index in runs.index.difference(rows.index)]
+        num_cores = _read_environment(path / "environment.json").get("num_cores") if len(by_identity) > 1 else None
+        names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
+        for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
+            with_windows = [(index, _windows_of(row, timed)) for index, row in rows_of_group[rows_of_group.status == "ok"].iterrows()]
             samples = {index: sample for index, sample in with_windows if sample is not None}
-            timed_rows = part.loc[[*samples]]
+            timed_rows = rows_of_group.loc[[*samples]]
             rounds, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
             groups.append(
-                RunGroup(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions)
+                RunGroup(printable(name), str(strategy), identity, rows_of_group, [*samples.values()], rounds, sessions)
             )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
@@ -367,31 +367,31 @@ def _windows_of(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None
     return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
 
 
-def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
+def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
     """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
-    parts: dict[str, tuple[Identity, list]] = {}
+    by_key: dict[str, tuple[Identity, list]] = {}
     waiting = []
-    for place, status, identity in zip(rows.index, rows.status, found, strict=True):
+    for index, status, identity in zip(rows.index, rows.status, found, strict=True):
         if status == "ok" or identity.has_resolved_settings:
-            parts.setdefault(identity.key, (identity, []))[1].append(place)
+            by_key.setdefault(identity.key, (identity, []))[1].append(index)
         else:
-            waiting.append((place, identity))
-    for place, identity in waiting:
-        of_its_kind = (places for other, places in parts.values() if belongs_to(identity, other))
-        places = next(of_its_kind, None)
-        if places is None:
-            places = parts.setdefault(identity.key, (identity, []))[1]
-        places.append(place)
-    return [(identity, rows.loc[sorted(places)]) for identity, places in _without_unknown(parts).values()]
+            waiting.append((index, identity))
+    for index, identity in waiting:
+        of_its_kind = (indices for other, indices in by_key.values() if belongs_to(identity, other))
+        indices = next(of_its_kind, None)
+        if indices is None:
+            indices = by_key.setdefault(identity.key, (identity, []))[1]
+        indices.append(index)
+    return [(identity, rows.loc[sorted(indices)]) for identity, indices in _without_unknown(by_key).values()]
 
 
-def _without_unknown(parts: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
-    """The parts, where runs that did not record some of NEWER_FIELDS are with the one part that may be theirs."""
-    newer = {name for identity, _ in parts.values() for name in identity.fields if name in NEWER_FIELDS}
-    for key, (identity, places) in [*parts.items()]:
+def _without_unknown(by_key: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
+    """The same, where runs that did not record some of NEWER_FIELDS are with the one identity that may be theirs."""
+    newer = {name for identity, _ in by_key.values() for name in identity.fields if name in NEWER_FIELDS}
+    for key, (identity, indices) in [*by_key.items()]:
         if identity.recorded and newer - identity.fields.keys():
-            alike = [other for other in parts if other != key and not differing_fields([identity, parts[other][0]])]
-            if len(alike) == 1 and parts[alike[0]][0].recorded:
-                parts[alike[0]][1].extend(places)
-                del parts[key]
-    return parts
+            alike = [other for other in by_key if other != key and not differing_fields([identity, by_key[other][0]])]
+            if len(alike) == 1 and by_key[alike[0]][0].recorded:
+                by_key[alike[0]][1].extend(indices)
+                del by_key[key]
+    return by_key

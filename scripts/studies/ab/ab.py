@@ -251,9 +251,9 @@ def run_rounds(
             break
         order = pair if round_number % 2 else pair[::-1]
         rates = {}
-        for place, name in enumerate(order, 1):
+        for position, name in enumerate(order, 1):
             if not run_variant.child_runner.signum:
-                rates[name] = run_variant(name, round_number, place, f"{name} {round_number}/{most}")
+                rates[name] = run_variant(name, round_number, position, f"{name} {round_number}/{most}")
         if run_variant.child_runner.signum:
             break
         for name, rate in rates.items():

@@ -128,9 +128,9 @@ def planned_looks(most: int) -> dict[int, LookLimits]:
     rounds = [number for number in range(FIRST_LOOK, most + 1) if number % 2 == 0 or number == most]
     independent = numpy.random.default_rng(0).standard_normal((NUM_PATHS, most))
     following = independent.copy()
-    for place in range(1, most):
-        following[:, place] *= (1 - AR_CORRELATION**2) ** 0.5
-        following[:, place] += AR_CORRELATION * following[:, place - 1]
+    for position in range(1, most):
+        following[:, position] *= (1 - AR_CORRELATION**2) ** 0.5
+        following[:, position] += AR_CORRELATION * following[:, position - 1]
     highest = {
         number: float(numpy.quantile(lag_1_correlation(independent[:, :number]), 1 - LEVEL)) for number in rounds
     }
