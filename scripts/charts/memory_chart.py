@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from scripts.charts.figures import (
     LINE_COLORS,
     MARKERS,
+    axis_limits,
     draw_legend,
     footnote,
     label_with_set,
@@ -18,7 +19,6 @@ from scripts.charts.figures import (
 from scripts.charts.throughput import groups_by_model
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import plural
-from scripts.stats.intervals import Estimate
 
 
 def memory_chart(sets: list[ResultSet]) -> Figure | None:
@@ -60,15 +60,6 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         notes.append("white: not parallel, it had nothing to divide the work over.")
     footnote(figure, notes)
     return figure
-
-
-def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
-    """Of the axis: an interval that is wide for want of runs must not squeeze the points."""
-    largest = max(each.value for each in estimates)
-    top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
-    bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
-    margin = 0.08 * ((top - bottom) or top)
-    return bottom - margin, top + margin
 
 
 def _draw_memory(axes: Axes, group: RunGroup, color: str, marker: str) -> Line2D:

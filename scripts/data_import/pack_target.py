@@ -112,7 +112,8 @@ class PackTarget:
         refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
         listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
         names = name_images(listings, tables)
-        unfinished = [split for split in SPLITS if self._unfinished(split).exists()]  # one after a kill between two renames
+        # one after a kill between two renames
+        unfinished = [split for split in SPLITS if self._unfinished(split).exists()]
         for split in unfinished:
             self._finish(split, listings[split], tables[split], names)
         for split in SPLITS:

@@ -93,8 +93,8 @@ def class_name(name: str, shard_name: str) -> str:
     """A class's name as its folder's. Raises UserError for words such as "tench, Tinca tinca": wnids are needed."""
     if not CLASS_NAME.fullmatch(name) or len(name) > MAX_NAME_BYTES:
         raise UserError(
-            f"{shard_name}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the classes' "
-            f"names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
+            f"{shard_name}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the "
+            f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
         )
     return name
 
@@ -108,8 +108,8 @@ def class_of_label(label: object, classes: list[str], shard_name: str) -> str:
         return class_name(label, shard_name)
     if not classes:
         raise UserError(
-            f"{shard_name}: its labels are numbers, and nothing names them; name by --classes a file that has the classes' "
-            f"names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
+            f"{shard_name}: its labels are numbers, and nothing names them; name by --classes a file that has the "
+            f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
         )
     if not isinstance(label, int) or not 0 <= label < len(classes):
         raise UserError(f"{shard_name}: the label {label!r} is none of the {len(classes)} classes")

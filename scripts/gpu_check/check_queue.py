@@ -30,7 +30,7 @@ class Capabilities:
     lacking: Callable[[Check], str] = lambda check: ""
     """What a check needs that the machine does not have; '' for nothing."""
     max_at_once: int = 1
-    """Checks that run at a time, of those that time nothing."""
+    """Checks that run side by side at most, of those that are neither `timed` nor `alone`."""
     on_gpu: bool = False
     gpu_gone: Callable[[], str] = lambda: ""
     """How the GPU is, after a check failed as if the GPU were lost; '' where the GPU computes."""
@@ -99,7 +99,10 @@ def work(
 
 
 def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State, max_at_once: int) -> Check | None:
-    """The first that may start now: one that runs alone; beside what it waits for, another that is done by then."""
+    """The first that may start now: one that runs alone; beside what it waits for, another that is done by then.
+
+    max_at_once: checks that run side by side at most.
+    """
     if any(runs_alone(one.check) for one in running) or len(running) >= max_at_once:
         return None
     to_come = {check.name for check in queue} | {one.check.name for one in running}

@@ -123,7 +123,8 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
 
 
 def max_checks_at_once(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores for each of their ranks, and memory on the GPU."""
+    """How many checks run side by side at most, of those that are neither `timed` nor `alone`: two cores for each of their
+    ranks, and memory on the GPU."""
     most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_CHECK)))
@@ -169,6 +170,7 @@ def print_begin(on_gpu: bool, listed: list[Check], state: State, seconds: float)
 
 
 def print_end(listed: list[Check], state: State, why_left: dict[str, str], results: Path) -> int:
+    """Print how many checks ended in which way; returns the exit code: 1 where one failed."""
     found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
     failed = [name for name, status in found.items() if status == "failed"]
     counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped", "left")]

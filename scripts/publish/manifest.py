@@ -83,8 +83,8 @@ def read_manifest(folder: Path) -> dict:
         whole = whole and all(map(_is_whole, runs))
     except FileNotFoundError:
         raise UserError(
-            f"{folder} has no {MANIFEST}: it is no published set, or was published before there were any; ./bench publish "
-            "writes it"
+            f"{folder} has no {MANIFEST}: it is no published set, or was published before there were any; ./bench "
+            "publish writes it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         again = checkout(folder, MANIFEST, "; take it from git again:")

@@ -4,8 +4,8 @@
 
 What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
 interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
-has to be the set's. STRATEGIES chooses some of its strategies, REPEATS another number of rounds. ARGS, the words after --
-in ./bench reproduce, are options of ./bench compare such as "--day-sd 2%": two sets are two days, so that without one
+has to be the set's. STRATEGIES chooses some of its strategies, REPEATS another number of rounds. ARGS, which is what
+follows --, has options of ./bench compare such as "--day-sd 2%": two sets are two days, so that without one
 there are ratios and no verdict. RESULTS given again runs only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the

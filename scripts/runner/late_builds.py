@@ -2,7 +2,7 @@
 needs one.
 
 runs = late_builds.put_last(runs)               # strategies that need such a library come last in the first round left
-builds = late_builds.LateBuilds(results, draw, child_runner)   # to be called before each run; nothing is timed meanwhile
+builds = late_builds.LateBuilds(results, draw, child_runner)  # to be called before each run; nothing is timed then
 """
 
 import dataclasses

@@ -71,7 +71,7 @@ class Winner:
     close: list[Candidate]
     """Those that the runs alone do not separate from it, even if days did nothing; the nearest first."""
     day_sd_limit: float
-    """Where `close` is empty: the day-to-day sd below which all candidates on other machines are shown to be above it."""
+    """Where `close` is empty: the day-to-day sd below which all candidates on other machines are shown above it."""
 
     @property
     def is_sure(self) -> bool:

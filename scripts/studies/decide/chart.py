@@ -45,7 +45,7 @@ def decide_chart(
     prices: Mapping[str, float],
     remarks: Sequence[str],
 ) -> Figure:
-    """A panel with the candidates that have equal settings on all machines, if there are any, and one with all candidates.
+    """A panel with the candidates that have equal settings on all machines, if there are any, and one with all.
 
     remarks: for below the chart.
     """

@@ -41,7 +41,7 @@ def format_ratio(ratio: RatioEstimate) -> str:
 
 
 def candidate_table(rows: Sequence[tuple[Candidate, Candidate]], family: Family) -> str:
-    """A line for each candidate; `x lowest cost` is over the second of each pair, on another machine or the same one."""
+    """A line for each candidate; `x lowest cost` is over the second of each pair, on another machine or the same."""
     lines: list[tuple[str, ...]] = [CANDIDATE_COLUMNS]
     for candidate, lowest in rows:
         first = candidate.group.ok.iloc[0]
