@@ -24,7 +24,7 @@ class Command:
     """What may follow `--`."""
 
 
-FIELDS = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
+FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
 COMMANDS = [
     Command(
         "run",
@@ -32,7 +32,7 @@ COMMANDS = [
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
         "run_options.BenchRunOptions",
         "run_strategies",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "slurm",
@@ -40,7 +40,7 @@ COMMANDS = [
         "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
         "run_options.SlurmOptions",
         "run_slurm",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "plot",
@@ -69,7 +69,7 @@ COMMANDS = [
         "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
         "run_options.AbOptions",
         "ab",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "verify",
@@ -77,7 +77,7 @@ COMMANDS = [
         "verify ddp fsdp --results results/x",
         "run_options.VerifyOptions",
         "verify",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "power",
@@ -99,7 +99,7 @@ COMMANDS = [
         "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
         "run_options.SweepOptions",
         "sweep",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study scaling",
@@ -107,7 +107,7 @@ COMMANDS = [
         "study scaling --strategy ddp --ranks 1 2 4",
         "run_options.ScalingOptions",
         "scaling",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study ablation",
@@ -115,7 +115,7 @@ COMMANDS = [
         "study ablation --strategy ddp --repeats 5",
         "run_options.AblationOptions",
         "ablation",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study peers",
@@ -123,7 +123,7 @@ COMMANDS = [
         "study peers --only fabric bare --minutes 30",
         "study_options.BenchPeersOptions",
         "peers",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study loaders",
@@ -138,7 +138,7 @@ COMMANDS = [
         "study loader-limit --results results/x",
         "study_options.BenchLoaderLimitOptions",
         "loader_limit",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study allreduce",
@@ -181,7 +181,7 @@ COMMANDS = [
         "study profile --strategy ddp --trace results/trace -- --global-batch 64",
         "study_options.BenchProfileOptions",
         "profile",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study overhead",
@@ -210,7 +210,7 @@ COMMANDS = [
         "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
         "run_options.MemoryOptions",
         "forecast_memory",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "data make",

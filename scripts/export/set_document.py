@@ -166,6 +166,8 @@ def _accuracy(group: RunGroup) -> Document | None:
 def _proof(results: ResultSet, group: RunGroup) -> Document:
     """The verdict in one word, and the report's cell, which says more."""
     text = plain(proof_text(group, results.table("equivalence")))
-    verdicts = {"": "none", "yes": "proved", "no proof": "none", "not proved": "not proved", "skipped": "skipped"}
-    found = next((verdict for start, verdict in verdicts.items() if start and text.startswith(start)), "failed")
-    return {"verdict": found if text else "none", "text": text}
+    if not text:
+        return {"verdict": "none", "text": text}
+    verdicts = {"yes": "proved", "no proof": "none", "not proved": "not proved", "skipped": "skipped"}
+    found = next((verdict for start, verdict in verdicts.items() if text.startswith(start)), "failed")
+    return {"verdict": found, "text": text}

@@ -2,10 +2,16 @@
 
     set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
 
-A launcher, a Slurm job and the record of a set (environment.json) know an option as an environment variable. The table
-VARIABLE_OF_OPTION of benchmarks/common/system/options_as_typed.py is the one place that says which.
-scripts/runner/make_variables.py reads the variables and checks each value. Imports nothing heavy: --help reads this
-module.
+A launcher and a Slurm job know an option as an environment variable. A new option is in these places:
+
+- a class of this module, and VARIABLE_OF_OPTION of benchmarks/common/system/options_as_typed.py, with its variable;
+- PROFILE_OPTIONS below, if the profile of a cluster may set it for every command;
+- what reads it: for sbatch `set_job_shape` of launchers/cluster.sh, else scripts/runner/make_variables.py;
+- if a set should say it, RECORDED_VARIABLES of scripts/runner/environment.py; if a published one may, PUBLISHED_VARIABLES
+  of scripts/publish/allowlist.py; if the commands of a report may, scripts/sets/pasteable_variables.py;
+- if runs with and without it must not be pooled, CLUSTER_VARIABLES of scripts/runner/run_plan.py.
+
+Imports nothing heavy: --help reads this module.
 """
 
 import dataclasses
@@ -26,7 +32,7 @@ PROFILE_OPTIONS = {
     "memory", "exclusive", "time_min", "warning_s",
     "container",
 }  # fmt: skip
-"""Options whose variable counts where they are not given: a cluster's profile sets it for every command."""
+"""Options whose variable counts where they are not given: the profile of a cluster may set it for every command."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +75,8 @@ class RunOptions(RoundOptions):
 
 @dataclasses.dataclass(frozen=True)
 class BenchRunOptions(RunOptions):
+    """What `./bench run` takes: RunOptions are those that `./bench slurm` has, too."""
+
     one_gpu: bool = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
     strategy_dir: Path | None = None
@@ -200,7 +208,7 @@ class ReproduceOptions:
 def set_variables(options: Any, flags: Sequence[str]) -> None:
     """Set the environment variable of every option, for this process and those that it starts; flags: what follows --.
 
-    An option that is not given clears its variable, but for those PROFILE_OPTIONS: nothing that happens to be in the
+    An option that is not given clears its variable, but for PROFILE_OPTIONS: nothing that happens to be in the
     environment chooses what is run.
     """
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
@@ -221,6 +229,8 @@ def _as_text(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GpuCheckFlags:
+    """What scripts/gpu_check/run.py reads from its own command line. The rest of GpuCheckOptions comes as variables."""
+
     deadline_s: float | None = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
     moved: bool = False
@@ -231,6 +241,8 @@ class GpuCheckFlags:
 
 @dataclasses.dataclass(frozen=True)
 class GpuCheckOptions(GpuCheckFlags):
+    """What `./bench gpu-check` takes."""
+
     results: Path | None = None
     """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
     data: Path | None = None

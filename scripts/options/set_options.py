@@ -153,6 +153,8 @@ class MlperfOptions:
 
 @dataclasses.dataclass(frozen=True)
 class BenchReportOptions:
+    """What `./bench report` takes: ReportOptions, and what is measured before."""
+
     results: Path = Path("results/latest")
     """The result set."""
     strategy: str = "ddp"

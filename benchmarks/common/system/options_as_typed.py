@@ -2,10 +2,11 @@
 
     print(f"lower {option_as_typed('REPEATS')}")
 
-An option of ./bench reaches launchers, jobs and the record of a set as an environment variable. VARIABLE_OF_OPTION is the one
-place that says which. A message names the option as its reader typed it: `./bench COMMAND` lists the options that
-COMMAND has in the variable TYPED_OPTIONS, which all processes of the command inherit. With make, and where a launcher
-is started by hand, that variable is empty. Needs no torch.
+An option of ./bench reaches launchers and jobs as an environment variable, which VARIABLE_OF_OPTION names: nothing else
+gives it a name. scripts/options/run_options.py says in which other places a new option stands. A message names the option
+as its reader typed it: `./bench COMMAND` lists the options that COMMAND has in the variable TYPED_OPTIONS, which all
+processes of the command inherit. With make, and where a launcher is started by hand, that variable is empty. Needs no
+torch.
 """
 
 import os

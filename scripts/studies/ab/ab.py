@@ -7,7 +7,7 @@ What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's p
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
 block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a steady drift
 nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each block is. After
-each round sequential.py beside this says whether another is needed. It says no after a block at the earliest, from six
+each round sequential.py beside this says whether another is needed. It ends the rounds after a block at the earliest, from six
 rounds on, or after the most rounds. The error rate holds however often it looks, where rounds are independent or
 AR(0.5) or less, without rare stalls of one variant. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows
 go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
