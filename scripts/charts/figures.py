@@ -161,7 +161,7 @@ def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[st
 
 
 def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
-    """Where an axis of values begins and ends: an interval that is wide for want of runs must not squeeze the points."""
+    """Where an axis begins and ends: an interval that is wide for want of runs must not squeeze the points."""
     largest = max(each.value for each in estimates)
     top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
     bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])

@@ -90,6 +90,6 @@ def check_columns(schema: object, shard_name: str) -> None:
     if not once or not all(name in found and any(is_kind(found[name]) for is_kind in kinds[name]) for name in kinds):
         columns = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300]
         raise UserError(
-            f"{shard_name} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or names, "
-            "are needed"
+            f"{shard_name} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or "
+            "names, are needed"
         )

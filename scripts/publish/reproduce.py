@@ -80,7 +80,9 @@ def main() -> int:
     before, results_folder = load_set(published), preflight.open_result_set(variables.results, "reproduce-")
     args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
     code = (
-        start_rounds(rounds.generate_rounds(left, of_round, variables, results_folder), results_folder, commit, len(left), args)
+        start_rounds(
+            rounds.generate_rounds(left, of_round, variables, results_folder), results_folder, commit, len(left), args
+        )
         if left
         else 0
     )

@@ -24,7 +24,7 @@ warning: They time training alone, and have no accuracy. With images: {}."""
 
 @dataclasses.dataclass(frozen=True)
 class MakeVariables:
-    """What make's variables, or the options of ./bench, say. What the user has not set has the default of this machine."""
+    """What make's variables or the options of ./bench say. What is not set has the default of this machine."""
 
     flags: list[str]
     """Of the configuration: the file, the data, then the user's own, which win."""

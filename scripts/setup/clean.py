@@ -78,7 +78,8 @@ def _claim(path: Path) -> Iterator[str]:
             for lock in path.rglob(CHECKPOINT_LOCK):
                 _lock_checkpoints(lock, held)
         except (UserError, OSError) as error:
-            why = "a suite or a run is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be taken: {error}"
+            in_use = isinstance(error, TimeoutError)
+            why = "a suite or a run is writing it" if in_use else f"its lock cannot be taken: {error}"
         yield why
 
 

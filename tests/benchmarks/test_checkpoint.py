@@ -264,6 +264,7 @@ def test_a_spoiled_checkpoint_is_refused_with_the_way_out_and_never_executed(che
 @pytest.mark.parametrize("name", ["previous", "best"])
 def test_the_way_out_of_another_checkpoint_than_the_last_one_is_the_last_one(checkpoints, name):
     """Protects the user of --resume-from previous, whom the message sent to last.pt as "the one before"."""
+    checkpoints.mkdir()
     text(checkpoints / f"{name}.pt")
     with pytest.raises(UserError, match="use --resume-from last, or start without --resume"):
         load_checkpoint(Config(checkpoint_dir=str(checkpoints), resume=True, resume_from=name), 4)

@@ -3,8 +3,8 @@
 `./bench data pack` and `./bench data import --pack` write it. It is a safetensors file (see mapped_arrays.py).
 `images` holds the bytes of all images. Tables hold where the bytes of each image begin and end, and its shape, class
 and checksum. The tables have the order of the folder, so that batches are the same as with `loader: folder`. The bytes
-have another order where an import wrote them. Arrow would need 40 MB of library to map the same bytes, and a .npy file holds
-one array only. Needs no torch.
+have another order where an import wrote them. Arrow would need 40 MB of library to map the same bytes, and a .npy file
+holds one array only. Needs no torch.
 """
 
 import contextlib

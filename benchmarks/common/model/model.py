@@ -56,8 +56,8 @@ class InBf16(nn.Module):
 
 
 def in_precision(config: Config, module: ModuleT, logits: bool = True) -> ModuleT:
-    """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. For fp16 nothing is
-    done here: its script has an autocast of its own beside its gradient scaler. logits: what comes out are scores, and
+    """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. fp16 is not
+    turned on here: its script has its own autocast, beside its gradient scaler. logits: what comes out are scores, and
     not activations."""
     if config.precision == "bf16":
         kind = type(module)

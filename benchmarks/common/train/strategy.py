@@ -36,8 +36,8 @@ class TrainingState:
     """How ranks synchronise, save and load what training goes on from. None: the default of Strategy's methods.
 
     sync: gives all ranks what they hold differently, before it is evaluated or saved. save: what a checkpoint holds,
-    whole: `model` under torchvision's names, `optimizer`, and what else the script needs; a script whose ranks divide these
-    makes them whole there, as benchmarks/zero1.py does. load: takes up a checkpoint,
+    whole: `model` under torchvision's names, `optimizer`, and what else the script needs. Where ranks divide these, it
+    makes them whole, as in benchmarks/zero1.py. load: takes up a checkpoint,
     which holds what `save` returned, on the CPU. Every rank calls all three. extra: more objects to save, by name.
     """
 
