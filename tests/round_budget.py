@@ -34,7 +34,7 @@ def budget_rows(results: ResultSet, budget_s: float) -> tuple[float, list[tuple[
     num_windows = numpy.mean([len(run) for group in groups.values() for run in group.windows_of_runs])
     between = max(0.0, numpy.mean(numpy.square([*spreads.values()])) - within / num_windows)
     timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.windows_of_runs])
-    fixed_s = numpy.mean([group.ok.wall_s.mean() for group in groups.values()]) - timed_s
+    fixed_s = numpy.mean([group.ok_runs.wall_s.mean() for group in groups.values()]) - timed_s
     rows = []
     for rounds in BUDGET_ROUNDS:
         windows = (budget_s / rounds / 2 - fixed_s) / (timed_s / num_windows)

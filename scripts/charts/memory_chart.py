@@ -24,7 +24,7 @@ from scripts.stats.formatting import plural
 def memory_chart(sets: list[ResultSet]) -> Figure | None:
     """Images/s over the peak memory of the rank that used most; a panel for each model and size of image."""
     works = {
-        work: [pair for pair in found if pair[1].ok.peak_memory_mb.gt(0).any()]
+        work: [pair for pair in found if pair[1].ok_runs.peak_memory_mb.gt(0).any()]
         for work, found in groups_by_model(sets).items()
     }
     works = {work: found for work, found in works.items() if found}
@@ -49,7 +49,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         axes.set_title(work if len(works) > 1 else "")
         axes.set_ylabel("images/s")
         axes.yaxis.set_major_formatter("{x:,.10g}")
-    kind = "allocated by torch" if any(group.ok.device.eq("cuda").any() for _, group in every) else "resident"
+    kind = "allocated by torch" if any(group.ok_runs.device.eq("cuda").any() for _, group in every) else "resident"
     panels[-1].set_xlabel(f"peak memory of the rank that used most, GB   ({kind})")
     draw_legend(legend, handles, labels, num_columns)
     notes = [
@@ -64,7 +64,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
 
 def _draw_memory(axes: Axes, group: RunGroup, color: str, marker: str) -> Line2D:
     """One group as a point with its lines; returns the point, for the legend."""
-    estimate, memory = group.timed_throughput, group.ok.peak_memory_mb.dropna() / 1000
+    estimate, memory = group.timed_throughput, group.ok_runs.peak_memory_mb.dropna() / 1000
     where: dict[str, Any] = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}
     if estimate.low is not None and estimate.high is not None:
         axes.plot([memory.mean()] * 2, [estimate.low, estimate.high], marker="_", **where)

@@ -67,7 +67,7 @@ def main(options: PlotOptions) -> int:
         refuse_links(options.results[0])
     sets = load_sets(options.results)
     print("\n\n".join(summary_table(results) for results in sets))
-    empty = [results for results in sets if results.ok.empty]
+    empty = [results for results in sets if results.ok_runs.empty]
     if len(empty) == len(sets):
         names = " or ".join(str(results.path) for results in sets)
         print(f"error: no ok rows in {names}/runs.csv, so there is nothing to draw", file=sys.stderr)

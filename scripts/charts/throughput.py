@@ -104,10 +104,10 @@ def _times(value: float) -> str:
 
 def _ideal(group: RunGroup, single: RunGroup) -> float | None:
     """Devices over the baseline's; None where the work is not divided, or ranks share cores."""
-    num_devices = [set(each.ok.world_size) for each in (group, single)]
+    num_devices = [set(each.ok_runs.world_size) for each in (group, single)]
     if (
         not group.is_parallel
-        or (group.ok.oversubscribed == "yes").any()
+        or (group.ok_runs.oversubscribed == "yes").any()
         or [len(each) for each in num_devices] != [1, 1]
     ):
         return None
@@ -169,7 +169,7 @@ def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup
     for number, results in enumerate(sets):
         for group in results.groups:
             if group.throughput:
-                row = group.ok.iloc[0]
+                row = group.ok_runs.iloc[0]
                 found.setdefault(f"{format_setting(row.arch)}, {format_setting(row.image_size)} px", []).append(
                     (number, group)
                 )

@@ -35,7 +35,7 @@ Document = dict[str, Any]
 def set_document(results: ResultSet) -> Document:
     """The document of a set. Raises UserError where the set contradicts itself."""
     results.refuse_contradictions()
-    ok = results.ok
+    ok = results.ok_runs
     moments = sorted(filter(None, map(parse_moment, ok.started_at)))
     return {
         "schema": SCHEMA_VERSION,
@@ -84,7 +84,7 @@ def _group(results: ResultSet, group: RunGroup) -> Document:
         "images_per_s": _throughput(group),
         "epoch_s": _epoch(results, group),
         "ratio_to_baseline": _ratio(results, group),
-        **{name: _mean(group.ok[name]) for name in MEANS},
+        **{name: _mean(group.ok_runs[name]) for name in MEANS},
         "top1_percent": _accuracy(group),
         "proof": _proof(results, group),
     }
@@ -92,9 +92,9 @@ def _group(results: ResultSet, group: RunGroup) -> Document:
 
 def _settings(group: RunGroup) -> Document | None:
     """Of its ok runs, which have them in common; None without one."""
-    if group.ok.empty:
+    if group.ok_runs.empty:
         return None
-    first = group.ok.iloc[0]
+    first = group.ok_runs.iloc[0]
     return {
         "arch": plain(first.arch),
         "image_size": _count(first.image_size),

@@ -120,7 +120,7 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
         return "no two strategies ran with the same settings"
     if set(whys) - {FEW_ROUNDS, NO_REPEAT}:
         return "; ".join(whys)
-    rounds = max(len(set(group.rounds)) for group in ranking.comparable_groups)
+    rounds = max(len(set(group.round_numbers)) for group in ranking.comparable_groups)
     few = f"{MIN_ROUNDS} rounds are needed and this set has {rounds}"
     return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
 
@@ -225,7 +225,7 @@ def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
 
 def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     """The best group's figures. excluded: whether every group that was compared with it is slower with confidence."""
-    device = best.ok.iloc[0].device_name or "this machine"
+    device = best.ok_runs.iloc[0].device_name or "this machine"
     estimate = best.timed_throughput
     speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"
     speed += f", n = {plural(estimate.num_runs, 'run')}"

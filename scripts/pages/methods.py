@@ -47,10 +47,10 @@ def methods(results: ResultSet) -> list[str]:
 def _interleaved(results: ResultSet, timed: list[RunGroup]) -> bool:
     """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
     sessions: not where strategies were added later, or one at a time."""
-    ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
+    ok = pandas.concat([group.ok_runs for group in timed]) if timed else pandas.DataFrame()
     if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
         return False
-    rounds = {tuple(sorted(group.ok.repeat)) for group in timed}
+    rounds = {tuple(sorted(group.ok_runs.repeat)) for group in timed}
     in_turn = ok.sort_values(["repeat", "position"], kind="stable").started_at.is_monotonic_increasing
     return len(rounds) == 1 and in_turn and not [*several_sessions(results)]
 
@@ -72,7 +72,7 @@ def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
     )
     if not (warm_up and window and taken):
         return []
-    loaders = {format_setting(loader) for group in timed for loader in group.ok.loader}
+    loaders = {format_setting(loader) for group in timed for loader in group.ok_runs.loader}
     loading = ", data loading included" if loaders.isdisjoint({"synthetic", "unknown"}) else ""
     return [
         f"After {warm_up} warm-up steps a run times {taken} of {window} whole optimizer steps{loading}, with the "
@@ -83,7 +83,7 @@ def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
 def _windows(results: ResultSet, timed: list[RunGroup]) -> str:
     """How many a run has, such as 3 windows; '' where runs did not record them."""
     ids = set(results.table("windows").run_id)
-    if not all(group.ok.run_id.isin(ids).all() for group in timed):
+    if not all(group.ok_runs.run_id.isin(ids).all() for group in timed):
         return ""
     return plural_of_several([len(run) for group in timed for run in group.windows_of_runs], "window")
 
@@ -116,7 +116,7 @@ def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
 
 
 def _of_versions(results: ResultSet) -> list[str]:
-    environment_, ok = results.environment, results.ok
+    environment_, ok = results.environment, results.ok_runs
 
     def values(column: str) -> str:
         found = [format_setting(value) for value in dict.fromkeys(ok[column])]
@@ -227,9 +227,9 @@ def energy(results: ResultSet) -> str:
 
 
 def _code(results: ResultSet) -> str:
-    commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
+    commits = ", ".join(sorted(set(results.ok_runs.commit) - {""})) or "unknown"
     if any(uncommitted_changes(results)):
         return f"commit {commits}, with local changes that no commit has"
-    if not (results.ok.dirty == "no").all():
+    if not (results.ok_runs.dirty == "no").all():
         return f"commit {commits}; whether there were local changes is not known"
     return f"commit {commits}, without local changes"

@@ -205,7 +205,7 @@ def make_report(results: ResultSet) -> Report:
         "facts": environment_facts(results),
         "explain": (*COLUMN_MEANINGS, *describe_mfu(results)),
         "collect_env": str(results.environment.get("collect_env", "")),
-        "first_run": min(results.ok.started_at),
+        "first_run": min(results.ok_runs.started_at),
     }
     loading = jinja2.FileSystemLoader(TEMPLATES)
     html = jinja2.Environment(loader=loading, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
@@ -231,7 +231,7 @@ def main(options: ReportOptions) -> int:
     if failed > 1:  # a signal
         return failed
     results = load_set(options.results)
-    if results.ok.empty:
+    if results.ok_runs.empty:
         reasons = " ".join(printable(text) for text in describe_failures(results)[:3])
         print(
             f"error: no run in {options.results}/runs.csv is ok, so there is nothing to report. {reasons}",

@@ -168,8 +168,8 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
         "about": f"{describe_sets([results])}; {describe_images(timed)}",
         "at": format_setting(mark.get("at")),
         "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
-        "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
-        "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok.torch})),
+        "commit": ", ".join(sorted(set(results.ok_runs.commit) - {""})),
+        "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok_runs.torch})),
         "price": prices.get(results.name),
         "report": f"{at}/report.html",
         "proof": f"{at}/equivalence.csv",
@@ -195,7 +195,7 @@ def _link(path: Path, base: Path) -> str:
 
 def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -> dict[str, Any]:
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
-    first, epoch = group.ok.iloc[0], epoch_time(results, group)
+    first, epoch = group.ok_runs.iloc[0], epoch_time(results, group)
     cells = {
         "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "precision": compute_precision(group.identity) or format_setting(first.precision),

@@ -33,14 +33,14 @@ KINDS_REQUESTED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict
 
 def write_manifest(folder: Path, results: ResultSet) -> None:
     """Write the manifest of the set in `folder`, whose runs `results` are. Raises UserError for several commits."""
-    commits = sorted(set(results.ok.commit))
+    commits = sorted(set(results.ok_runs.commit))
     if len(commits) != 1 or not commits[0]:
         raise UserError(f"{folder} has runs of {len(commits)} commits or of none; its manifest needs one")
     runs = [
         {
             "strategy": group.strategy,
             "label": group.label,
-            "rounds": len({*group.rounds}),
+            "rounds": len({*group.round_numbers}),
             "asked": group.identity.requested,
             "met": group.identity.resolved,
         }

@@ -143,7 +143,7 @@ def moment_s(row: pandas.Series) -> float:
 def identity_of_run(results: ResultSet, run_id: str) -> Identity:
     """The requested and the resolved settings of a run. Raises UserError where the set did not record it, and for a
     model that is not MLPerf's kind, a network that SGD trains."""
-    (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
+    (group,) = (group for group in results.groups if run_id in set(group.ok_runs.run_id))
     identity = group.identity
     if (
         not identity.recorded

@@ -36,7 +36,7 @@ def in_order_of_days(sets: Sequence[ResultSet]) -> list[DatedSet]:
 
 def _first_start(results: ResultSet) -> str:
     """The start of the set's first ok run; '' where none says."""
-    return min(filter(None, results.ok.started_at), default="")
+    return min(filter(None, results.ok_runs.started_at), default="")
 
 
 def _dated(results: ResultSet) -> DatedSet:
@@ -45,7 +45,7 @@ def _dated(results: ResultSet) -> DatedSet:
         name: "/".join(sorted({printable(format_setting(each[name])) for each in resolved if each.get(name)}))
         for name in VERSIONS
     }
-    commits = "/".join(sorted({printable(commit)[:7] for commit in results.ok.commit if commit}))
+    commits = "/".join(sorted({printable(commit)[:7] for commit in results.ok_runs.commit if commit}))
     return DatedSet(results, printable(_first_start(results)[:10]) or UNKNOWN_DAY, commits, versions)
 
 
@@ -54,7 +54,7 @@ def groups_by_hardware_and_work(dated: Sequence[DatedSet]) -> dict[str, list[tup
     found: dict[str, list[tuple[DatedSet, RunGroup]]] = {}
     for each in dated:
         for group in each.results.timed_groups_without_aa:
-            first = group.ok.iloc[0]
+            first = group.ok_runs.iloc[0]
             work = f"{format_setting(first.arch)}, {format_setting(first.image_size)} px, {describe_images([group])}"
             found.setdefault(printable(f"{format_setting(first.device_name)}; {work}"), []).append((each, group))
     return found

@@ -28,13 +28,13 @@ def epoch_time(results: ResultSet, group: RunGroup) -> EpochTime:
     """The epoch of a group that has a throughput."""
     epochs = results.table("epochs")
     passes = []
-    for _, row in group.ok.iterrows():
+    for _, row in group.ok_runs.iterrows():
         whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
         mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
         mine = mine[mine.seconds.between(*PLAUSIBLE_RANGE)]
         if row.loader == "folder" and len(mine):
             passes.append(mine[["images", "seconds"]].to_numpy(float))
-    if passes and len(passes) == len(group.ok):
+    if passes and len(passes) == len(group.ok_runs):
         return _epoch(strategy_throughput(passes), True, passes)
     return _epoch(group.timed_throughput, False, group.windows_of_runs)
 

@@ -85,8 +85,8 @@ class RunGroup:
     """Rows of runs.csv, ok or not."""
     windows_of_runs: list[Windows]
     """Windows of each ok run that has a throughput."""
-    rounds: list[float]
-    """`repeat` of each of these runs."""
+    round_numbers: list[float]
+    """The round of each of these runs, `repeat` in runs.csv."""
     sessions: list[int]
     """The number of the session of each."""
 
@@ -109,10 +109,10 @@ class RunGroup:
     @functools.cached_property
     def sample(self) -> ThroughputSample:
         """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.windows_of_runs, self.rounds, self.sessions)
+        return make_sample(self.windows_of_runs, self.round_numbers, self.sessions)
 
     @functools.cached_property
-    def ok(self) -> pandas.DataFrame:
+    def ok_runs(self) -> pandas.DataFrame:
         return self.rows[self.rows.status == "ok"]
 
     @property
@@ -123,7 +123,7 @@ class RunGroup:
     @functools.cached_property
     def is_parallel(self) -> bool:
         """False where it ran with nothing to divide the work over."""
-        return not (len(self.ok) and (self.ok.parallel == "no").all())
+        return not (len(self.ok_runs) and (self.ok_runs.parallel == "no").all())
 
     @functools.cached_property
     def status_counts(self) -> dict[str, int]:
@@ -148,8 +148,8 @@ class ResultSet:
     """Contradictions in its tables, such as a row that is there twice: a sentence each."""
 
     @functools.cached_property
-    def ok(self) -> pandas.DataFrame:
-        rows = [group.ok for group in self.groups]
+    def ok_runs(self) -> pandas.DataFrame:
+        rows = [group.ok_runs for group in self.groups]
         return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(TABLES["runs"]))
 
     @functools.cached_property
@@ -299,9 +299,9 @@ def load_set(path: Path) -> ResultSet:
             with_windows = [(index, _windows_of(row, timed)) for index, row in rows_of_group[rows_of_group.status == "ok"].iterrows()]
             samples = {index: sample for index, sample in with_windows if sample is not None}
             timed_rows = rows_of_group.loc[[*samples]]
-            rounds, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
+            round_numbers, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
             groups.append(
-                RunGroup(printable(name), str(strategy), identity, rows_of_group, [*samples.values()], rounds, sessions)
+                RunGroup(printable(name), str(strategy), identity, rows_of_group, [*samples.values()], round_numbers, sessions)
             )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])

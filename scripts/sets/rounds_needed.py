@@ -77,15 +77,15 @@ def precise_enough(samples: Mapping[str, ThroughputSample], baselines: Mapping[s
     further round, after the first that will do, makes up for it (Simons 1968), and so does the first look, after
     FIRST_LOOK_ROUNDS. scripts/stats/README.md has how often it covers.
     """
-    latest = max((max(each.rounds) for each in samples.values()), default=0)
+    latest = max((max(each.round_numbers) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}
     return _narrow(samples, baselines, width) and _narrow(before, baselines, width)
 
 
 def _without(one: ThroughputSample, latest: float) -> ThroughputSample:
-    kept = numpy.asarray(one.rounds) != latest
+    kept = numpy.asarray(one.round_numbers) != latest
     sessions = numpy.asarray(one.sessions)[kept].tolist() if one.sessions else ()
-    return ThroughputSample(one.log_throughputs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
+    return ThroughputSample(one.log_throughputs[kept], numpy.asarray(one.round_numbers)[kept].tolist(), sessions)
 
 
 def _narrow(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str], width: float) -> bool:
@@ -110,7 +110,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     noisiest, high = max(spreads.items(), key=lambda each: each[1])
     about = ", baseline included" if results.compared_groups else ", without a baseline"
     have = min(len(each.log_throughputs) for each in samples.values())
-    walls = [group.ok.wall_s.mean() for group in timed]  # a round runs the others, too
+    walls = [group.ok_runs.wall_s.mean() for group in timed]  # a round runs the others, too
     round_s = float(numpy.sum(walls)) if numpy.isfinite(walls).all() else None
     lines = [
         f"{results.path}: {len(samples)} strategies{about}; from round to round the sd of a ratio is {_percent(sd)}"

@@ -38,14 +38,14 @@ class ThroughputSample:
     (scripts/sets/sessions.py); () where all were of one session."""
 
     log_throughputs: numpy.ndarray
-    rounds: Sequence[float]
+    round_numbers: Sequence[float]
     sessions: Sequence[int] = ()
 
     def by_round(self) -> dict[tuple[int, float], float]:
         """The mean log of the runs of each session and round."""
         found: dict[tuple[int, float], list[float]] = {}
         for log, round_number, session in zip(
-            self.log_throughputs, self.rounds, self.sessions or itertools.repeat(0), strict=False
+            self.log_throughputs, self.round_numbers, self.sessions or itertools.repeat(0), strict=False
         ):
             if round_number == round_number:  # a run that tells no round is in none
                 found.setdefault((session, round_number), []).append(float(log))
@@ -57,9 +57,9 @@ def method_text(num_comparisons: int) -> str:
     return f"{METHOD} over {plural(num_comparisons, 'pair')}"
 
 
-def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> ThroughputSample:
+def make_sample(runs: Sequence[Windows], round_numbers: Sequence[float], sessions: Sequence[int] = ()) -> ThroughputSample:
     """Windows of each run, the round of each, and its session."""
-    return ThroughputSample(log_throughput(runs), rounds, sessions)
+    return ThroughputSample(log_throughput(runs), round_numbers, sessions)
 
 
 def ratios_to_baseline(baseline: str, samples: Mapping[str, ThroughputSample]) -> dict[str, RatioEstimate]:

@@ -33,7 +33,7 @@ def save_study_chart(results: ResultSet, table: Path, figure: Figure, name: str)
 
 def report_nothing(results: ResultSet, what: str) -> int:
     """Say what the set lacks and what became of its runs; returns exit code 1."""
-    has = f"it has {', '.join(dict.fromkeys(results.ok.strategy)) or 'no runs'}"
+    has = f"it has {', '.join(dict.fromkeys(results.ok_runs.strategy)) or 'no runs'}"
     print(f"error: {what}; {'; '.join(describe_failures(results)) or has}", file=sys.stderr)
     return 1
 

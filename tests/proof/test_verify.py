@@ -293,7 +293,7 @@ def test_the_proof_has_the_cut_that_the_run_had(checkout, tiny_data, tiny_config
     assert verify(checkout, tiny_data, results, "--steps", "6")[0] == 0
     (row,) = read_table(results, "equivalence").itertuples()
     assert (json.loads(row.met)["cut"], json.loads(row.asked)["cut"], row.verdict) == (7, "auto", "ok")
-    (group,) = [group for group in load_set(results).groups if len(group.ok)]
+    (group,) = [group for group in load_set(results).groups if len(group.ok_runs)]
     assert proof_text(group, read_table(results, "equivalence")).startswith("yes: bit-identical")
 
 

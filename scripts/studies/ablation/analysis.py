@@ -159,7 +159,7 @@ def write_csv(results: ResultSet, strategy: str, options: Sequence[OptionResult]
     writer.writeheader()
     baseline = options[0].group
     assert baseline is not None
-    run = baseline.ok.iloc[0]
+    run = baseline.ok_runs.iloc[0]
     origin = {"about": about, "torch": run.torch, "commit": run.commit, "date": str(run.started_at)[:10]}
     for option in options:
         row: dict[str, object] = {"strategy": strategy, "option": option.name, "why_not": option.why_not} | origin

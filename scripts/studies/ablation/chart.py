@@ -56,7 +56,7 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     baseline = groups[0].throughput
     assert baseline is not None
     bars = [_bar(option, option.group, baseline.value) for option in options if option.group is not None]
-    title, about = f"{strategy}: what each option is worth", describe_rows(groups[0].ok)
+    title, about = f"{strategy}: what each option is worth", describe_rows(groups[0].ok_runs)
     figure, (axes,), _ = make_bar_figure(title, [results], len(bars), about=about)
     draw_bars(axes, bars, 1, "x baseline")
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
@@ -89,7 +89,7 @@ def main(options: AblationChartOptions) -> int:
     print(table(measured))
     baseline = measured[0].group
     assert baseline is not None
-    written = write_csv(results, strategy, measured, f"{strategy}, {describe_rows(baseline.ok)}")
+    written = write_csv(results, strategy, measured, f"{strategy}, {describe_rows(baseline.ok_runs)}")
     return save_study_chart(results, written, ablate_chart(results, strategy, measured), f"ablate_{strategy}")
 
 

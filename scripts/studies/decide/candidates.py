@@ -85,7 +85,7 @@ class Candidate:
     @functools.cached_property
     def joules_per_image(self) -> Interval | None:
         """Of the devices of a run; None where one told no power."""
-        values = self.group.ok["energy_j_per_image"]
+        values = self.group.ok_runs["energy_j_per_image"]
         known = values[numpy.isfinite(values)].to_numpy(float)
         return Interval(*mean_interval(known)) if len(known) else None
 
@@ -114,8 +114,8 @@ def make_candidate(results: ResultSet, group: RunGroup, price: float) -> Candida
     """price: of one machine for one hour. The group has a throughput."""
     epoch = epoch_time(results, group)
     hours = Interval(epoch.value, epoch.low, epoch.high).times(NUM_EPOCHS / 3600)
-    is_of_every_run = len(epoch.windows_of_runs) == len(group.rounds)
-    sample = make_sample(epoch.windows_of_runs, group.rounds, group.sessions) if is_of_every_run else group.sample
+    is_of_every_run = len(epoch.windows_of_runs) == len(group.round_numbers)
+    sample = make_sample(epoch.windows_of_runs, group.round_numbers, group.sessions) if is_of_every_run else group.sample
     return Candidate(results.name, group, price * num_machines(group), hours, epoch.measured, sample)
 
 
@@ -154,7 +154,7 @@ def refuse_unequal_work(machines: dict[str, list[Candidate]]) -> None:
 
 
 def _work(group: RunGroup, kind: str) -> str:
-    first, requested = group.ok.iloc[0], group.identity.requested
+    first, requested = group.ok_runs.iloc[0], group.identity.requested
     if kind == "model":
         norm = requested.get("norm", "batch")
         return format_setting(first.arch) + ("" if norm == "batch" else f" with norm {format_setting(norm)}")
@@ -207,7 +207,7 @@ def shared_candidates(machines: dict[str, list[Candidate]]) -> list[list[Candida
     for candidate in first:
         alike = [[other for other in each if not settings_that_differ(candidate, other)] for each in machines.values()]
         if all(alike):
-            row = [max(each, key=lambda other: float(other.group.ok.iloc[0].world_size)) for each in alike]
+            row = [max(each, key=lambda other: float(other.group.ok_runs.iloc[0].world_size)) for each in alike]
             found.setdefault(row[0].label, row)
     return [*found.values()]
 

@@ -184,7 +184,7 @@ def prices_of(sets: Sequence[ResultSet], words: Sequence[str]) -> dict[str, floa
 
 def candidate_fields(candidate: Candidate, answer: Answer) -> dict[str, Any]:
     """A row of decide.csv, by DECIDE_COLUMNS; None for what was not measured."""
-    first = candidate.group.ok.iloc[0]
+    first = candidate.group.ok_runs.iloc[0]
     row: dict[str, Any] = {
         "machine": candidate.machine,
         "strategy": candidate.label,

@@ -44,7 +44,7 @@ def candidate_table(rows: Sequence[tuple[Candidate, Candidate]], family: Family)
     """A line for each candidate; `x lowest cost` is over the second of each pair, on another machine or the same."""
     lines: list[tuple[str, ...]] = [CANDIDATE_COLUMNS]
     for candidate, lowest in rows:
-        first = candidate.group.ok.iloc[0]
+        first = candidate.group.ok_runs.iloc[0]
         times_lowest = "1" if candidate is lowest else ""
         if candidate.machine != lowest.machine:
             times_lowest = format_ratio(family.cost_ratio(candidate, lowest))
@@ -166,7 +166,7 @@ def notes(candidates: Sequence[Candidate], left_out: Sequence[str], software: Se
     ]
     if not all(candidate.is_measured for candidate in candidates):
         found.append("Hours are computed from images/s where no run trained for a whole epoch of ImageNet.")
-    if {str(loader) for candidate in candidates for loader in candidate.group.ok.loader} == {"synthetic"}:
+    if {str(loader) for candidate in candidates for loader in candidate.group.ok_runs.loader} == {"synthetic"}:
         found.append("Images were synthetic: whether loading keeps up with these rates was not measured.")
     found += [f"Left out at equal settings: {phrase}." for phrase in left_out]
     if software:

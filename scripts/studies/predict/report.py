@@ -126,7 +126,7 @@ def _measured_model(options: PredictOptions) -> MachineModel:
     devices_per_node = max(num_gpus(), *(fit.ranks for fit in fits.values()))
     slowdown = None
     if (group := baseline_of(results)) is not None:
-        run = group.ok.iloc[0]
+        run = group.ok_runs.iloc[0]
         slowdown = measured_slowdown(options.neighbours, run.arch, int(run.image_size))
     return this_machine(results, fits, gradients, devices_per_node, slowdown, options.between_gbit)
 

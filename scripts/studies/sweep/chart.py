@@ -49,7 +49,7 @@ class SweepChartOptions:
 
 def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, RunGroup]) -> Figure:
     """Images/s over the value of `key`, with every run, the 95 % interval, n, and the baseline."""
-    about = describe_rows(pandas.concat([group.ok for group in points.values()]))
+    about = describe_rows(pandas.concat([group.ok_runs for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
     _draw_points(axes, points)
     default = format_setting(FIELDS[key].default) if key in FIELDS else ""
