@@ -296,12 +296,21 @@ def load_set(path: Path) -> ResultSet:
         num_cores = _read_environment(path / "environment.json").get("num_cores") if len(by_identity) > 1 else None
         names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
         for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
-            with_windows = [(index, _windows_of(row, timed)) for index, row in rows_of_group[rows_of_group.status == "ok"].iterrows()]
-            samples = {index: sample for index, sample in with_windows if sample is not None}
-            timed_rows = rows_of_group.loc[[*samples]]
+            ok_rows = rows_of_group[rows_of_group.status == "ok"]
+            with_windows = [(index, _windows_of(row, timed)) for index, row in ok_rows.iterrows()]
+            windows_by_index = {index: windows for index, windows in with_windows if windows is not None}
+            timed_rows = rows_of_group.loc[[*windows_by_index]]
             round_numbers, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
             groups.append(
-                RunGroup(printable(name), str(strategy), identity, rows_of_group, [*samples.values()], round_numbers, sessions)
+                RunGroup(
+                    printable(name),
+                    str(strategy),
+                    identity,
+                    rows_of_group,
+                    [*windows_by_index.values()],
+                    round_numbers,
+                    sessions,
+                )
             )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
