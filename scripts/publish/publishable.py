@@ -97,8 +97,8 @@ def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
     for group in timed:
         if number := int(group.ok_runs.position.isna().sum()):
             yield (
-                f"{group.label}: {number} of {plural(len(group.ok_runs), 'run')} without a place in the order of the round "
-                "(position): started by hand, or by an older suite; ./bench run, in a new set"
+                f"{group.label}: {number} of {plural(len(group.ok_runs), 'run')} without a place in the order of the "
+                "round (position): started by hand, or by an older suite; ./bench run, in a new set"
             )
     singles = [group for group in timed if group.strategy == BASELINE]
     if not singles:

@@ -29,7 +29,7 @@ class DatedSet:
 
 
 def in_order_of_days(sets: Sequence[ResultSet]) -> list[DatedSet]:
-    """The sets that have a timed group: the oldest first, those of an unknown day last."""
+    """The sets that have a timed group besides copies of A/A: the oldest first, those of an unknown day last."""
     timed = [results for results in sets if results.timed_groups_without_aa]
     return [_dated(results) for results in sorted(timed, key=lambda each: (_first_start(each) or "~", each.name))]
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -15,4 +14,4 @@ CHECKOUTS_NAME = re.compile(rf"{re.escape(CHECKOUTS_PREFIX)}(?P<pid>\d+)@(?P<hos
 
 def own_checkouts_prefix() -> str:
     """How the names of this process's folders with checkouts begin."""
-    return f"{CHECKOUTS_PREFIX}{os.getpid()}@{socket.gethostname()}-"
+    return f"{CHECKOUTS_PREFIX}{os.getpid()}@{os.uname().nodename}-"
