@@ -50,18 +50,18 @@ def build(config: Config) -> Strategy:
     def save() -> dict[str, Any]:
         # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
         # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
-        kept: dict[int, dict[str, torch.Tensor]] = {}
+        states: dict[int, dict[str, torch.Tensor]] = {}
         for number, parameter in enumerate(net.parameters()):
-            kept_here, kept_there = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
-            for name, zeros in kept_there.items():
+            state_here, whole_state = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
+            for name, zeros in whole_state.items():
                 message = torch.zeros(zeros.shape, device=context.device)
-                if kept_here.get(name) is not None:
-                    message.copy_(kept_here[name])
+                if state_here.get(name) is not None:
+                    message.copy_(state_here[name])
                 dist.reduce(message, 0)  # of one rank's and zeros
                 zeros.copy_(message)
-            if kept_there:
-                kept[number] = kept_there
-        whole = {"state": kept, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
+            if whole_state:
+                states[number] = whole_state
+        whole = {"state": states, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
         return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
 
     def load(saved: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Submits a batch script, follows the job to its end through every requeue, and exits as it did.
+# Submits a batch script with the options of sbatch that it is given (`set_job_shape` of cluster.sh makes them), follows the
+# job to its end through every requeue, and exits as it did.
 #   RUN_DIR=/shared/folder launchers/slurm_submit.sh SBATCH_OPTION ... -- launchers/slurm_run_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail

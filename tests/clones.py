@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint
 
-from scripts.studies.ab import worktrees
+from benchmarks.common.system.repository import CHECKOUTS_PREFIX
 
 # Short, and three windows: what is tested is the sitting, not the machine.
 SHORT = SYNTHETIC_YAML + "epochs: 1\nsteps: 8\nwarmup_steps: 1\nwindows: 3\nwindow_steps: 2\nworkers: 0\n"
@@ -55,7 +55,7 @@ class Clone:
     def left_over(self) -> list:
         """Worktrees besides the clone itself, and their folders."""
         listed = [text for text in self.git("worktree", "list", "--porcelain").split("\n\n") if text.strip()]
-        return [*listed[1:], *self.folder.glob(f"results/{worktrees.PREFIX}*")]
+        return [*listed[1:], *self.folder.glob(f"results/{CHECKOUTS_PREFIX}*")]
 
     def until_one_runs(self, process: subprocess.Popen) -> None:
         """Until a run that counts has its folder."""

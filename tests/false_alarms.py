@@ -62,11 +62,11 @@ def families(logs: numpy.ndarray, pairs: numpy.ndarray) -> Families:
     means = numpy.nansum(differences, axis=2) / numpy.maximum(rounds, 1)
     squares = numpy.nansum((differences - means[:, :, None]) ** 2, axis=2)
     enough = rounds >= MIN_ROUNDS
-    num_compared = numpy.maximum(enough.sum(axis=1), 1)[:, None]
+    num_comparisons = numpy.maximum(enough.sum(axis=1), 1)[:, None]
     critical = numpy.full(rounds.shape, numpy.nan)
-    for compared in numpy.unique(num_compared):
+    for compared in numpy.unique(num_comparisons):
         for count in numpy.unique(rounds[enough]):
-            place = enough & (num_compared == compared) & (rounds == count)
+            place = enough & (num_comparisons == compared) & (rounds == count)
             critical[place] = sidak_critical_value(int(compared), int(count) - 1)
     in_pairs = numpy.zeros(logs.shape[:2], dtype=bool)
     for number, pair in enumerate(pairs):

@@ -47,8 +47,8 @@ def unequal_rounds(rng: numpy.random.Generator, num_sets: int, num_strategies: i
 def published_root() -> numpy.ndarray:
     """[strategies, rounds]: deviations of the published set's runs from their strategy's mean, over the square root of
     the degrees of freedom. Its product with itself is the set's covariance."""
-    groups = [group for group in load_set(PUBLISHED_SET).groups if len(group.run_windows) == 5]
-    rows = [group.sample.log_throughputs[numpy.argsort(group.rounds)] for group in groups]
+    groups = [group for group in load_set(PUBLISHED_SET).groups if len(group.windows_of_runs) == 5]
+    rows = [group.sample.log_throughputs[numpy.argsort(group.round_numbers)] for group in groups]
     deviations = numpy.array([row - row.mean() for row in rows])
     return deviations / numpy.sqrt(deviations.shape[1] - 1)
 

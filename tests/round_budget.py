@@ -28,13 +28,13 @@ def budget_rows(results: ResultSet, budget_s: float) -> tuple[float, list[tuple[
     spreads = rounds_needed.ratio_spreads(
         {name: group.sample for name, group in groups.items()}, [*results.baseline_label_of.items()]
     )
-    logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.run_windows] for name, group in groups.items()}
+    logs = {name: [numpy.log(run[:, 0] / run[:, 1]) for run in group.windows_of_runs] for name, group in groups.items()}
     of_windows = {name: numpy.mean([each.var(ddof=1) for each in runs]) for name, runs in logs.items()}
     within = numpy.mean([of_windows[of] + of_windows[to] for of, to in spreads])
-    num_windows = numpy.mean([len(run) for group in groups.values() for run in group.run_windows])
+    num_windows = numpy.mean([len(run) for group in groups.values() for run in group.windows_of_runs])
     between = max(0.0, numpy.mean(numpy.square([*spreads.values()])) - within / num_windows)
-    timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.run_windows])
-    fixed_s = numpy.mean([group.ok.wall_s.mean() for group in groups.values()]) - timed_s
+    timed_s = numpy.mean([run[:, 1].sum() for group in groups.values() for run in group.windows_of_runs])
+    fixed_s = numpy.mean([group.ok_runs.wall_s.mean() for group in groups.values()]) - timed_s
     rows = []
     for rounds in BUDGET_ROUNDS:
         windows = (budget_s / rounds / 2 - fixed_s) / (timed_s / num_windows)

@@ -78,7 +78,7 @@ ACTION = """def new_study(options: run_options.RunOptions, flags: Sequence[str])
 
 """
 COMMAND = """    Command(
-        "study new", "a new study", "study new --repeats 3", "run_options.RunOptions", "new_study", FIELDS
+        "study new", "a new study", "study new --repeats 3", "run_options.RunOptions", "new_study", FLAGS_HELP
     ),
 """
 CONFIG = "benchmarks/common/config/config.py"

@@ -21,6 +21,7 @@ from benchmarks.common.system.files import replace_atomically
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import printable, printable_lines
+from scripts.stats.intervals import Estimate
 
 matplotlib.rcParams.update(
     {
@@ -157,6 +158,15 @@ def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[st
         content = printable_lines(content.decode()).encode()
     replace_atomically(path, lambda file: file.write(content))
     return path
+
+
+def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
+    """Where an axis begins and ends: an interval that is wide for want of runs must not squeeze the points."""
+    largest = max(each.value for each in estimates)
+    top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
+    bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
+    margin = 0.08 * ((top - bottom) or top)
+    return bottom - margin, top + margin
 
 
 def wrap(text: str, width: int) -> str:

@@ -52,7 +52,7 @@ class Curve:
 
     @functools.cached_property
     def num_seeds(self) -> int:
-        drawn = self.group.ok.run_id.isin(pandas.concat(self.tables.values()).columns)
+        drawn = self.group.ok_runs.run_id.isin(pandas.concat(self.tables.values()).columns)
         return recorded_seeds(self.group)[drawn].nunique(dropna=False)
 
 
@@ -103,7 +103,7 @@ def _same(families: dict[str, list[Curve]]) -> list[str]:
 
 def _curve(group: RunGroup, results: ResultSet, sets: list[ResultSet]) -> Curve | None:
     epochs = results.table("epochs")
-    rows = epochs[epochs.run_id.isin(group.ok.run_id) & epochs.epoch.between(0, PLAUSIBLE_RANGE[1])]
+    rows = epochs[epochs.run_id.isin(group.ok_runs.run_id) & epochs.epoch.between(0, PLAUSIBLE_RANGE[1])]
     tables = {}
     for phase, column, title in PANELS:
         good = rows[(rows.phase == phase) & rows[column].abs().lt(PLAUSIBLE_RANGE[1])]

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from scripts.charts.figures import (
     LINE_COLORS,
     MARKERS,
+    axis_limits,
     draw_legend,
     footnote,
     label_with_set,
@@ -18,13 +19,12 @@ from scripts.charts.figures import (
 from scripts.charts.throughput import groups_by_model
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.stats.formatting import plural
-from scripts.stats.intervals import Estimate
 
 
 def memory_chart(sets: list[ResultSet]) -> Figure | None:
     """Images/s over the peak memory of the rank that used most; a panel for each model and size of image."""
     works = {
-        work: [pair for pair in found if pair[1].ok.peak_memory_mb.gt(0).any()]
+        work: [pair for pair in found if pair[1].ok_runs.peak_memory_mb.gt(0).any()]
         for work, found in groups_by_model(sets).items()
     }
     works = {work: found for work, found in works.items() if found}
@@ -32,7 +32,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         return None
     every = [pair for found in works.values() for pair in found]
     labels = [
-        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.run_windows), 'run')})"
+        f"{label_with_set(group, sets[number], sets)} (n = {plural(len(group.windows_of_runs), 'run')})"
         for number, group in every
     ]
     num_columns, num_rows = legend_shape(labels)
@@ -49,7 +49,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         axes.set_title(work if len(works) > 1 else "")
         axes.set_ylabel("images/s")
         axes.yaxis.set_major_formatter("{x:,.10g}")
-    kind = "allocated by torch" if any(group.ok.device.eq("cuda").any() for _, group in every) else "resident"
+    kind = "allocated by torch" if any(group.ok_runs.device.eq("cuda").any() for _, group in every) else "resident"
     panels[-1].set_xlabel(f"peak memory of the rank that used most, GB   ({kind})")
     draw_legend(legend, handles, labels, num_columns)
     notes = [
@@ -62,18 +62,9 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
-    """Of the axis: an interval that is wide for want of runs must not squeeze the points."""
-    largest = max(each.value for each in estimates)
-    top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
-    bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
-    margin = 0.08 * ((top - bottom) or top)
-    return bottom - margin, top + margin
-
-
 def _draw_memory(axes: Axes, group: RunGroup, color: str, marker: str) -> Line2D:
     """One group as a point with its lines; returns the point, for the legend."""
-    estimate, memory = group.timed_throughput, group.ok.peak_memory_mb.dropna() / 1000
+    estimate, memory = group.timed_throughput, group.ok_runs.peak_memory_mb.dropna() / 1000
     where: dict[str, Any] = {"color": color, "linewidth": 1.0, "zorder": 2, "markersize": 4}
     if estimate.low is not None and estimate.high is not None:
         axes.plot([memory.mean()] * 2, [estimate.low, estimate.high], marker="_", **where)

@@ -14,7 +14,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.safe_names import refuse_links
-from benchmarks.common.system.programs import exit_code, run_program
+from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.memory_chart import memory_chart
@@ -43,7 +43,7 @@ def summary_table(results: Path | ResultSet) -> str:
     results = results if isinstance(results, ResultSet) else load_set(results)
     rows = [strategy_cells(results, group).values() for group in results.groups]
     lines = [STRATEGY_COLUMNS, *([printable(cell) for cell in row] for row in rows)]
-    table = text_table(lines, left=range(len(STRATEGY_COLUMNS)))
+    table = text_table(lines, left_aligned=range(len(STRATEGY_COLUMNS)))
     sentences = [printable(each) for each in (describe_top1(results.groups), *describe_failures(results)) if each]
     about = f"{results.name}: {describe_sets([results])}"
     return "\n".join([about, "", table, *([""] if sentences else []), *sentences])
@@ -67,7 +67,7 @@ def main(options: PlotOptions) -> int:
         refuse_links(options.results[0])
     sets = load_sets(options.results)
     print("\n\n".join(summary_table(results) for results in sets))
-    empty = [results for results in sets if results.ok.empty]
+    empty = [results for results in sets if results.ok_runs.empty]
     if len(empty) == len(sets):
         names = " or ".join(str(results.path) for results in sets)
         print(f"error: no ok rows in {names}/runs.csv, so there is nothing to draw", file=sys.stderr)
@@ -95,4 +95,4 @@ def run_command_line(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

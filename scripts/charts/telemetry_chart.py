@@ -35,13 +35,13 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
         (label_with_set(group, results, sets), results.table("telemetry"), group)
         for results in sets
         for group in results.groups
-        if results.table("telemetry").run_id.isin(group.ok.run_id).any()
+        if results.table("telemetry").run_id.isin(group.ok_runs.run_id).any()
     ]
     panels = [panel for panel in TELEMETRY if any(_series(samples, group, panel) for _, samples, group in lines)]
     if not panels:
         return None
     num_rows = (len(panels) + 1) // 2
-    labels = [f"{label} (n = {plural(len(group.ok), 'run')})" for label, _, group in lines]
+    labels = [f"{label} (n = {plural(len(group.ok_runs), 'run')})" for label, _, group in lines]
     num_legend_columns, num_legend_rows = legend_shape(labels)
     figure, axes_list, legend = make_figure(
         "The machine during the runs", sets, [1.5] * num_rows, num_legend_rows, num_columns=2
@@ -84,7 +84,7 @@ def _series(samples: pandas.DataFrame, group: RunGroup, panel: tuple) -> list[tu
     device, column, _, factor, how = panel
     mine = samples[samples.device.str.startswith(device) & samples.t_s.notna()]
     found = []
-    for run_id in group.ok.run_id:
+    for run_id in group.ok_runs.run_id:
         of_run = mine[mine.run_id == run_id].sort_values("t_s", kind="stable")
         of_run = of_run.assign(number=of_run.groupby("device").cumcount())
         values = of_run.pivot(index="number", columns="device", values=column).dropna(axis=1, how="all")

@@ -48,7 +48,7 @@ def throughput_chart(sets: list[ResultSet]) -> Figure | None:
 
 def _throughput_bar(group: RunGroup, number: int) -> Bar:
     estimate = group.timed_throughput
-    points = [strategy_throughput([run]).value for run in group.run_windows]
+    points = [strategy_throughput([run]).value for run in group.windows_of_runs]
     cells = _n(group), format_number(estimate.value), format_interval(estimate.low, estimate.high, format_number)
     return Bar(group.label, estimate.value, estimate.low, estimate.high, points, cells, group.is_parallel, number)
 
@@ -90,7 +90,7 @@ def _speedup_bar(results: ResultSet, group: RunGroup, number: int) -> Bar | None
     over, single = results.speedups.get(group.label), results.baseline_of(group)
     if over is None or single is None:
         return None
-    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.run_windows]
+    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.windows_of_runs]
     cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
     mark = over_which_baseline(results, group)
     label = f"{group.label} ({mark})" if mark else group.label
@@ -104,10 +104,10 @@ def _times(value: float) -> str:
 
 def _ideal(group: RunGroup, single: RunGroup) -> float | None:
     """Devices over the baseline's; None where the work is not divided, or ranks share cores."""
-    num_devices = [set(each.ok.world_size) for each in (group, single)]
+    num_devices = [set(each.ok_runs.world_size) for each in (group, single)]
     if (
         not group.is_parallel
-        or (group.ok.oversubscribed == "yes").any()
+        or (group.ok_runs.oversubscribed == "yes").any()
         or [len(each) for each in num_devices] != [1, 1]
     ):
         return None
@@ -156,8 +156,8 @@ def epoch_chart(sets: list[ResultSet]) -> Figure | None:
 def _epoch_bar(results: ResultSet, group: RunGroup, number: int) -> Bar:
     epoch = epoch_time(results, group)
     how = "measured" if epoch.measured else "worked out"
-    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.run_windows]
-    n = f"{len(epoch.run_windows)}" if epoch.measured else _n(group)
+    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.windows_of_runs]
+    n = f"{len(epoch.windows_of_runs)}" if epoch.measured else _n(group)
     cells = n, format_number(epoch.value), f"{format_interval(epoch.low, epoch.high, format_number)} {how}".strip()
     return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.is_parallel, number)
 
@@ -169,7 +169,7 @@ def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup
     for number, results in enumerate(sets):
         for group in results.groups:
             if group.throughput:
-                row = group.ok.iloc[0]
+                row = group.ok_runs.iloc[0]
                 found.setdefault(f"{format_setting(row.arch)}, {format_setting(row.image_size)} px", []).append(
                     (number, group)
                 )
@@ -214,5 +214,5 @@ def _about_n(bars: list[Bar]) -> str:
 
 
 def _n(group: RunGroup) -> str:
-    sizes = sorted({len(run) for run in group.run_windows})
-    return f"{len(group.run_windows)} x {'/'.join(map(str, sizes))}"
+    sizes = sorted({len(run) for run in group.windows_of_runs})
+    return f"{len(group.windows_of_runs)} x {'/'.join(map(str, sizes))}"

@@ -65,13 +65,13 @@ def run_with_data(name: str, options: Any, flags: Sequence[str]) -> int:
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
-def run_strategies(options: run_options.RunCommand, flags: Sequence[str]) -> int:
+def run_strategies(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
     if options.one_gpu:
         return run_on_one_gpu(options, flags)
     return run_with_data("all", options, flags)
 
 
-def run_on_one_gpu(options: run_options.RunCommand, flags: Sequence[str]) -> int:
+def run_on_one_gpu(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
     """The study of options, of the baseline, which divides nothing. Raises UserError for named strategies or ranks."""
     from scripts.strategies.strategy_list import BASELINE
 
@@ -158,7 +158,7 @@ def plot(options: set_options.PlotOptions, flags: Sequence[str]) -> int:
     return plot.main(options)
 
 
-def report(options: set_options.ReportCommand, flags: Sequence[str]) -> int:
+def report(options: set_options.BenchReportOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     return (options.measure and ensure_data()) or write_report(options.results, options.measure)
 
@@ -221,7 +221,7 @@ def readme(options: data_options.NoOptions, flags: Sequence[str]) -> int:
 # --- studies that start no runs of strategies ---------------------------------------------------------------------
 
 
-def peers(options: study_options.PeersCommand, flags: Sequence[str]) -> int:
+def peers(options: study_options.BenchPeersOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.peers import measure
 
@@ -242,7 +242,7 @@ def loaders(options: study_options.LoadersOptions, flags: Sequence[str]) -> int:
     return measure.main(options) or 0
 
 
-def loader_limit(options: study_options.LoaderLimitCommand, flags: Sequence[str]) -> int:
+def loader_limit(options: study_options.BenchLoaderLimitOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.loaders import measure_loader_limit, worker_counts
 
@@ -253,7 +253,7 @@ def loader_limit(options: study_options.LoaderLimitCommand, flags: Sequence[str]
     return 0
 
 
-def allreduce(options: study_options.AllreduceCommand, flags: Sequence[str]) -> int:
+def allreduce(options: study_options.BenchAllreduceOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.allreduce import measure
 
@@ -270,14 +270,14 @@ def predict(options: study_options.PredictOptions, flags: Sequence[str]) -> int:
     return report.main(options)
 
 
-def predict_check(options: study_options.PredictCheckCommand, flags: Sequence[str]) -> int:
+def predict_check(options: study_options.BenchPredictCheckOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.predict import measure
 
     return ensure_data() or measure.main(options)
 
 
-def cuts(options: study_options.CutsCommand, flags: Sequence[str]) -> int:
+def cuts(options: study_options.BenchCutsOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.cuts import measure
 
@@ -290,7 +290,7 @@ def roofline(options: study_options.RooflineOptions, flags: Sequence[str]) -> in
     return step_costs.main(options) or 0
 
 
-def profile(options: study_options.ProfileCommand, flags: Sequence[str]) -> int:
+def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.roofline import profile_step
 

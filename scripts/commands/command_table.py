@@ -24,15 +24,15 @@ class Command:
     """What may follow `--`."""
 
 
-FIELDS = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
+FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
 COMMANDS = [
     Command(
         "run",
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
-        "run_options.RunCommand",
+        "run_options.BenchRunOptions",
         "run_strategies",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "slurm",
@@ -40,7 +40,7 @@ COMMANDS = [
         "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
         "run_options.SlurmOptions",
         "run_slurm",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "plot",
@@ -53,7 +53,7 @@ COMMANDS = [
         "report",
         "report.html and report.md of a result set, after measuring what it lacks",
         "report --results results/x --no-measure",
-        "set_options.ReportCommand",
+        "set_options.BenchReportOptions",
         "report",
     ),
     Command(
@@ -69,7 +69,7 @@ COMMANDS = [
         "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
         "run_options.AbOptions",
         "ab",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "verify",
@@ -77,7 +77,7 @@ COMMANDS = [
         "verify ddp fsdp --results results/x",
         "run_options.VerifyOptions",
         "verify",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "power",
@@ -99,7 +99,7 @@ COMMANDS = [
         "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
         "run_options.SweepOptions",
         "sweep",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study scaling",
@@ -107,7 +107,7 @@ COMMANDS = [
         "study scaling --strategy ddp --ranks 1 2 4",
         "run_options.ScalingOptions",
         "scaling",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study ablation",
@@ -115,15 +115,15 @@ COMMANDS = [
         "study ablation --strategy ddp --repeats 5",
         "run_options.AblationOptions",
         "ablation",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study peers",
         "ddp beside other training loops, launches by turns",
         "study peers --only fabric bare --minutes 30",
-        "study_options.PeersCommand",
+        "study_options.BenchPeersOptions",
         "peers",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study loaders",
@@ -136,15 +136,15 @@ COMMANDS = [
         "study loader-limit",
         "does loading limit training, and how many cores does it need",
         "study loader-limit --results results/x",
-        "study_options.LoaderLimitCommand",
+        "study_options.BenchLoaderLimitOptions",
         "loader_limit",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study allreduce",
         "all-reduces of 1 KB to 256 MB by each strategy's own path",
         "study allreduce --nproc 2 --rounds 10",
-        "study_options.AllreduceCommand",
+        "study_options.BenchAllreduceOptions",
         "allreduce",
     ),
     Command(
@@ -158,14 +158,14 @@ COMMANDS = [
         "study predict-check",
         "predictions of this machine's 2-rank steps beside measured ones",
         "study predict-check --gbit 1",
-        "study_options.PredictCheckCommand",
+        "study_options.BenchPredictCheckOptions",
         "predict_check",
     ),
     Command(
         "study cuts",
         "what a measured cut of a pipeline is worth",
         "study cuts --image-sizes 48 224 --against estimate 3",
-        "study_options.CutsCommand",
+        "study_options.BenchCutsOptions",
         "cuts",
     ),
     Command(
@@ -179,9 +179,9 @@ COMMANDS = [
         "study profile",
         "the top kernels of a step, each kind of layer beside its roof, and traces",
         "study profile --strategy ddp --trace results/trace -- --global-batch 64",
-        "study_options.ProfileCommand",
+        "study_options.BenchProfileOptions",
         "profile",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "study overhead",
@@ -210,7 +210,7 @@ COMMANDS = [
         "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
         "run_options.MemoryOptions",
         "forecast_memory",
-        FIELDS,
+        FLAGS_HELP,
     ),
     Command(
         "data make",

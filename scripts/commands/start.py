@@ -112,19 +112,19 @@ def prepare(*, again: bool, may_defer: bool = False) -> None:
     if not chosen and is_current(venv, may_defer):
         return
     venv.mkdir(exist_ok=True)
-    with locked(venv / ".setup", limit_s=3600), forward_signals() as children:
-        run = functools.partial(children.run, start_new_session=True)
+    with locked(venv / ".setup", limit_s=3600), forward_signals() as child_runner:
+        run = functools.partial(child_runner.run, start_new_session=True)
         if chosen or not is_newer(venv / ".ready", SOURCES):
             print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
             begin_set_up(ROOT)
             code = run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT)
-            end_after(children.signum)
+            end_after(child_runner.signum)
             if code:
                 sys.exit(code if code > 0 else 128 - code)
             (venv / ".ready").touch()
         if not is_current(venv, may_defer):
             libraries.build_libraries(venv, may_defer=may_defer, run=run)
-            end_after(children.signum)
+            end_after(child_runner.signum)
 
 
 def end_after(signum: int) -> None:

@@ -34,11 +34,11 @@ def is_usable(path: Path, folder: Path, source: Path) -> bool:
     if not path.is_relative_to(source):
         owners = {source.stat().st_uid, os.geteuid(), 0}
         names = path.relative_to(folder).parts
-        for place in (folder.joinpath(*names[: number + 1]) for number in range(len(names))):
-            if not os.path.lexists(place):
+        for ancestor in (folder.joinpath(*names[: number + 1]) for number in range(len(names))):
+            if not os.path.lexists(ancestor):
                 return False
-            if place.lstat().st_uid not in owners:
-                print(f"{printable(str(place))} is not read: it lies beside {source}, and belongs to another user")
+            if ancestor.lstat().st_uid not in owners:
+                print(f"{printable(str(ancestor))} is not read: it lies beside {source}, and belongs to another user")
                 return False
     if not path.is_file():
         return False
@@ -74,9 +74,14 @@ def find_devkit(folder: Path, source: Path) -> dict[str, bytes]:
             return _read_archive(archive)
         except (tarfile.TarError, EOFError, OSError, MemoryError) as error:
             raise UserError(f"cannot read {archive}: {error}; is the download whole?") from None
-    for place in (folder, folder / "data", *sorted(folder.glob("*devkit*/data")), *sorted(folder.glob("*devkit*"))):
-        if all(is_usable(place / name, folder, source) for name in (META, GROUND_TRUTH)):
-            return {name: read_regular_file(place / name, MAX_TABLE_BYTES) for name in (META, GROUND_TRUTH)}
+    for devkit_folder in (
+        folder,
+        folder / "data",
+        *sorted(folder.glob("*devkit*/data")),
+        *sorted(folder.glob("*devkit*")),
+    ):
+        if all(is_usable(devkit_folder / name, folder, source) for name in (META, GROUND_TRUTH)):
+            return {name: read_regular_file(devkit_folder / name, MAX_TABLE_BYTES) for name in (META, GROUND_TRUTH)}
     return {}
 
 
@@ -118,10 +123,10 @@ def devkit_classes(devkit: dict[str, bytes]) -> list[str]:
         raise UserError(f"{META} and {GROUND_TRUTH} of the devkit cannot be read ({type(error).__name__})") from None
 
 
-def classes_by_place(names: list[str], classes: list[str], shard: str) -> dict[str, str]:
+def classes_by_place(names: list[str], classes: list[str], shard_name: str) -> dict[str, str]:
     """The class of each image of val, by its name. Raises UserError where there are not as many images as classes."""
     if len(names) != len(classes):
-        raise UserError(f"{shard} has {len(names)} images, and the devkit has labels of {len(classes)}")
+        raise UserError(f"{shard_name} has {len(names)} images, and the devkit has labels of {len(classes)}")
     return dict(zip(sorted(names), classes, strict=True))
 
 

@@ -9,7 +9,7 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import folder_shards, parquet_shards, tar_shards
 from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
-from scripts.data_import.source_images import Shard, Source, SourceImage, part_of
+from scripts.data_import.source_images import Source, SourceImage, SourceShard, split_of
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 EXPECTED = (
@@ -38,7 +38,7 @@ def find_source(given: Path, classes: Path | None) -> Source:
         return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, given, classes))
     if given.is_dir() and (flat := folder_shards.find_flat_val(given)):
         return Source("folder with a flat val", folder_shards.folder_shards(given, flat))
-    if all((given / part).is_dir() for part in ("train", "val")):
+    if all((given / split).is_dir() for split in ("train", "val")):
         raise UserError(f"{given} has class folders already; use it as it is: {bench_command('run', data=given)}")
     raise UserError(f"{given} is nothing that can be imported; {EXPECTED}")
 
@@ -58,19 +58,19 @@ def find_archives(folder: Path) -> list[Path]:
 
 def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, classes: list[str]) -> Source:
     """A shard for each file; those of a test split, which has no labels, are left out."""
-    parts = {path: part_of(path.relative_to(folder).as_posix()) for path in paths}
-    if tests := [path for path, part in parts.items() if part == "test"]:
+    splits = {path: split_of(path.relative_to(folder).as_posix()) for path in paths}
+    if tests := [path for path, split in splits.items() if split == "test"]:
         print(f"{len(tests)} files of the test split are left out: it has no labels")
-    used = [path for path in paths if parts[path] != "test"]
+    used = [path for path in paths if splits[path] != "test"]
     shards = []
     for path in used:
         name, status = path.relative_to(folder).as_posix(), path.stat()
         read = functools.partial(reader, path, name, classes)
-        shards.append(Shard(name, parts[path], status.st_size, status.st_mtime_ns, read))
+        shards.append(SourceShard(name, splits[path], status.st_size, status.st_mtime_ns, read))
     return Source(kind, shards)
 
 
-def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[Shard]:
+def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[SourceShard]:
     """A shard for each class of train, and one for val. source: what is imported.
 
     Raises UserError where the devkit is missing for val.
@@ -79,9 +79,9 @@ def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[Shard]:
         time_ns = path.stat().st_mtime_ns
         if path.name == TRAIN_TAR:
             for name, begin, size in tar_shards.list_class_tars(path):
-                shard = f"{path.name}/{name}.tar"
-                read = functools.partial(tar_shards.read_class_tar, path, shard, name, begin, size)
-                yield Shard(shard, "train", size, time_ns, read)
+                shard_name = f"{path.name}/{name}.tar"
+                read = functools.partial(tar_shards.read_class_tar, path, shard_name, name, begin, size)
+                yield SourceShard(shard_name, "train", size, time_ns, read)
         else:
             devkit = find_devkit(path.parent, source)
             if not devkit:
@@ -89,4 +89,4 @@ def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[Shard]:
                     f"{path} has no labels; put ILSVRC2012_devkit_t12.tar.gz beside it, which image-net.org has, too"
                 )
             read = functools.partial(tar_shards.read_flat_tar, path, path.name, devkit_classes(devkit))
-            yield Shard(path.name, "val", path.stat().st_size, time_ns, read)
+            yield SourceShard(path.name, "val", path.stat().st_size, time_ns, read)

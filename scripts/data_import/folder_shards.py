@@ -18,7 +18,14 @@ from scripts.data_import.class_lists import (
     is_usable,
     read_annotations,
 )
-from scripts.data_import.source_images import Shard, SourceImage, class_name, file_name, image_name, refuse_outside
+from scripts.data_import.source_images import (
+    SourceImage,
+    SourceShard,
+    class_name,
+    file_name,
+    image_name,
+    refuse_outside,
+)
 
 TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
 NUM_TOGETHER = 1000  # images of val/ that are a shard
@@ -39,25 +46,29 @@ def images_in(folder: Path, source: Path) -> list[Path]:
 
 def find_flat_val(folder: Path) -> Path | None:
     """The folder with the images of val/: folder/val/images, folder/val or the folder itself; None where none is."""
-    for place in (folder / "val" / "images", folder / "val", folder):
-        if place.is_dir() and images_in(place, folder):
-            return place
+    for images_folder in (folder / "val" / "images", folder / "val", folder):
+        if images_folder.is_dir() and images_in(images_folder, folder):
+            return images_folder
     return None
 
 
 def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
     """The class of each image, by its name. Raises UserError where nothing says it, or not of each image."""
     names = [path.name for path in images]
-    for place in (flat, flat.parent, folder):
+    for labels_folder in (flat, flat.parent, folder):
         for table in TABLES:
-            if is_usable(place / table, folder if place.is_relative_to(folder) else place, folder):
-                by_stem = read_annotations(place / table)
+            if is_usable(
+                labels_folder / table, folder if labels_folder.is_relative_to(folder) else labels_folder, folder
+            ):
+                by_stem = read_annotations(labels_folder / table)
                 class_of = {name: by_stem.get(os.path.splitext(name)[0], "") for name in names}
                 if missing := [name for name, named in class_of.items() if not named]:
-                    raise UserError(f"{place / table} does not have the class of {missing[0]!r}, one of {len(missing)}")
+                    raise UserError(
+                        f"{labels_folder / table} does not have the class of {missing[0]!r}, one of {len(missing)}"
+                    )
                 return class_of
-    for place in (folder, folder.parent, flat):
-        if devkit := find_devkit(place, folder):
+    for labels_folder in (folder, folder.parent, flat):
+        if devkit := find_devkit(labels_folder, folder):
             return classes_by_place(names, devkit_classes(devkit), str(flat))
     raise UserError(
         f"nothing says which classes the {len(images)} images in {flat} are; put val_annotations.txt, Kaggle's "
@@ -65,7 +76,7 @@ def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
     )
 
 
-def folder_shards(folder: Path, flat: Path) -> list[Shard]:
+def folder_shards(folder: Path, flat: Path) -> list[SourceShard]:
     """A shard for each class of train/, and some for the flat val/. Raises UserError, and OSError."""
     images = images_in(flat, folder)
     class_of = val_classes(folder, flat, images)
@@ -84,12 +95,12 @@ def folder_shards(folder: Path, flat: Path) -> list[Shard]:
     return shards
 
 
-def make_shard(shard: str, part: str, named: list[tuple[str, Path]]) -> Shard:
+def make_shard(shard_name: str, split: str, named: list[tuple[str, Path]]) -> SourceShard:
     def read() -> Iterator[SourceImage]:
         for name, path in named:
             content = read_regular_file(path, MAX_IMAGE_BYTES)
             if not content.startswith((*FIRST_BYTES.values(),)):
                 raise UserError(f"{str(path)!r} begins as neither a JPEG nor a PNG, and is not copied; remove it")
-            yield SourceImage(name, image_name(file_name(path.name, shard), shard), content)
+            yield SourceImage(name, image_name(file_name(path.name, shard_name), shard_name), content)
 
-    return Shard(shard, part, sum(path.stat().st_size for _, path in named), 0, read)
+    return SourceShard(shard_name, split, sum(path.stat().st_size for _, path in named), 0, read)

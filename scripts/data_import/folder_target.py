@@ -12,7 +12,7 @@ from benchmarks.common.system.files import sync_file_system, sync_folder
 from scripts.data_import.journal import WORKSHOP, Total, make_total
 from scripts.data_import.progress import Progress
 from scripts.data_import.shard_tables import read_table, write_table
-from scripts.data_import.source_images import Shard, Source, image_checksum
+from scripts.data_import.source_images import Source, SourceShard, image_checksum
 from scripts.setup.check_data import check_image_folder, format_names
 
 
@@ -24,28 +24,28 @@ class FolderTarget:
     def __init__(self, folder: Path, source: Source):
         self.kind = source.kind
         self._folder, self._workshop, self._shards = folder, folder / WORKSHOP, source.shards
-        self._parts = sorted({shard.part for shard in source.shards})
+        self._splits = sorted({shard.split for shard in source.shards})
         self._flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_EXCL
         self._hashed: HashedFiles = {}
 
     def refuse_existing(self) -> None:
-        """Raises UserError where a part that the source has is in the folder already."""
-        for part in self._parts:
-            refuse_existing(self._folder / part)
+        """Raises UserError where a split that the source has is in the folder already."""
+        for split in self._splits:
+            refuse_existing(self._folder / split)
 
-    def go_on(self, finished: list[Shard]) -> None:
+    def go_on(self, finished: list[SourceShard]) -> None:
         """After a kill, there are images of shards that are not finished; they are written again."""
         del finished  # their images are there
         self._flags = self._flags & ~os.O_EXCL | os.O_TRUNC
 
-    def write_shard(self, shard: Shard, progress: Progress) -> Total:
+    def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
         """Raises UserError where two images have one name, and what reading raises."""
         rows: list[tuple[str, str, list[int]]] = []
         num_bytes, sum_of_checksums = 0, 0
         folders: dict[str, str] = {}
         for image in shard.read():
             if image.class_name not in folders:
-                folder = self._workshop / shard.part / image.class_name
+                folder = self._workshop / shard.split / image.class_name
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[image.class_name] = str(folder)
             try:
@@ -53,38 +53,40 @@ class FolderTarget:
             except FileExistsError:
                 raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
             sha256 = hashlib.sha256(image.content).digest()
-            name = f"{shard.part}/{image.class_name}/{image.name}"
+            name = f"{shard.split}/{image.class_name}/{image.name}"
             rows.append((name, hash_of_image(sha256, image.content).hex(), stat))
             num_bytes += len(image.content)
-            sum_of_checksums += image_checksum(shard.part, image, sha256)
+            sum_of_checksums += image_checksum(shard.split, image, sha256)
             progress.add(len(image.content), len(image.content))
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
         write_table(self._workshop, shard, rows)
         return make_total(len(rows), num_bytes, sum_of_checksums)
 
     def put_in_place(self, totals: dict[str, Total]) -> None:
-        """Rename the finished parts. Raises UserError where classes do not fit, or where images have one name."""
-        places = {part: self._place(part) for part in ("train", "val")}
-        for part, total in totals.items():
-            if not places[part].is_dir():
-                raise UserError(f"the source has no image of {part}")
-            found = len(list_images(places[part]))
+        """Rename the finished splits. Raises UserError where classes do not fit, or where images have one name."""
+        folders = {split: self._folder_of(split) for split in ("train", "val")}
+        for split, total in totals.items():
+            if not folders[split].is_dir():
+                raise UserError(f"the source has no image of {split}")
+            found = len(list_images(folders[split]))
             if found != total.num_images:
-                raise UserError(f"{total.num_images} images of {part} were read, and they have {found} different names")
-        if all(place.is_dir() for place in places.values()):
-            refuse_unknown_classes(*({*os.listdir(place)} for place in (places["train"], places["val"])))
+                raise UserError(
+                    f"{total.num_images} images of {split} were read, and they have {found} different names"
+                )
+        if all(folder.is_dir() for folder in folders.values()):
+            refuse_unknown_classes(*({*os.listdir(folder)} for folder in (folders["train"], folders["val"])))
         sync_file_system(self._workshop)  # once for all: a power cut after the renames must find every image
-        for part in totals:
-            if places[part] != self._folder / part:  # else a kill came between two renames
-                refuse_existing(self._folder / part)
-                os.rename(places[part], self._folder / part)
+        for split in totals:
+            if folders[split] != self._folder / split:  # else a kill came between two renames
+                refuse_existing(self._folder / split)
+                os.rename(folders[split], self._folder / split)
         sync_folder(self._folder)
-        if all((self._folder / part).is_dir() for part in ("train", "val")):
+        if all((self._folder / split).is_dir() for split in ("train", "val")):
             self._hashed = self._read_hashed()
 
     def _read_hashed(self) -> HashedFiles:
         """The files that are in the name of the bytes; {} where not all are known, as after a kill at the end."""
-        wanted = {*sampled_names(*(list_images(self._folder / part) for part in ("train", "val")))}
+        wanted = {*sampled_names(*(list_images(self._folder / split) for split in ("train", "val")))}
         try:
             tables = (read_table(self._workshop, shard) for shard in self._shards)
             rows = (row for table in tables for row in table)
@@ -92,13 +94,13 @@ class FolderTarget:
         except (OSError, ValueError, TypeError, RecursionError):
             return {}
 
-    def _place(self, part: str) -> Path:
-        return self._workshop / part if (self._workshop / part).is_dir() else self._folder / part
+    def _folder_of(self, split: str) -> Path:
+        return self._workshop / split if (self._workshop / split).is_dir() else self._folder / split
 
     def report(self, totals: dict[str, Total]) -> None:
         """Print what there is now."""
-        for part, total in totals.items():
-            folder = self._folder / part
+        for split, total in totals.items():
+            folder = self._folder / split
             num_classes = sum(entry.is_dir() for entry in os.scandir(folder))
             print(f"{folder}: {total.num_images:,} images of {num_classes:,} classes, {total.num_bytes:,} bytes")
             print(f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}")

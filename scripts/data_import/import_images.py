@@ -24,12 +24,12 @@ import tyro
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, make_folder
 from benchmarks.common.system.machine import num_cores
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.data_import.find_source import find_source
 from scripts.data_import.folder_target import FolderTarget
 from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total, read_journal
 from scripts.data_import.progress import FreeBytes, Progress, free_bytes_of
-from scripts.data_import.source_images import Shard, Source
+from scripts.data_import.source_images import Source, SourceShard
 from scripts.options.data_options import ImportOptions
 
 MAX_THREADS = 32
@@ -46,8 +46,8 @@ class Target(Protocol):
     written_per_byte: float
 
     def refuse_existing(self) -> None: ...
-    def go_on(self, finished: list[Shard]) -> None: ...
-    def write_shard(self, shard: Shard, progress: Progress) -> Total: ...
+    def go_on(self, finished: list[SourceShard]) -> None: ...
+    def write_shard(self, shard: SourceShard, progress: Progress) -> Total: ...
     def put_in_place(self, totals: dict[str, Total]) -> None: ...
     def report(self, totals: dict[str, Total]) -> None: ...
 
@@ -128,7 +128,7 @@ def boot_id() -> str:
 
 
 def import_source(source: Source, target: Target, folder: Path, free_bytes: FreeBytes) -> dict[str, Total]:
-    """Write what is left of the source, check it, and put it into its place; returns the total of each part."""
+    """Write what is left of the source, check it, and put it into its place; returns the total of each split."""
     journal = Journal(folder / WORKSHOP / JOURNAL, target.kind, source.shards, boot_id())
     left = [shard for shard in source.shards if journal.total(shard) is None]
     if left:
@@ -144,14 +144,14 @@ def import_source(source: Source, target: Target, folder: Path, free_bytes: Free
         if left:
             progress.check_disk()
             write_shards(left, target, journal, progress)
-    totals = {part: Total() for part in sorted({shard.part for shard in source.shards})}
+    totals = {split: Total() for split in sorted({shard.split for shard in source.shards})}
     for shard in source.shards:
-        totals[shard.part] = totals[shard.part].plus(journal.total(shard) or Total())
+        totals[shard.split] = totals[shard.split].plus(journal.total(shard) or Total())
     target.put_in_place(totals)
     return totals
 
 
-def write_shards(shards: list[Shard], target: Target, journal: Journal, progress: Progress) -> None:
+def write_shards(shards: list[SourceShard], target: Target, journal: Journal, progress: Progress) -> None:
     """Write the images of all shards, several shards at once; each finished one is noted.
 
     More threads than cores would wait for Python's lock: four on two cores took 0.5 s more CPU time for 14,688 images.
@@ -169,4 +169,4 @@ def write_shards(shards: list[Shard], target: Target, journal: Journal, progress
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(ImportOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(ImportOptions, description=__doc__)))

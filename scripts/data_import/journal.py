@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import open_no_follow, read_regular_file
-from scripts.data_import.source_images import Shard
+from scripts.data_import.source_images import SourceShard
 
 WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
 JOURNAL = "journal"
@@ -45,7 +45,7 @@ def make_total(num_images: int, num_bytes: int, sum_of_checksums: int) -> Total:
 class Journal:
     """goes_on: whether an earlier run has begun this import."""
 
-    def __init__(self, path: Path, kind: str, shards: list[Shard], boot: str):
+    def __init__(self, path: Path, kind: str, shards: list[SourceShard], boot: str):
         """kind: of source and target. boot: the machine's boot_id.
 
         Raises UserError where the journal is of an import of another kind, and OSError.
@@ -65,11 +65,11 @@ class Journal:
         write_text_atomically(path, "\n".join([*lines, ""]))  # without a line that was cut off
         self._file = open(path, "a", encoding="utf-8", opener=open_no_follow)  # noqa: SIM115
 
-    def total(self, shard: Shard) -> Total | None:
+    def total(self, shard: SourceShard) -> Total | None:
         """Of a shard that is finished; else None."""
         return self._totals.get(shard_key(shard))
 
-    def add(self, shard: Shard, total: Total) -> None:
+    def add(self, shard: SourceShard, total: Total) -> None:
         self._totals[shard_key(shard)] = total
         self._file.write(line_of(shard_key(shard), total) + "\n")
         self._file.flush()
@@ -78,7 +78,7 @@ class Journal:
         self._file.close()
 
 
-def shard_key(shard: Shard) -> str:
+def shard_key(shard: SourceShard) -> str:
     return json.dumps([shard.name, shard.num_bytes, shard.time_ns])
 
 

@@ -20,7 +20,7 @@ from benchmarks.common.data.contents import contents_of, hash_of_image
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.data.packed import PARTS, PackedSource, note_checked, pack_path
+from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, pack_path
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import (
@@ -32,7 +32,7 @@ from scripts.data_import.folder_target import refuse_existing, refuse_unknown_cl
 from scripts.data_import.journal import WORKSHOP, Total, make_total
 from scripts.data_import.progress import Progress
 from scripts.data_import.shard_tables import read_table, table_path, write_table
-from scripts.data_import.source_images import Shard, Source, image_checksum
+from scripts.data_import.source_images import Source, SourceShard, image_checksum
 from scripts.setup.chunks import encode_content
 from scripts.setup.pack import refuse_links_in_data
 from scripts.setup.pack_file import header_size, pack_metadata, write_tables
@@ -51,7 +51,7 @@ class PackTarget:
         """Raises UserError where the source has only train or only val, and where packs lie in another folder."""
         if os.environ.get("PACKED"):
             raise UserError("PACKED is set, and an import packs below its own folder; unset PACKED")
-        if missing := {*PARTS} - {shard.part for shard in source.shards}:
+        if missing := {*SPLITS} - {shard.split for shard in source.shards}:
             raise UserError(
                 f"FROM has no {missing.pop()}, and a packed file names the images of both; "
                 "import without --pack, add what is missing, and ./bench data pack packs both"
@@ -59,26 +59,26 @@ class PackTarget:
         self.kind = f"{source.kind}, packed as {pack}"
         self._config = Config(data=str(folder), loader="packed", pack=pack)
         self._folder, self._workshop, self._source = folder, folder / WORKSHOP, source
-        self._ends, self._lock = dict.fromkeys(PARTS, 0), threading.Lock()
+        self._ends, self._lock = dict.fromkeys(SPLITS, 0), threading.Lock()
 
     def refuse_existing(self) -> None:
         """Raises UserError where packed files or folders of images are there already."""
         refuse_links_in_data(self._config)
-        for part in PARTS:
-            refuse_existing(pack_path(self._config, part))
-            refuse_existing(self._folder / part)  # a run would compare the packed files with its images
+        for split in SPLITS:
+            refuse_existing(pack_path(self._config, split))
+            refuse_existing(self._folder / split)  # a run would compare the packed files with its images
 
-    def go_on(self, finished: list[Shard]) -> None:
+    def go_on(self, finished: list[SourceShard]) -> None:
         """After a kill: new images go behind those of finished shards."""
         for shard in [] if self._are_in_place() else finished:
-            self._ends[shard.part] = max([self._ends[shard.part], *self._read_table(shard)["end"]])
+            self._ends[shard.split] = max([self._ends[shard.split], *self._read_table(shard)["end"]])
 
-    def write_shard(self, shard: Shard, progress: Progress) -> Total:
+    def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
         """Raises UserError where two images of the shard have one name, what reading raises, and OSError."""
         rows: list[tuple[Any, ...]] = []
         checksum, seen = 0, set()
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._unfinished(shard.part), flags, 0o666)
+        descriptor = os.open(self._unfinished(shard.split), flags, 0o666)
         try:
             for image in shard.read():
                 if (image.class_name, image.name) in seen:
@@ -86,12 +86,12 @@ class PackTarget:
                 seen.add((image.class_name, image.name))
                 content = bytes(image.content)
                 stored, shape = encode_content(content, self._config.pack, f"{shard.name}: {image.name}")
-                start = self._reserve(shard.part, len(stored))
+                start = self._reserve(shard.split, len(stored))
                 write_at(descriptor, stored, HEADER_BYTES + start)
                 sha256 = hashlib.sha256(content).digest()
                 source = (image.class_name, image.name, len(content), hash_of_image(sha256, content).hex())
                 rows.append((*source, start, start + len(stored), *shape, zlib.crc32(stored)))
-                checksum += image_checksum(shard.part, image, sha256)
+                checksum += image_checksum(shard.split, image, sha256)
                 progress.add(len(content), len(stored))
         finally:
             os.close(descriptor)
@@ -108,28 +108,29 @@ class PackTarget:
         if self._are_in_place():  # a kill came while the rest was removed
             return
         refuse_links_in_data(self._config)
-        tables = {part: self._sorted_table(part, total) for part, total in totals.items()}
-        refuse_unknown_classes(*({*tables[part]["class_name"]} for part in PARTS))
-        listings = {part: list_names(Path(part), names_by_class(table)) for part, table in tables.items()}
+        tables = {split: self._sorted_table(split, total) for split, total in totals.items()}
+        refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
+        listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
         names = name_images(listings, tables)
-        unfinished = [part for part in PARTS if self._unfinished(part).exists()]  # one after a kill between two renames
-        for part in unfinished:
-            self._finish(part, listings[part], tables[part], names)
-        for part in PARTS:
-            path = pack_path(self._config, part)
-            if part in unfinished:
+        # one after a kill between two renames
+        unfinished = [split for split in SPLITS if self._unfinished(split).exists()]
+        for split in unfinished:
+            self._finish(split, listings[split], tables[split], names)
+        for split in SPLITS:
+            path = pack_path(self._config, split)
+            if split in unfinished:
                 refuse_existing(path)
                 make_folder(path.parent)
-                os.rename(self._unfinished(part), path)
+                os.rename(self._unfinished(split), path)
             elif not path.exists():
-                raise UserError(f"{self._unfinished(part)} is gone; remove {self._workshop}, and begin again")
+                raise UserError(f"{self._unfinished(split)} is gone; remove {self._workshop}, and begin again")
             note_checked(path)
         sync_folder(pack_path(self._config, "train").parent)
 
     def report(self, totals: dict[str, Total]) -> None:
         """Print what there is now."""
-        for part, total in totals.items():
-            pack = PackedSource(pack_path(self._config, part))
+        for split, total in totals.items():
+            pack = PackedSource(pack_path(self._config, split))
             size_gb = pack.path.stat().st_size / 1e9
             print(f"{pack.path}: {total.num_images:,} images of {len(pack.classes):,} classes, {size_gb:.3g} GB")
             print(
@@ -145,19 +146,19 @@ class PackTarget:
 
     def _are_in_place(self) -> bool:
         """Whether the import ended, and a kill came while .importing was removed."""
-        return all(pack_path(self._config, part).exists() and not self._unfinished(part).exists() for part in PARTS)
+        return all(pack_path(self._config, split).exists() and not self._unfinished(split).exists() for split in SPLITS)
 
-    def _unfinished(self, part: str) -> Path:
-        return self._workshop / f"{part}.safetensors"
+    def _unfinished(self, split: str) -> Path:
+        return self._workshop / f"{split}.safetensors"
 
-    def _reserve(self, part: str, num_bytes: int) -> int:
-        """Where the next image of a part begins."""
+    def _reserve(self, split: str, num_bytes: int) -> int:
+        """Where the next image of a split begins."""
         with self._lock:
-            start = self._ends[part]
-            self._ends[part] += num_bytes
+            start = self._ends[split]
+            self._ends[split] += num_bytes
         return start
 
-    def _read_table(self, shard: Shard) -> pandas.DataFrame:
+    def _read_table(self, shard: SourceShard) -> pandas.DataFrame:
         """Raises UserError where it is gone or damaged."""
         try:
             return pandas.DataFrame(read_table(self._workshop, shard), columns=COLUMNS)
@@ -165,27 +166,27 @@ class PackTarget:
             path = table_path(self._workshop, shard)
             raise UserError(f"{path} cannot be read ({error}); remove {self._workshop}") from None
 
-    def _sorted_table(self, part: str, total: Total) -> pandas.DataFrame:
-        """All images of a part, in the folder's order. Raises UserError where one is there twice, or is missing."""
-        tables = [self._read_table(shard) for shard in self._source.shards if shard.part == part]
+    def _sorted_table(self, split: str, total: Total) -> pandas.DataFrame:
+        """All images of a split, in the folder's order. Raises UserError where one is there twice, or is missing."""
+        tables = [self._read_table(shard) for shard in self._source.shards if shard.split == split]
         tables = [table for table in tables if len(table)]  # columns of an empty one have no types
         if not tables:
-            raise UserError(f"the source has no image of {part}")
+            raise UserError(f"the source has no image of {split}")
         table = pandas.concat(tables).sort_values(["class_name", "name"], ignore_index=True)
         twice = table[table.duplicated(["class_name", "name"])]
         if len(twice):
             image = twice.iloc[0]
-            raise UserError(f"{image['name']!r} of class {image['class_name']} is there twice in {part}")
+            raise UserError(f"{image['name']!r} of class {image['class_name']} is there twice in {split}")
         if len(table) != total.num_images:
             raise UserError(
-                f"{total.num_images} images of {part} were read, and {self._workshop} tells of {len(table)}; "
+                f"{total.num_images} images of {split} were read, and {self._workshop} tells of {len(table)}; "
                 "remove it, and begin again"
             )
         return table
 
-    def _finish(self, part: str, listing: ImageListing, table: pandas.DataFrame, names: dict[str, str]) -> None:
+    def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, names: dict[str, str]) -> None:
         """names: fingerprint and contents."""
-        path = self._unfinished(part)
+        path = self._unfinished(split)
         metadata = pack_metadata(self._config.pack, listing, names)
         if header_size(metadata) > HEADER_BYTES:
             raise UserError(f"{len(listing.classes)} classes are too many for --pack; import without it, and pack then")
@@ -200,11 +201,11 @@ class PackTarget:
             ) from None
 
 
-def write_at(descriptor: int, content: bytes, place: int) -> None:
+def write_at(descriptor: int, content: bytes, offset: int) -> None:
     """Raises OSError."""
     written = 0
     while written < len(content):
-        written += os.pwrite(descriptor, content[written:], place + written)
+        written += os.pwrite(descriptor, content[written:], offset + written)
 
 
 def names_by_class(table: pandas.DataFrame) -> dict[str, list[str]]:
@@ -215,9 +216,9 @@ def name_images(listings: dict[str, ImageListing], tables: dict[str, pandas.Data
     """The fingerprint and the contents that the same images have in folders."""
     sizes: dict[str, int] = {}
     hashes: dict[str, str] = {}
-    for part, table in tables.items():
+    for split, table in tables.items():
         pairs = zip(table["class_name"], table["name"], strict=True)
-        paths = [f"{part}/{class_name}/{name}" for class_name, name in pairs]
+        paths = [f"{split}/{class_name}/{name}" for class_name, name in pairs]
         sizes |= zip(paths, table["num_bytes"], strict=True)
         hashes |= zip(paths, table["sha256"], strict=True)
     train, val = listings["train"], listings["val"]

@@ -24,7 +24,7 @@ BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
 WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
-def read_parquet(path: Path, shard: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The images of one file, some rows at a time.
 
     classes: the names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
@@ -37,29 +37,29 @@ def read_parquet(path: Path, shard: str, classes: list[str]) -> Iterator[SourceI
         with open_regular_file(path) as opened:
             file = pyarrow.parquet.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
             class_names = classes or label_names(file.schema_arrow.metadata or {})
-            check_columns(file.schema_arrow, shard)
+            check_columns(file.schema_arrow, shard_name)
             row = 0
             for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
                 images, labels = batch.column("image"), batch.column("label").to_pylist()
                 contents, paths = images.field("bytes"), images.field("path").to_pylist()
-                for place, (label, inner) in enumerate(zip(labels, paths, strict=True)):
-                    content = contents[place].as_buffer()
+                for position, (label, inner) in enumerate(zip(labels, paths, strict=True)):
+                    content = contents[position].as_buffer()
                     if content is None:
-                        raise UserError(f"{shard}: row {row} has no bytes, only the path {inner!r}")
-                    check_size(content.size, str(inner), shard)
-                    names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard)
+                        raise UserError(f"{shard_name}: row {row} has no bytes, only the path {inner!r}")
+                    check_size(content.size, str(inner), shard_name)
+                    names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard_name)
                     yield SourceImage(*names, memoryview(content))
                     row += 1
     except (pyarrow.ArrowException, OSError, MemoryError) as error:
         raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
 
 
-def names_of(inner: str, label: object, classes: list[str], shard: str) -> tuple[str, str]:
+def names_of(inner: str, label: object, classes: list[str], shard_name: str) -> tuple[str, str]:
     """(class, name) of an image, whose path in the file is `inner`."""
-    name = file_name(inner, shard)
+    name = file_name(inner, shard_name)
     if with_class := WITH_CLASS.fullmatch(name):
-        return with_class["wnid"], image_name(with_class["name"] + with_class["ending"], shard)
-    return class_of_label(label, classes, shard), image_name(name, shard)
+        return with_class["wnid"], image_name(with_class["name"] + with_class["ending"], shard_name)
+    return class_of_label(label, classes, shard_name), image_name(name, shard_name)
 
 
 def label_names(metadata: dict[bytes, bytes]) -> list[str]:
@@ -71,7 +71,7 @@ def label_names(metadata: dict[bytes, bytes]) -> list[str]:
         return []
 
 
-def check_columns(schema: object, shard: str) -> None:
+def check_columns(schema: object, shard_name: str) -> None:
     """Raises UserError where a pyarrow.Schema lacks the columns, or has them in other types."""
     import pyarrow
 
@@ -85,11 +85,15 @@ def check_columns(schema: object, shard: str) -> None:
     }
     found = {field.name: field.type for field in schema if field.name == "label"}
     images = [field.type for field in schema if field.name == "image" and types.is_struct(field.type)]
-    found |= {image.field(place).name: image.field(place).type for image in images for place in range(image.num_fields)}
+    found |= {
+        image.field(position).name: image.field(position).type
+        for image in images
+        for position in range(image.num_fields)
+    }
     once = all(schema.names.count(name) == 1 for name in ("image", "label"))
     if not once or not all(name in found and any(is_kind(found[name]) for is_kind in kinds[name]) for name in kinds):
         columns = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300]
         raise UserError(
-            f"{shard} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or names, are "
-            "needed"
+            f"{shard_name} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or "
+            "names, are needed"
         )

@@ -15,8 +15,8 @@ from benchmarks.common.data.listing import IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES
 
-PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-"""Words in a shard's path, and the part that each means."""
+SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Words in a shard's path, and the split that each means."""
 NUMBERS_DO = "; numbers do where only the speed matters: seq -w 0 999 > classes.txt"
 CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 MAX_NAME_BYTES = 255  # of a file's name, on Linux's file systems
@@ -33,16 +33,16 @@ class SourceImage:
 
 
 @dataclass(frozen=True)
-class Shard:
+class SourceShard:
     """A part of a source that one thread reads from its beginning to its end.
 
-    name: for messages and for the journal. part: "train" or "val". num_bytes: what it has in the source. time_ns: its
+    name: for messages and for the journal. split: "train" or "val". num_bytes: what it has in the source. time_ns: its
     file's modification time; 0 for folders. read: yields its images. Raises UserError for what cannot be imported, and
     OSError for what cannot be read.
     """
 
     name: str
-    part: str
+    split: str
     num_bytes: int
     time_ns: int
     read: Callable[[], Iterator[SourceImage]]
@@ -53,73 +53,73 @@ class Source:
     """kind: in words, such as "WebDataset"."""
 
     kind: str
-    shards: list[Shard]
+    shards: list[SourceShard]
 
 
-def part_of(path: str) -> str:
+def split_of(path: str) -> str:
     """train, val or test, by the words of a shard's path below the source. Raises UserError where none is one."""
     for text in reversed(path.lower().split("/")):
         for word in re.split(r"[^a-z]+", text):
-            if word in PARTS:
-                return PARTS[word]
+            if word in SPLIT_OF_WORD:
+                return SPLIT_OF_WORD[word]
     raise UserError(f"{path!r} does not say whether it is of train or of val; put it into a folder named train or val")
 
 
-def file_name(path: str, shard: str) -> str:
+def file_name(path: str, shard_name: str) -> str:
     """The last component of a path in a shard.
 
     Raises UserError for a path that is absolute or has .., and for a name that is hidden, too long or not printable.
     """
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or "\\" in path:
-        raise UserError(f"{shard}: the name {path!r} leads out of the folder, and is not used")
+        raise UserError(f"{shard_name}: the name {path!r} leads out of the folder, and is not used")
     name = parts[-1]
     if not name or name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > MAX_NAME_BYTES:
-        raise UserError(f"{shard}: {path[:300]!r} is no name for an image")
+        raise UserError(f"{shard_name}: {path[:300]!r} is no name for an image")
     return name
 
 
-def image_name(name: str, shard: str) -> str:
+def image_name(name: str, shard_name: str) -> str:
     """The name under which an image is stored: JPEGs end in .JPEG, as ImageNet's do. Raises UserError for no image."""
     stem, ending = os.path.splitext(name)
     if ending.lower() in JPEG_ENDINGS:
         return f"{stem}.JPEG"
     if ending.lower() in IMG_EXTENSIONS:
         return name
-    raise UserError(f"{shard}: {name!r} is no image; images end in {', '.join(IMG_EXTENSIONS)}")
+    raise UserError(f"{shard_name}: {name!r} is no image; images end in {', '.join(IMG_EXTENSIONS)}")
 
 
-def class_name(name: str, shard: str) -> str:
+def class_name(name: str, shard_name: str) -> str:
     """A class's name as its folder's. Raises UserError for words such as "tench, Tinca tinca": wnids are needed."""
     if not CLASS_NAME.fullmatch(name) or len(name) > MAX_NAME_BYTES:
         raise UserError(
-            f"{shard}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the classes' "
-            f"names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
+            f"{shard_name}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the "
+            f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
         )
     return name
 
 
-def class_of_label(label: object, classes: list[str], shard: str) -> str:
+def class_of_label(label: object, classes: list[str], shard_name: str) -> str:
     """The name of a label: a number is a place in `classes`, and text is the name itself.
 
     Raises UserError for a number that has no name.
     """
     if isinstance(label, str):
-        return class_name(label, shard)
+        return class_name(label, shard_name)
     if not classes:
         raise UserError(
-            f"{shard}: its labels are numbers, and nothing names them; name by --classes a file that has the classes' "
-            f"names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
+            f"{shard_name}: its labels are numbers, and nothing names them; name by --classes a file that has the "
+            f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
         )
     if not isinstance(label, int) or not 0 <= label < len(classes):
-        raise UserError(f"{shard}: the label {label!r} is none of the {len(classes)} classes")
-    return class_name(classes[label], shard)
+        raise UserError(f"{shard_name}: the label {label!r} is none of the {len(classes)} classes")
+    return class_name(classes[label], shard_name)
 
 
-def check_size(num_bytes: int, name: str, shard: str) -> None:
+def check_size(num_bytes: int, name: str, shard_name: str) -> None:
     """Raises UserError for an image that no loader would read."""
     if num_bytes > MAX_IMAGE_BYTES:
-        raise UserError(f"{shard}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
+        raise UserError(f"{shard_name}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
 
 
 def refuse_outside(path: Path, source: Path) -> None:
@@ -128,7 +128,7 @@ def refuse_outside(path: Path, source: Path) -> None:
         raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
 
 
-def image_checksum(part: str, image: SourceImage, sha256: bytes) -> int:
+def image_checksum(split: str, image: SourceImage, sha256: bytes) -> int:
     """SHA-256 of an image's path and of the SHA-256 of its bytes."""
-    path = f"{part}/{image.class_name}/{image.name}\0"
+    path = f"{split}/{image.class_name}/{image.name}\0"
     return int.from_bytes(hashlib.sha256(path.encode() + sha256).digest(), "big")

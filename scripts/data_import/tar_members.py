@@ -65,25 +65,25 @@ class Window:
         return self._content[first : first + num_bytes]
 
 
-def read_members(file: BinaryIO, shard: str, begin: int, end: int) -> Iterator[Member]:
+def read_members(file: BinaryIO, shard_name: str, begin: int, end: int) -> Iterator[Member]:
     """The regular files of the archive in bytes begin to end of `file`; folders are left out.
 
     Raises UserError for a link, a device or any other kind, for a name that leads out of the folder, and for an archive
     that is cut off or damaged.
     """
-    window, place = Window(file.fileno()), begin
-    while place < end and (header := read_plain_header(window, place)):
-        place = header.end
+    window, offset = Window(file.fileno()), begin
+    while offset < end and (header := read_plain_header(window, offset)):
+        offset = header.end
         if header.kind == tarfile.REGTYPE:
             member = Member(os.fsdecode(header.name), header.begin, header.size)
-            check_member(member, shard, end)
+            check_member(member, shard_name, end)
             yield member
-    yield from read_by_tarfile(file, shard, place, begin, end)
+    yield from read_by_tarfile(file, shard_name, offset, begin, end)
 
 
-def read_plain_header(window: Window, place: int) -> Header | None:
-    """The header at `place`, if it is of a plain file or folder, with or without times before it; else None."""
-    header = parse_header(window.read(place, BLOCK_BYTES), place)
+def read_plain_header(window: Window, offset: int) -> Header | None:
+    """The header at `offset`, if it is of a plain file or folder, with or without times before it; else None."""
+    header = parse_header(window.read(offset, BLOCK_BYTES), offset)
     if header and header.kind == tarfile.XHDTYPE:
         times = window.read(header.begin, header.size) if header.size <= BLOCK_BYTES else b""
         if not PAX_TIMES.fullmatch(times):
@@ -94,37 +94,39 @@ def read_plain_header(window: Window, place: int) -> Header | None:
     return None
 
 
-def parse_header(block: bytes, place: int) -> Header | None:
+def parse_header(block: bytes, offset: int) -> Header | None:
     """None for a block that is no header, or whose fields are not written in the usual way."""
     found = HEADER.fullmatch(block)
     if not found or sum(block) - sum(block[CHECKSUM_PLACE]) + 8 * ord(" ") != int(found["checksum"], 8):
         return None
-    return Header(found["kind"], found["name"].partition(b"\0")[0], place + BLOCK_BYTES, int(found["size"], 8))
+    return Header(found["kind"], found["name"].partition(b"\0")[0], offset + BLOCK_BYTES, int(found["size"], 8))
 
 
-def read_by_tarfile(file: BinaryIO, shard: str, place: int, begin: int, end: int) -> Iterator[Member]:
-    """What read_members gives, from `place` on."""
-    file.seek(place)
+def read_by_tarfile(file: BinaryIO, shard_name: str, offset: int, begin: int, end: int) -> Iterator[Member]:
+    """What read_members gives, from `offset` on."""
+    file.seek(offset)
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             while found := archive.next():
-                refuse_backward(archive, found, shard)
+                refuse_backward(archive, found, shard_name)
                 if found.isdir():
                     continue
                 if not found.isreg() or found.issparse():
-                    raise UserError(f"{shard}: {found.name!r} is a link, a device or a sparse file, not a plain file")
+                    raise UserError(
+                        f"{shard_name}: {found.name!r} is a link, a device or a sparse file, not a plain file"
+                    )
                 member = Member(found.name, found.offset_data, found.size)
-                check_member(member, shard, end)
+                check_member(member, shard_name, end)
                 yield member
             where = archive.offset - begin
             if os.pread(file.fileno(), BLOCK_BYTES, archive.offset) != END_BLOCK or archive.offset >= end:
-                raise UserError(f"{shard} is cut off or damaged after {where} bytes; is the download whole?")
+                raise UserError(f"{shard_name} is cut off or damaged after {where} bytes; is the download whole?")
     except (tarfile.TarError, ValueError, MemoryError, RecursionError) as error:
-        raise UserError(f"{shard} cannot be read: {error}; is the download whole?") from None
+        raise UserError(f"{shard_name} cannot be read: {error}; is the download whole?") from None
 
 
-def check_member(member: Member, shard: str, end: int) -> None:
+def check_member(member: Member, shard_name: str, end: int) -> None:
     """Raises UserError for a name that leads out of the folder, and for a file that ends after `end`."""
-    file_name(member.name, shard)
+    file_name(member.name, shard_name)
     if member.begin + member.size > end:
-        raise UserError(f"{shard} is cut off in {member.name!r}; is the download whole?")
+        raise UserError(f"{shard_name} is cut off in {member.name!r}; is the download whole?")

@@ -26,46 +26,46 @@ from scripts.data_import.tar_members import Member, read_members
 MAX_LABEL_BYTES = 1000
 
 
-def read_content(file: BinaryIO, member: Member, shard: str) -> bytes:
+def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:
     """Raises UserError where it is too long, or cut off."""
-    check_size(member.size, member.name, shard)
+    check_size(member.size, member.name, shard_name)
     content = os.pread(file.fileno(), member.size, member.begin)
     if len(content) < member.size:
-        raise UserError(f"{shard} is cut off in {member.name!r}; is the download whole?")
+        raise UserError(f"{shard_name} is cut off in {member.name!r}; is the download whole?")
     return content
 
 
-def read_webdataset(path: Path, shard: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The samples of a shard: neighbours whose names are equal up to the first dot, of which .jpg and .cls are read."""
     with open_regular_file(path) as file:
         key, image, label = "", None, None
-        for member in read_members(file, shard, 0, path.stat().st_size):
+        for member in read_members(file, shard_name, 0, path.stat().st_size):
             folder, _, name = member.name.rpartition("/")
             stem, _, ending = name.partition(".")
             if f"{folder}/{stem}" != key:
                 if key:
-                    yield from finish_sample(key, image, label, classes, shard)
+                    yield from finish_sample(key, image, label, classes, shard_name)
                 key, image, label = f"{folder}/{stem}", None, None
             if f".{ending.lower()}" in JPEG_ENDINGS:
-                image = read_content(file, member, shard)
+                image = read_content(file, member, shard_name)
             elif ending.lower() == "cls" and member.size <= MAX_LABEL_BYTES:
-                label = read_content(file, member, shard)
+                label = read_content(file, member, shard_name)
         if key:
-            yield from finish_sample(key, image, label, classes, shard)
+            yield from finish_sample(key, image, label, classes, shard_name)
 
 
 def finish_sample(
-    key: str, image: bytes | None, label: bytes | None, classes: list[str], shard: str
+    key: str, image: bytes | None, label: bytes | None, classes: list[str], shard_name: str
 ) -> Iterator[SourceImage]:
     """The image of a sample; none where it has neither an image nor a label. Raises UserError where one is missing."""
     if image is None and label is None:
         return
     if image is None or label is None:
-        raise UserError(f"{shard}: the sample {key.lstrip('/')!r} has no {'.cls' if image else '.jpg'}")
+        raise UserError(f"{shard_name}: the sample {key.lstrip('/')!r} has no {'.cls' if image else '.jpg'}")
     text = label.decode(errors="replace").strip()
     label_or_name = int(text) if re.fullmatch("-?[0-9]+", text) else text
-    named = class_of_label(label_or_name, classes, f"{shard}: {key.lstrip('/')!r}.cls")
-    yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard), shard), image)
+    named = class_of_label(label_or_name, classes, f"{shard_name}: {key.lstrip('/')!r}.cls")
+    yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard_name), shard_name), image)
 
 
 def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
@@ -80,20 +80,22 @@ def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-def read_class_tar(path: Path, shard: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
+def read_class_tar(path: Path, shard_name: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
     """The images of one class, from its tar in bytes begin to begin + size of the tar of train."""
     with open_regular_file(path) as file:
-        for member in read_members(file, shard, begin, begin + size):
-            name = image_name(file_name(member.name, shard), shard)
-            yield SourceImage(named, name, read_content(file, member, shard))
+        for member in read_members(file, shard_name, begin, begin + size):
+            name = image_name(file_name(member.name, shard_name), shard_name)
+            yield SourceImage(named, name, read_content(file, member, shard_name))
 
 
-def read_flat_tar(path: Path, shard: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_flat_tar(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The images of ILSVRC2012_img_val.tar. classes: of each image, in the order of the images' names."""
     size = path.stat().st_size
     with open_regular_file(path) as file:
-        names = [member.name for member in read_members(file, shard, 0, size)]
-        class_of = classes_by_place(names, classes, shard)
-        for member in read_members(file, shard, 0, size):
-            name = image_name(file_name(member.name, shard), shard)
-            yield SourceImage(class_name(class_of[member.name], shard), name, read_content(file, member, shard))
+        names = [member.name for member in read_members(file, shard_name, 0, size)]
+        class_of = classes_by_place(names, classes, shard_name)
+        for member in read_members(file, shard_name, 0, size):
+            name = image_name(file_name(member.name, shard_name), shard_name)
+            yield SourceImage(
+                class_name(class_of[member.name], shard_name), name, read_content(file, member, shard_name)
+            )

@@ -14,7 +14,7 @@ from scripts.export.set_document import Document, parse_moment
 
 PREFIX = "imagenet_bench"
 BOUNDS = {"value": "", "low": "_ci_low", "high": "_ci_high"}
-"""Parts of a value with an interval, and what each adds to a metric's name."""
+"""The ends of an interval and its value, and what each adds to a metric's name."""
 
 Labels = dict[str, str]
 
@@ -28,7 +28,7 @@ class Quantity:
     unit: str
     meaning: str
     scale: float = 1.0
-    """What the document's unit is in the metric's."""
+    """One unit of the document, in units of the metric: a value of the document times this is the metric's."""
 
 
 QUANTITIES = (
@@ -51,14 +51,14 @@ def openmetrics_text(document: Document) -> str:
     labels = {group["label"]: _labels(document, group) for group in document["groups"]}
     lines = [*_set_info(document)]
     for quantity in QUANTITIES:
-        for part, suffix in BOUNDS.items():
+        for end, suffix in BOUNDS.items():
             samples = [
-                (labels[group["label"]], quantity.scale * group[quantity.key][part])
+                (labels[group["label"]], quantity.scale * group[quantity.key][end])
                 for group in document["groups"]
-                if group[quantity.key] and group[quantity.key][part] is not None
+                if group[quantity.key] and group[quantity.key][end] is not None
             ]
             name = f"{PREFIX}_{quantity.name}{suffix}_{quantity.unit}"
-            lines += _family(name, quantity.unit, f"{quantity.meaning}{ENDS[part]}", samples)
+            lines += _family(name, quantity.unit, f"{quantity.meaning}{ENDS[end]}", samples)
     runs = [
         (labels[group["label"]] | {"status": status}, count)
         for group in document["groups"]

@@ -36,7 +36,7 @@ Document = dict[str, Any]
 def set_document(results: ResultSet) -> Document:
     """The document of a set. Raises UserError where the set contradicts itself."""
     results.refuse_contradictions()
-    ok = results.ok
+    ok = results.ok_runs
     moments = sorted(filter(None, map(parse_moment, ok.started_at)))
     return {
         "schema": SCHEMA_VERSION,
@@ -85,7 +85,7 @@ def _group(results: ResultSet, group: RunGroup) -> Document:
         "images_per_s": _throughput(group),
         "epoch_s": _epoch(results, group),
         "ratio_to_baseline": _ratio(results, group),
-        **{name: _mean(group.ok[name]) for name in MEANS},
+        **{name: _mean(group.ok_runs[name]) for name in MEANS},
         "top1_percent": _accuracy(group),
         "proof": _proof(results, group),
     }
@@ -93,9 +93,9 @@ def _group(results: ResultSet, group: RunGroup) -> Document:
 
 def _settings(group: RunGroup) -> Document | None:
     """Of its ok runs, which have them in common; None without one."""
-    if group.ok.empty:
+    if group.ok_runs.empty:
         return None
-    first = group.ok.iloc[0]
+    first = group.ok_runs.iloc[0]
     return {
         "arch": plain(first.arch),
         "image_size": _count(first.image_size),
@@ -134,19 +134,19 @@ def _epoch(results: ResultSet, group: RunGroup) -> Document | None:
         return None
     epoch = epoch_time(results, group)
     return _interval(epoch.value, epoch.low, epoch.high) | {
-        "num_runs": len(epoch.run_windows),
+        "num_runs": len(epoch.windows_of_runs),
         "is_measured": epoch.measured,
     }
 
 
 def _ratio(results: ResultSet, group: RunGroup) -> Document | None:
-    over = results.speedups.get(group.label)
-    if over is None:
+    speedup = results.speedups.get(group.label)
+    if speedup is None:
         return None
-    return _interval(over.value, over.low, over.high) | {
+    return _interval(speedup.value, speedup.low, speedup.high) | {
         "baseline": plain(results.baseline_label_of[group.label]),
-        "verdict": over.verdict,
-        "why": over.why,
+        "verdict": speedup.verdict,
+        "why": speedup.why,
     }
 
 
@@ -167,6 +167,8 @@ def _accuracy(group: RunGroup) -> Document | None:
 def _proof(results: ResultSet, group: RunGroup) -> Document:
     """The verdict in one word, and the report's cell, which says more."""
     text = plain(proof_text(group, results.table("equivalence")))
-    verdicts = {"": "none", "yes": "proved", "no proof": "none", "not proved": "not proved", "skipped": "skipped"}
-    found = next((verdict for start, verdict in verdicts.items() if start and text.startswith(start)), "failed")
-    return {"verdict": found if text else "none", "text": text}
+    if not text:
+        return {"verdict": "none", "text": text}
+    verdicts = {"yes": "proved", "no proof": "none", "not proved": "not proved", "skipped": "skipped"}
+    found = next((verdict for start, verdict in verdicts.items() if text.startswith(start)), "failed")
+    return {"verdict": found, "text": text}

@@ -28,7 +28,7 @@ from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from benchmarks.common.system.gpus import BUILDS
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.data_options import CarryOptions
 from scripts.runner import source_version
@@ -159,4 +159,6 @@ def write_bundle(file: object, tree: Path, wheels: dict[str, Path]) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(CarryOptions, description=__doc__)), errors=(UserError,), writes="gpu-check-file")
+    run_main_and_exit(
+        lambda: main(tyro.cli(CarryOptions, description=__doc__)), errors=(UserError,), writes="gpu-check-file"
+    )

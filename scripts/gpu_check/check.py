@@ -102,8 +102,9 @@ class Check:
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     needs: tuple[str, ...] = ()
     timed: bool = False
+    """Its rows go to the set of what is timed, or say what times there depend on. Nothing runs beside it."""
     alone: bool = False
-    """Nothing runs beside it, as beside what is timed."""
+    """Nothing runs beside it, though it times nothing."""
     estimate_s: float = 25.0
     """On a GPU, roughly: it starts where as much is left before the deadline."""
     limit_s: float = 240.0

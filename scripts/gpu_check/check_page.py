@@ -1,6 +1,6 @@
 """The page of a GPU check: what passed, what failed and why, what was skipped, what is left, each with its command.
 
-    write_page(results, listed, state, left, on_gpu=False, remarks=[])
+    write_page(results, listed, state, why_left, on_gpu=False, remarks=[])
 
 gpu-check.html needs no network and no script; gpu-check.md says the same. Texts are escaped. Needs no torch.
 """
@@ -32,19 +32,25 @@ HEADINGS = {  # the order of the page
 
 
 def write_page(
-    results: Path, listed: Sequence[Check], state: State, left: dict[str, str], *, on_gpu: bool, remarks: Sequence[str]
+    results: Path,
+    listed: Sequence[Check],
+    state: State,
+    why_left: dict[str, str],
+    *,
+    on_gpu: bool,
+    remarks: Sequence[str],
 ) -> None:
-    """left: why a check has not ended, by name. remarks: what a reader must know first."""
+    """why_left: why a check has not ended, by name. remarks: what a reader must know first."""
     groups: dict[str, list[dict]] = {status: [] for status in HEADINGS}
     for check in listed:
         found = state.ended.get(check.name, {})
-        status = found.get("status") or kind_of_left(check, left.get(check.name, "not reached"))
+        status = found.get("status") or kind_of_left(check, why_left.get(check.name, "not reached"))
         log = found.get("log", "")
         groups[status].append(
             {
                 "name": check.name,
                 "claim": check.claim,
-                "words": printable(found.get("words") or left.get(check.name, "not reached")),
+                "words": printable(found.get("words") or why_left.get(check.name, "not reached")),
                 "seconds": f"{found['seconds']:.0f}" if "seconds" in found else "",
                 "command": check.command,
                 "log": os.path.relpath(log, results) if log else "",

@@ -2,8 +2,8 @@
 
     work(listed, state, Deadline(540), Capabilities(on_gpu=True))
 
-What is timed runs alone; the others several at once. A check that ended is one JSON file, written whole, so that a
-second call goes on where the first one was, however that came to its end.
+A check that is `timed` or `alone` has the machine to itself; others run several at once. A check that ended is one JSON
+file, written whole, so that a second call goes on where the first one was, however that came to its end.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ class Capabilities:
 
     lacking: Callable[[Check], str] = lambda check: ""
     """What a check needs that the machine does not have; '' for nothing."""
-    lanes: int = 1
-    """Checks that run at a time, of those that time nothing."""
+    max_at_once: int = 1
+    """Checks that run side by side at most, of those that are neither `timed` nor `alone`."""
     on_gpu: bool = False
     gpu_gone: Callable[[], str] = lambda: ""
     """How the GPU is, after a check failed as if the GPU were lost; '' where the GPU computes."""
@@ -49,8 +49,8 @@ def work(
     """
     on_gpu = capabilities.on_gpu
     queue = [check for check in listed if check.name not in state.ended]
-    left = {check.name: f"needs {why}" for check in queue if (why := capabilities.lacking(check))}
-    queue = [check for check in queue if check.name not in left]
+    why_left = {check.name: f"needs {why}" for check in queue if (why := capabilities.lacking(check))}
+    queue = [check for check in queue if check.name not in why_left]
     running: list[Running] = []
     bar = tqdm(total=len(queue), desc="checks", disable=None, leave=False)
     try:
@@ -60,23 +60,25 @@ def work(
                 bar.update()
                 verdict = one.verdict()
                 if verdict is None:
-                    left[one.check.name] = "not reached: the deadline cut it short"
+                    why_left[one.check.name] = "not reached: the deadline cut it short"
                     continue
                 seconds = time.monotonic() - one.began
                 state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
                 print_verdict(one.check, verdict, seconds)
                 if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := capabilities.gpu_gone()):
                     gone = [check for check in queue if uses_gpu(check)]
-                    left |= {check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone}
+                    why_left |= {
+                        check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone
+                    }
                     queue = [check for check in queue if check not in gone]
-            check = next_ready(queue, running, state, capabilities.lanes)
+            check = next_ready(queue, running, state, capabilities.max_at_once)
             if check is None:
                 time.sleep(POLL_S)
                 continue
             queue.remove(check)
             late = deadline.left_s() < check.estimate_s
             if why_not := missing_before(check, state) or ("not reached before the deadline" if late else ""):
-                left[check.name] = why_not
+                why_left[check.name] = why_not
                 bar.update()
                 continue
             try:
@@ -94,13 +96,16 @@ def work(
         for one in running:
             one.clean_up()
         bar.close()
-    left |= dict.fromkeys([one.check.name for one in running] + [check.name for check in queue], "not reached")
-    return left
+    why_left |= dict.fromkeys([one.check.name for one in running] + [check.name for check in queue], "not reached")
+    return why_left
 
 
-def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State, lanes: int) -> Check | None:
-    """The first that may start now: one that runs alone; beside what it waits for, another that is done by then."""
-    if any(runs_alone(one.check) for one in running) or len(running) >= lanes:
+def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State, max_at_once: int) -> Check | None:
+    """The first that may start now: one that runs alone; beside what it waits for, another that is done by then.
+
+    max_at_once: checks that run side by side at most.
+    """
+    if any(runs_alone(one.check) for one in running) or len(running) >= max_at_once:
         return None
     to_come = {check.name for check in queue} | {one.check.name for one in running}
     waits = False

@@ -1,5 +1,7 @@
 """What became of the checks that have ended, a file each, and the time that is left for the others.
 
+What keeps a check from ending, such as a GPU that is lost, is in no file: see `work` of check_queue.py.
+
 State(results / "checks"), Deadline(540)
 """
 
@@ -19,7 +21,7 @@ from scripts.gpu_check.verdicts import Verdict
 ELSEWHERE = "elsewhere"
 """The status of a check whose file this user's cache does not know: it may be somebody else's word."""
 LARGEST_BYTES = 1 << 20
-STATUSES = ("passed", "failed", "skipped", "left")  # of a check that has ended: those of a Verdict
+STATUSES = ("passed", "failed", "skipped", "left")  # of a check that has ended; left: for several GPUs
 
 
 class State:

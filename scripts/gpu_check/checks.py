@@ -2,8 +2,8 @@
 
     python -m scripts.gpu_check.run --list
 
-Each check is a claim, a command that a person can type, and a function that finds the verdict. Timed checks run alone;
-the others several at once.
+Each check is a claim, a command that a person can type, and a function that finds the verdict. A check that is `timed`
+or `alone` has the machine to itself; others run several at once.
 """
 
 import dataclasses

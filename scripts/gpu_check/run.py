@@ -29,14 +29,14 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
-from scripts.options.run_options import CheckGpuOptions
+from scripts.options.run_options import GpuCheckFlags
 from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
@@ -46,7 +46,7 @@ from scripts.strategies.strategy_list import BASELINE
 
 DEADLINE_S = 540.0
 REPORT_S = 50.0  # after the deadline, with what the checks that began before it still took
-BYTES_A_LANE = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
+BYTES_A_CHECK = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's context, cuDNN's workspaces
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 
 
@@ -72,7 +72,7 @@ def loads(library: str) -> bool:
     return True
 
 
-def main(options: CheckGpuOptions) -> int:
+def main(options: GpuCheckFlags) -> int:
     began = time.monotonic()  # the imports and forecasts below take their part of the time
     num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
@@ -101,17 +101,17 @@ def main(options: CheckGpuOptions) -> int:
         claim_mode(results, on_gpu)
         state.forget(os.environ.get("RETRY", "") or "-")
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
-        begin_words(on_gpu, listed, state, seconds)
+        print_begin(on_gpu, listed, state, seconds)
         deadline = Deadline(seconds, began)
-        capabilities = Capabilities(lacking, num_lanes(num_gpus), on_gpu, gpu_gone)
-        left = work(listed, state, deadline, capabilities, signals)
-        page = partial(write_page, results, listed, state, left, on_gpu=on_gpu, remarks=remarks)
+        capabilities = Capabilities(lacking, max_checks_at_once(num_gpus), on_gpu, gpu_gone)
+        why_left = work(listed, state, deadline, capabilities, signals)
+        page = partial(write_page, results, listed, state, why_left, on_gpu=on_gpu, remarks=remarks)
         page()  # first: nobody knows what time is left
         if not signals and make_report(results, deadline.left_s() + REPORT_S):
             page()  # with the link
     if signals:
         return 128 + signals[0]
-    return end_words(listed, state, left, results)
+    return print_end(listed, state, why_left, results)
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
@@ -122,11 +122,12 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
     return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
 
 
-def num_lanes(num_gpus: int) -> int:
-    """How many checks that time nothing run at a time: two cores for each of their ranks, and memory on the GPU."""
+def max_checks_at_once(num_gpus: int) -> int:
+    """How many checks run side by side at most, of those that are neither `timed` nor `alone`: two cores for each of
+    their ranks, and memory on the GPU."""
     most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
-    return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_LANE)))
+    return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_CHECK)))
 
 
 def claim_mode(results: Path, on_gpu: bool) -> None:
@@ -160,7 +161,7 @@ def make_report(results: Path, limit_s: float) -> bool:
         return False
 
 
-def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float) -> None:
+def print_begin(on_gpu: bool, listed: list[Check], state: State, seconds: float) -> None:
     if not on_gpu:
         print("dry run: there is no NVIDIA GPU here, and the CPU takes its place; its speeds say nothing")
     done = sum(check.name in state.ended for check in listed)
@@ -168,12 +169,14 @@ def begin_words(on_gpu: bool, listed: list[Check], state: State, seconds: float)
     print(f"{len(listed) - done} of {len(listed)} checks are left{until}", flush=True)
 
 
-def end_words(listed: list[Check], state: State, left: dict[str, str], results: Path) -> int:
+def print_end(listed: list[Check], state: State, why_left: dict[str, str], results: Path) -> int:
+    """Print how many checks ended in which way; returns the exit code: 1 where one failed."""
     found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
     failed = [name for name, status in found.items() if status == "failed"]
     counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped", "left")]
-    needing = sum(why.startswith("needs ") for why in left.values())
-    print(f"\n{', '.join(counts)} for several GPUs, {needing} need what is not here, {len(left) - needing} not reached")
+    needing = sum(why.startswith("needs ") for why in why_left.values())
+    not_reached = len(why_left) - needing
+    print(f"\n{', '.join(counts)} for several GPUs, {needing} need what is not here, {not_reached} not reached")
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")
@@ -186,6 +189,6 @@ def end_words(listed: list[Check], state: State, left: dict[str, str], results: 
 
 
 if __name__ == "__main__":
-    run_program(
-        lambda: main(tyro.cli(CheckGpuOptions, description=__doc__)), errors=(UserError, ValueError), writes="gpu-check"
+    run_main_and_exit(
+        lambda: main(tyro.cli(GpuCheckFlags, description=__doc__)), errors=(UserError, ValueError), writes="gpu-check"
     )

@@ -2,10 +2,16 @@
 
     set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
 
-A launcher, a Slurm job and the record of a set (environment.json) know an option as an environment variable. The table
-VARIABLES of benchmarks/common/system/options_as_typed.py is the one place that says which.
-scripts/runner/make_variables.py reads the variables and checks each value. Imports nothing heavy: --help reads this
-module.
+A launcher and a Slurm job know an option as an environment variable. A new option is in these places:
+
+- a class of this module, and VARIABLE_OF_OPTION of benchmarks/common/system/options_as_typed.py, with its variable;
+- PROFILE_OPTIONS below, if the profile of a cluster may set it for every command;
+- what reads it: for sbatch `set_job_shape` of launchers/cluster.sh, else scripts/runner/make_variables.py;
+- if a set should say it, RECORDED_VARIABLES of scripts/runner/environment.py; if a published set may, the list
+  PUBLISHED_VARIABLES of scripts/publish/allowlist.py; if a report's commands may, scripts/sets/pasteable_variables.py;
+- if runs with and without it must not be pooled, CLUSTER_VARIABLES of scripts/runner/run_plan.py.
+
+Imports nothing heavy: --help reads this module.
 """
 
 import dataclasses
@@ -17,16 +23,16 @@ from typing import Any, Literal
 
 import tyro
 
-from benchmarks.common.system.options_as_typed import VARIABLES
+from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
-OF_THE_MACHINE = {
+PROFILE_OPTIONS = {
     "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "gpu_type",
     "memory", "exclusive", "time_min", "warning_s",
     "container",
 }  # fmt: skip
-"""Options whose variable counts where they are not given: a cluster's profile sets it for every command."""
+"""Options whose variable counts where they are not given: the profile of a cluster may set it for every command."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +74,9 @@ class RunOptions(RoundOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunCommand(RunOptions):
+class BenchRunOptions(RunOptions):
+    """What `./bench run` takes: RunOptions are those that `./bench slurm` has, too."""
+
     one_gpu: bool = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
     strategy_dir: Path | None = None
@@ -154,7 +162,7 @@ class ProofOptions:
     steps: int = 20
     """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
     missing: bool = False
-    """Prove only what has no row in the set's equivalence.csv yet."""
+    """Prove only what no row of the set's equivalence.csv proves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,13 +208,13 @@ class ReproduceOptions:
 def set_variables(options: Any, flags: Sequence[str]) -> None:
     """Set the environment variable of every option, for this process and those that it starts; flags: what follows --.
 
-    An option that is not given clears its variable, but for those OF_THE_MACHINE: nothing that happens to be in the
+    An option that is not given clears its variable, but for PROFILE_OPTIONS: nothing that happens to be in the
     environment chooses what is run.
     """
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    for name, variable in VARIABLES.items():
+    for name, variable in VARIABLE_OF_OPTION.items():
         text = _as_text(given.get(name))
-        if text or name not in OF_THE_MACHINE:
+        if text or name not in PROFILE_OPTIONS:
             os.environ[variable] = text
     os.environ["ARGS"] = shlex.join(flags)
 
@@ -220,7 +228,9 @@ def _as_text(value: Any) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckGpuOptions:
+class GpuCheckFlags:
+    """What scripts/gpu_check/run.py reads from its own command line. The rest of GpuCheckOptions comes as variables."""
+
     deadline_s: float | None = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
     moved: bool = False
@@ -230,7 +240,9 @@ class CheckGpuOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuCheckOptions(CheckGpuOptions):
+class GpuCheckOptions(GpuCheckFlags):
+    """What `./bench gpu-check` takes."""
+
     results: Path | None = None
     """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
     data: Path | None = None

@@ -152,7 +152,9 @@ class MlperfOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportCommand:
+class BenchReportOptions:
+    """What `./bench report` takes: ReportOptions, and what is measured before."""
+
     results: Path = Path("results/latest")
     """The result set."""
     strategy: str = "ddp"

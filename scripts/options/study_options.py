@@ -179,7 +179,7 @@ class RooflineOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class PeersCommand(PeersOptions):
+class BenchPeersOptions(PeersOptions):
     data: Path | None = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
     config: Path | None = None
@@ -193,7 +193,7 @@ class PeersCommand(PeersOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class LoaderLimitCommand:
+class BenchLoaderLimitOptions:
     results: Path = Path("results/latest")
     """Result set whose loader.csv is to hold the rates."""
     data: Path | None = None
@@ -205,13 +205,13 @@ class LoaderLimitCommand:
 
 
 @dataclasses.dataclass(frozen=True)
-class AllreduceCommand(AllreduceOptions):
+class BenchAllreduceOptions(AllreduceOptions):
     nproc: int | None = None
     """Ranks on this machine; default: one a GPU, else 2."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ProfileCommand(ProfileOptions):
+class BenchProfileOptions(ProfileOptions):
     strategy_dir: Path | None = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
     nproc: int | None = None
@@ -219,7 +219,7 @@ class ProfileCommand(ProfileOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictCheckCommand(PredictCheckOptions):
+class BenchPredictCheckOptions(PredictCheckOptions):
     data: Path | None = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
 
@@ -249,6 +249,6 @@ class CutsOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class CutsCommand(CutsOptions):
+class BenchCutsOptions(CutsOptions):
     data: Path | None = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""

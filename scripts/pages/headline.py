@@ -57,11 +57,11 @@ def one_sentence(results: ResultSet, ranking: Ranking) -> str:
 
 
 def _answer(results: ResultSet, ranking: Ranking) -> str:
-    timed, best = results.strategy_groups, ranking.best
+    timed, best = results.timed_groups_without_aa, ranking.best
     if len({group.strategy for group in timed}) == 1:
         return _answer_of_one(timed)
     speed = f"{format_number(best.timed_throughput.value)} images/s"
-    over, single = results.strategy_speedups, results.baseline_of(best)
+    over, single = results.speedups_without_aa, results.baseline_of(best)
     made = [each for each in (ranking.over_best | over).values() if each.verdict != "no verdict"]
     several, among = len({compute_precision(group.identity) for group in timed}) > 1, _scope(timed, best)
     within = f" {among.lower().rstrip(', ')}" if among else ""
@@ -120,7 +120,7 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
         return "no two strategies ran with the same settings"
     if set(whys) - {FEW_ROUNDS, NO_REPEAT}:
         return "; ".join(whys)
-    rounds = max(len(set(group.rounds)) for group in ranking.comparable_groups)
+    rounds = max(len(set(group.round_numbers)) for group in ranking.comparable_groups)
     few = f"{MIN_ROUNDS} rounds are needed and this set has {rounds}"
     return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
 
@@ -142,7 +142,7 @@ def _two_digits(ratio: RatioEstimate) -> str:
 def _without_a_time(results: ResultSet) -> str:
     """'; apex_ddp was skipped and 5 strategies were not run'. A set of one strategy compares none: there only what was
     tried is named."""
-    compares = len({group.strategy for group in results.strategy_groups}) > 1
+    compares = len({group.strategy for group in results.timed_groups_without_aa}) > 1
     ends = [(end, labels) for end, labels in untimed(results).items() if compares or end != NOT_RUN]
     parts = [in_words(end, labels, _name(labels, "strategies")) for end, labels in ends]
     return f"; {join(parts)}" if parts else ""
@@ -153,7 +153,7 @@ def untimed(results: ResultSet) -> dict[str, list[str]]:
     row of."""
     ends: dict[str, list[str]] = {}
     for group in results.groups:
-        if not group.run_windows:
+        if not group.windows_of_runs:
             statuses = {*group.status_counts}
             ends.setdefault("was skipped" if statuses == {"skipped"} else "has no time", []).append(group.label)
     found = {group.strategy for group in results.groups}
@@ -174,7 +174,7 @@ def _name(labels: list[str], noun: str) -> str:
 def headline(results: ResultSet) -> list[str]:
     """The verdict, then the sentences that it rests on: the highest mean, its speed-up, and which strategies differ
     from it."""
-    timed = results.strategy_groups
+    timed = results.timed_groups_without_aa
     if not timed:
         return ["No run has a throughput."]
     if results.contradictions:
@@ -225,7 +225,7 @@ def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
 
 def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     """The best group's figures. excluded: whether every group that was compared with it is slower with confidence."""
-    device = best.ok.iloc[0].device_name or "this machine"
+    device = best.ok_runs.iloc[0].device_name or "this machine"
     estimate = best.timed_throughput
     speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"
     speed += f", n = {plural(estimate.num_runs, 'run')}"

@@ -1,6 +1,6 @@
 """Measure what a whole report of a set still lacks: the proof of its strategies, and what the studies say is missing.
 
-Each part is a command in a process of its own.
+Each measurement is a command in a process of its own.
 """
 
 import collections
@@ -34,77 +34,78 @@ OVERRIDDEN = {
 }
 
 
-def measure(results: Path) -> int:
-    """Returns 0; 1 where a part failed, which leaves a gap in the report; 128 + the signal where one ended it all.
+def measure(results_folder: Path) -> int:
+    """Returns 0; 1 where a measurement failed, so that the report has a gap; 128 + the signal where one ended it all.
 
     Raises UserError for a published set.
     """
-    if not (results / "runs.csv").exists():
+    if not (results_folder / "runs.csv").exists():
         return 0
-    if why := preflight.why_not_writable(results):  # nobody measures beside what was measured elsewhere
+    if why := preflight.why_not_writable(results_folder):  # nobody measures beside what was measured elsewhere
         raise UserError(f"{why}; {option_as_typed('MEASURE', 'no')} draws its report")
-    parts = missing_parts(results)
-    if parts and (why := why_not_here(hardware_of_set(results), hardware_here())):
-        print(describe_unmeasured(results, parts, why), flush=True)
+    measurements = missing_measurements(results_folder)
+    if why := why_not_here(hardware_of_set(results_folder), hardware_here()):
+        print(describe_unmeasured(results_folder, measurements, why), flush=True)
         return 0
-    if parts and (why := why_no_images(results)):
-        print(f"{results}: {why}; nothing is measured here, and the report may lack something", flush=True)
+    if why := why_no_images(results_folder):
+        print(f"{results_folder}: {why}; nothing is measured here, and the report may lack something", flush=True)
         return 0
-    if parts:
-        how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
-        print(f"measuring what the report still lacks; {how_long}", flush=True)
+    how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
+    print(f"measuring what the report lacks, if anything; {how_long}", flush=True)
     failed = 0
-    with forward_signals() as children:
-        for part in parts:
-            failed |= children.run(part.command, cwd=ROOT, env=os.environ | part.variables) != 0
-            if children.signum:
-                return 128 + children.signum
+    with forward_signals() as child_runner:
+        for measurement in measurements:
+            failed |= child_runner.run(measurement.command, cwd=ROOT, env=os.environ | measurement.variables) != 0
+            if child_runner.signum:
+                return 128 + child_runner.signum
     return failed
 
 
-def describe_unmeasured(results: Path, parts: list[Measurement], why: str) -> str:
+def describe_unmeasured(results_folder: Path, measurements: list[Measurement], why: str) -> str:
     """What is not measured here, and the commands for a machine like the set's."""
-    names = ", ".join(part.command[2] if part.command[1:2] == ["-m"] else shlex.join(part.command) for part in parts)
-    command = bench_command("report", results=results)
+    commands = [each.command for each in measurements]
+    names = ", ".join(words[2] if words[1:2] == ["-m"] else shlex.join(words) for words in commands)
+    again = bench_command("report", results=results_folder)
     return (
-        f"{results}: {why}, so that nothing is measured here; the report may lack what these find: {names}\n"
-        f"on such a machine: {command}; on a cluster put `srun --nodes 1 --ntasks 1 --exclusive` before it, with the "
+        f"{results_folder}: {why}, so that nothing is measured here; the report may lack what these find: {names}\n"
+        f"on such a machine: {again}; on a cluster put `srun --nodes 1 --ntasks 1 --exclusive` before it, with the "
         "options for such a node"
     )
 
 
-def missing_parts(results: Path) -> list[Measurement]:
-    """What the set may lack, measured at the settings of most of its runs.
+def missing_measurements(results_folder: Path) -> list[Measurement]:
+    """The proof, and what the studies say that the set lacks, at the settings of most of its runs.
 
-    The proof finds out by itself which strategies it has not proved yet.
+    The proof is always among them: it finds out by itself which strategies are not proved, and may have nothing to do.
     """
-    common = {"PYTHON": os.environ.get("PYTHON") or sys.executable, "RESULTS": str(results)}
-    as_measured = common | usual_settings(results)
+    common = {"PYTHON": os.environ.get("PYTHON") or sys.executable, "RESULTS": str(results_folder)}
+    as_measured = common | usual_settings(results_folder)
     proof = [sys.executable, "-m", "scripts.proof.verify", "--missing"]
-    parts = [Measurement(proof, common | {"CONFIG": "", "ARGS": ""})]
+    measurements = [Measurement(proof, common | {"CONFIG": "", "ARGS": ""})]
     for section in load_sections():
-        parts += [Measurement(part.command, as_measured | part.variables) for part in section.missing(results)]
-    return parts
+        missing = section.missing(results_folder)
+        measurements += [Measurement(each.command, as_measured | each.variables) for each in missing]
+    return measurements
 
 
-def usual_settings(results: Path) -> dict[str, str]:
+def usual_settings(results_folder: Path) -> dict[str, str]:
     """CONFIG that most ok runs have; nothing where none is. ARGS override what a set may not choose. DATA is the
     user's, else the configuration's, which why_no_images has looked at.
     """
-    found = usual_config(results)
+    found = usual_config(results_folder)
     if found is None:
         return {}
     return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
 
 
-def why_no_images(results: Path) -> str:
+def why_no_images(results_folder: Path) -> str:
     """Why the set may not choose the images that would be read; '' where it may, or where the user does."""
-    found = usual_config(results)
+    found = usual_config(results_folder)
     if os.environ.get("DATA") or found is None:
         return ""
     fields: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
-    with contextlib.suppress(UserError):  # the part that reads them says so, and leaves its gap
+    with contextlib.suppress(UserError):  # what reads them says so, and leaves its gap
         fields = read_yaml(str(found))
         resolved = RunFolder(found.parent).settings().get("met") or {}
     if "data" not in fields or fields.get("loader") == "synthetic":
@@ -112,23 +113,25 @@ def why_no_images(results: Path) -> str:
     return why_not_its_images(str(fields["data"]), resolved)
 
 
-def usual_config(results: Path) -> Path | None:
-    """The configuration that most ok runs have whose folder is still there, since a baseline in another precision has
-    its own; None where none is."""
-    runs = read_table(results, "runs")
+def usual_config(results_folder: Path) -> Path | None:
+    """The file of the configuration that most ok runs have, of those whose folders are still there: not all have the
+    same, as a baseline in another precision has its own. None where no run is ok.
+    """
+    runs = read_table(results_folder, "runs")
     ids = [run_id for run_id in runs[runs.status == "ok"].run_id if SAFE_NAME.fullmatch(run_id)]
-    folders = (RunFolder(results / "logs" / run_id) for run_id in ids)
-    files = [folder.config for folder in folders if file_inside(results, str(folder.config.relative_to(results)))]
+    folders = (RunFolder(results_folder / "logs" / run_id) for run_id in ids)
+    inside = [(each.config, str(each.config.relative_to(results_folder))) for each in folders]
+    files = [config for config, name in inside if file_inside(results_folder, name)]
     texts = {path: read_text(path) for path in files}
     if not texts:
         return None
-    most = collections.Counter(texts.values()).most_common(1)[0][0]
-    return next(config for config, text in texts.items() if text == most)
+    commonest = collections.Counter(texts.values()).most_common(1)[0][0]
+    return next(config for config, text in texts.items() if text == commonest)
 
 
 def _overriding(config: Path) -> str:
     try:
         names = {*read_yaml(str(config))}
-    except UserError:  # the part that reads it says so, and leaves its gap
+    except UserError:  # what reads it says so, and leaves its gap
         names = {*OVERRIDDEN}
     return " ".join(flag for name, flag in OVERRIDDEN.items() if name in names)

@@ -29,7 +29,7 @@ def methods(results: ResultSet) -> list[str]:
     timed = results.timed_groups
     sentences = [f"We trained {describe_sets([results])}. Data: {describe_images(timed)}."]
     names = "; ".join(group.label for group in timed)  # labels have commas
-    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
+    runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
     sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
     if _interleaved(results, timed):
         sentences.append(
@@ -47,10 +47,10 @@ def methods(results: ResultSet) -> list[str]:
 def _interleaved(results: ResultSet, timed: list[RunGroup]) -> bool:
     """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
     sessions: not where strategies were added later, or one at a time."""
-    ok = pandas.concat([group.ok for group in timed]) if timed else pandas.DataFrame()
+    ok = pandas.concat([group.ok_runs for group in timed]) if timed else pandas.DataFrame()
     if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
         return False
-    rounds = {tuple(sorted(group.ok.repeat)) for group in timed}
+    rounds = {tuple(sorted(group.ok_runs.repeat)) for group in timed}
     in_turn = ok.sort_values(["repeat", "position"], kind="stable").started_at.is_monotonic_increasing
     return len(rounds) == 1 and in_turn and not [*several_sessions(results)]
 
@@ -72,7 +72,7 @@ def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
     )
     if not (warm_up and window and taken):
         return []
-    loaders = {format_setting(loader) for group in timed for loader in group.ok.loader}
+    loaders = {format_setting(loader) for group in timed for loader in group.ok_runs.loader}
     loading = ", data loading included" if loaders.isdisjoint({"synthetic", "unknown"}) else ""
     return [
         f"After {warm_up} warm-up steps a run times {taken} of {window} whole optimizer steps{loading}, with the "
@@ -83,9 +83,9 @@ def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
 def _windows(results: ResultSet, timed: list[RunGroup]) -> str:
     """How many a run has, such as 3 windows; '' where runs did not record them."""
     ids = set(results.table("windows").run_id)
-    if not all(group.ok.run_id.isin(ids).all() for group in timed):
+    if not all(group.ok_runs.run_id.isin(ids).all() for group in timed):
         return ""
-    return plural_of_several([len(run) for group in timed for run in group.run_windows], "window")
+    return plural_of_several([len(run) for group in timed for run in group.windows_of_runs], "window")
 
 
 def _of_arithmetic(timed: list[RunGroup]) -> list[str]:
@@ -102,10 +102,10 @@ def _of_arithmetic(timed: list[RunGroup]) -> list[str]:
 
 def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
     text = "Throughput is the geometric mean over runs of total images over total seconds"
-    if not any(len(group.run_windows) > 1 for group in timed):
+    if not any(len(group.windows_of_runs) > 1 for group in timed):
         return f"{text}; one run has no interval."
     text += ", with Student's 95 % interval on the logarithms of the runs"
-    if once := [group.label for group in timed if len(group.run_windows) == 1]:
+    if once := [group.label for group in timed if len(group.windows_of_runs) == 1]:
         text += f", but for {'; '.join(once)}, of which one run has none"
     if not any(over.low is not None for over in results.speedups.values()):
         return text + "."
@@ -116,7 +116,7 @@ def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
 
 
 def _of_versions(results: ResultSet) -> list[str]:
-    environment_, ok = results.environment, results.ok
+    environment_, ok = results.environment, results.ok_runs
 
     def values(column: str) -> str:
         found = [format_setting(value) for value in dict.fromkeys(ok[column])]
@@ -183,10 +183,12 @@ def _runs(results: ResultSet) -> str:
 
 
 def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
-    many, once = ([group for group in timed if (len(group.run_windows) > 1) is several] for several in (True, False))
+    many, once = (
+        [group for group in timed if (len(group.windows_of_runs) > 1) is several] for several in (True, False)
+    )
     windows = _windows(results, timed) or "unrecorded windows"
     parts = (
-        [f"95 %, over {plural_of_several([len(group.run_windows) for group in many], 'run')} of {windows} each"]
+        [f"95 %, over {plural_of_several([len(group.windows_of_runs) for group in many], 'run')} of {windows} each"]
         if many
         else []
     )
@@ -227,9 +229,9 @@ def energy(results: ResultSet) -> str:
 
 
 def _code(results: ResultSet) -> str:
-    commits = ", ".join(sorted(set(results.ok.commit) - {""})) or "unknown"
+    commits = ", ".join(sorted(set(results.ok_runs.commit) - {""})) or "unknown"
     if any(uncommitted_changes(results)):
         return f"commit {commits}, with local changes that no commit has"
-    if not (results.ok.dirty == "no").all():
+    if not (results.ok_runs.dirty == "no").all():
         return f"commit {commits}; whether there were local changes is not known"
     return f"commit {commits}, without local changes"

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions
@@ -178,7 +178,7 @@ def make_report(results: ResultSet) -> Report:
     rows = table_rows(results)
     columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
     timed = results.timed_groups
-    runs = plural_of_several([len(group.run_windows) for group in timed], "run")
+    runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
     values = {
         "name": results.name,
         "about": describe_sets([results]) + (f"; {runs} a strategy" if timed else ""),
@@ -205,7 +205,7 @@ def make_report(results: ResultSet) -> Report:
         "facts": environment_facts(results),
         "explain": (*COLUMN_MEANINGS, *describe_mfu(results)),
         "collect_env": str(results.environment.get("collect_env", "")),
-        "first_run": min(results.ok.started_at),
+        "first_run": min(results.ok_runs.started_at),
     }
     loading = jinja2.FileSystemLoader(TEMPLATES)
     html = jinja2.Environment(loader=loading, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
@@ -231,7 +231,7 @@ def main(options: ReportOptions) -> int:
     if failed > 1:  # a signal
         return failed
     results = load_set(options.results)
-    if results.ok.empty:
+    if results.ok_runs.empty:
         reasons = " ".join(printable(text) for text in describe_failures(results)[:3])
         print(
             f"error: no run in {options.results}/runs.csv is ok, so there is nothing to report. {reasons}",
@@ -264,4 +264,4 @@ def _print_pdf(source: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(ReportOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(ReportOptions)))

@@ -56,13 +56,13 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
 def _row(results: ResultSet, group: RunGroup) -> dict[str, str]:
     """Cells of a timed strategy: text, and numbers for siunitx."""
     rate, over = group.timed_throughput, results.speedups.get(group.label)
-    joules = group.ok.energy_j_per_image.dropna()
+    joules = group.ok_runs.energy_j_per_image.dropna()
     energy = mean_interval(joules.to_numpy(float)) if len(joules) else None
     accuracy, mark = top1_accuracy(group), escape_tex(over_which_baseline(results, group))
     times_bounds = tex_interval(over.low, over.high, tex_fixed) if over else ""
     return {
         "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
-        "devices": Tex(f"{group.ok.world_size.max():.0f}" if group.ok.world_size.max() > 0 else ""),
+        "devices": Tex(f"{group.ok_runs.world_size.max():.0f}" if group.ok_runs.world_size.max() > 0 else ""),
         "n": Tex(str(rate.num_runs)),
         "speed": tex_number(rate.value),
         "speed_bounds": tex_interval(rate.low, rate.high),

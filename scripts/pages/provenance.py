@@ -12,7 +12,7 @@ import shlex
 from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.store.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
 from benchmarks.common.system.commands import make_assignment, shell_word
-from benchmarks.common.system.options_as_typed import VARIABLES
+from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.run_options import RoundOptions
 from scripts.pages.pasteable_variables import pasteable_variables
 from scripts.pages.study_sections import StudyCommand, load_sections
@@ -32,9 +32,9 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE]
     pasteable, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
     make_variables: dict[str, object] = dict(pasteable)
-    repeats = results.ok.repeat.max()
+    repeats = results.ok_runs.repeat.max()
     make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
-    lines = [_checkout(commit) for commit in sorted(set(results.ok.commit) - {""})]
+    lines = [_checkout(commit) for commit in sorted(set(results.ok_runs.commit) - {""})]
     if chosen_by_user:
         lines.append(f"# the set had these too, and no set may choose them for you: {', '.join(chosen_by_user)}")
     strategies = dict.fromkeys(group.strategy for group in results.timed_groups)
@@ -79,7 +79,7 @@ def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
     if not all(map(SAFE_NAME.fullmatch, (study.strategy, *itertools.chain(*study.options.values())))):
         return f"# a command of {study.words} is left out: one of its words is no name and no number"
     fields = {field.name for field in dataclasses.fields(RoundOptions)}
-    options = {VARIABLES[name]: f"--{name.replace('_', '-')}" for name in fields}
+    options = {VARIABLE_OF_OPTION[name]: f"--{name.replace('_', '-')}" for name in fields}
     left_out = [name for name, value in kept.items() if not str(value).isprintable()]
     texts = {name: str(value) for name, value in kept.items() if name not in left_out}
     before = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if name not in options and name != "ARGS"]
@@ -105,7 +105,7 @@ def launch_lines(results: ResultSet) -> list[str]:
     """
     found: list[str] = []
     for group in results.groups:
-        for log_path in group.ok.log_path.head(1):
+        for log_path in group.ok_runs.log_path.head(1):
             if path := file_inside(results.path, log_path):
                 words = first_line(path).removeprefix("$ ").split()
                 found += [printable(f"# {shlex.quote(group.label)}:"), "#   " + printable(shlex.join(words))]
@@ -116,7 +116,7 @@ def environment_facts(results: ResultSet) -> list[tuple[str, str]]:
     """The environment as pairs of text for a table; the long text of collect_env is not among them."""
 
     def values(column: str) -> str:
-        texts = dict.fromkeys(map(format_setting, results.ok[column]))
+        texts = dict.fromkeys(map(format_setting, results.ok_runs[column]))
         return ", ".join(text for text in texts if text != "unknown")
 
     environment = results.environment

@@ -98,7 +98,7 @@ def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
     """
 
     def speed(pair: tuple[RunGroup, dict]) -> float:
-        return pair[0].timed_throughput.value if pair[0].run_windows else 0.0
+        return pair[0].timed_throughput.value if pair[0].windows_of_runs else 0.0
 
     pairs = sorted(zip(results.groups, rows, strict=True), key=speed, reverse=True)
     return [_summary_row(results, group, row) for group, row in pairs]
@@ -117,7 +117,7 @@ def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, st
 
 
 def _table_row(results: ResultSet, group: RunGroup) -> dict:
-    ok, estimate, over = group.ok, group.throughput, results.speedups.get(group.label)
+    ok, estimate, over = group.ok_runs, group.throughput, results.speedups.get(group.label)
     row = dict.fromkeys(REPORT_COLUMNS, "") | strategy_cells(results, group)
     if over and (ok.batch_per_device > 0).all():
         row["efficiency"] = scale_with_interval(over.value / ok.world_size.iloc[0], over, "{:.2f}".format)
@@ -174,10 +174,10 @@ def wall_tables(results: ResultSet) -> list[ReportTable]:
     parts = list(dict.fromkeys(wall.part))
     rows = []
     for group in results.groups:
-        wall_of_group = wall[wall.run_id.isin(group.ok.run_id)]
+        wall_of_group = wall[wall.run_id.isin(group.ok_runs.run_id)]
         if wall_of_group.empty:
             continue
-        runs = group.ok[group.ok.run_id.isin(wall_of_group.run_id)]
+        runs = group.ok_runs[group.ok_runs.run_id.isin(wall_of_group.run_id)]
         seconds = wall_of_group.pivot_table(index="run_id", columns="part", values="seconds", aggfunc="sum").reindex(
             runs.run_id
         )

@@ -32,7 +32,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.programs import exit_code, run_program
+from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
@@ -56,7 +56,7 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     """Prove, and print a line for each strategy. found: gets the rows of equivalence.csv, for --json."""
     variables = read_variables()
     preflight.check_rendezvous()
-    results = variables.results or newest()
+    results = variables.results or latest_set()
     if results:
         refuse_links(results)  # before its settings are read
     runs = to_prove(variables, results, options.steps)
@@ -86,7 +86,7 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     return int(not {"ok", "skipped"}.issuperset(row["verdict"] for row in proved))
 
 
-def newest() -> Path | None:
+def latest_set() -> Path | None:
     latest = Path("results/latest")
     return latest.resolve() if latest.exists() else None
 
@@ -215,10 +215,10 @@ def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
 def start(run: run_plan.Run, folder: Path, run_number: str) -> tuple[RunFolder, dict[str, Any]]:
     """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
     run_folder, env = run_plan.create_run_folder(run, folder, run_number)
-    with forward_signals() as children:
-        schedule.start_launcher(run, run_folder, env, children, stdout=subprocess.DEVNULL)
-    if children.signum:
-        sys.exit(128 + children.signum)
+    with forward_signals() as child_runner:
+        schedule.start_launcher(run, run_folder, env, child_runner, stdout=subprocess.DEVNULL)
+    if child_runner.signum:
+        sys.exit(128 + child_runner.signum)
     rows = read_table(folder, "runs")
     of_run = rows.loc[rows.run_id == run_folder.run_id, ["status", "reason"]].to_numpy()
     status, reason = next(iter(of_run), ("", "left no row"))
@@ -248,4 +248,4 @@ def command(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: command(tyro.cli(ProofOptions, description=__doc__)))
+    run_main_and_exit(lambda: command(tyro.cli(ProofOptions, description=__doc__)))

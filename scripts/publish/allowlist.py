@@ -73,7 +73,7 @@ COLLECTED = re.compile(
 ENVIRONMENT = (
     "schema", "platform", "python", "num_cores", "memory_gb", "packages", "variables", "measured_peak", "collect_env",
 )  # fmt: skip
-VARIABLES = (
+PUBLISHED_VARIABLES = (
     "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "CONFIG", "DATA", "ARGS", "CUDA_VISIBLE_DEVICES", "TIMEOUT", "NODES",
     "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "NODE_RANK", "ALLOCATION",
     "CONTAINER",
@@ -108,7 +108,7 @@ def allowed_environment(environment: dict, names: set[str]) -> dict:
     of collect_env that torch writes and that hold nothing private. collect_env is a long text of torch.utils."""
     kept = {key: value for key, value in environment.items() if key in ENVIRONMENT}
     if isinstance(kept.get("variables"), dict):
-        kept["variables"] = {name: text for name, text in kept["variables"].items() if name in VARIABLES}
+        kept["variables"] = {name: text for name, text in kept["variables"].items() if name in PUBLISHED_VARIABLES}
     if isinstance(kept.get("collect_env"), str):
         lines = kept["collect_env"].splitlines()
         known = (line for line in lines if not line or COLLECTED.fullmatch(line))

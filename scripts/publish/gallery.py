@@ -26,7 +26,7 @@ from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions
 from scripts.pages.headline import headline
@@ -122,7 +122,7 @@ def changed_files(path: Path) -> list[str]:
     Raises UserError for a manifest that cannot be read, and for a link, which would lead out of the set.
     """
     refuse_links(path)
-    needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.NAME)
+    needed = NEEDED if _read_mark(path).get("rule") in BEFORE_MANIFESTS else (*NEEDED, manifest.MANIFEST)
     lines = [f"{name} is missing{manifest.checkout(path)}" for name in needed if not (path / name).is_file()]
     if not lines and (active := find_active(path / "report.html")):
         lines = [f"report.html holds {active}, which no report has: it could run something in the browser"]
@@ -131,7 +131,7 @@ def changed_files(path: Path) -> list[str]:
         text = content.decode(errors="replace")  # what is not UTF-8 may be UTF-16 for a spreadsheet
         if without_formulas(text).encode() != content or has_formula_after_semicolon(text):
             lines.append(f"{name} has a cell that a spreadsheet would run, or another encoding or separator")
-    if lines or not (path / manifest.NAME).exists():
+    if lines or not (path / manifest.MANIFEST).exists():
         return lines
     return manifest.find_faults(path, manifest.read_manifest(path))
 
@@ -149,7 +149,7 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
     timed = results.timed_groups
     report_rows = {row["strategy"]: row for row in table_rows(results)}
     mark, again = _read_mark(results.path), ""
-    if (results.path / manifest.NAME).exists():
+    if (results.path / manifest.MANIFEST).exists():
         again = bench_command("reproduce", os.path.relpath(results.path.resolve(), ROOT))
     strategies = [*dict.fromkeys(group.strategy for group in timed)]
     rows = [
@@ -164,8 +164,8 @@ def describe_set(results: ResultSet, prices: dict[str, float], base: Path) -> di
         "about": f"{describe_sets([results])}; {describe_images(timed)}",
         "at": format_setting(mark.get("at")),
         "rule": "" if again else format_setting(mark.get("reason") or "it has no manifest.json"),
-        "commit": ", ".join(sorted(set(results.ok.commit) - {""})),
-        "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok.torch})),
+        "commit": ", ".join(sorted(set(results.ok_runs.commit) - {""})),
+        "torch": ", ".join(sorted({version.split("+")[0] for version in results.ok_runs.torch})),
         "price": prices.get(results.name),
         "report": f"{at}/report.html",
         "proof": f"{at}/equivalence.csv",
@@ -191,7 +191,7 @@ def _link(path: Path, base: Path) -> str:
 
 def _row(results: ResultSet, group: RunGroup, said: dict, price: float | None) -> dict[str, Any]:
     """One strategy of a set: its cells by column, and what it is filtered by. said: its row of the report."""
-    first, epoch = group.ok.iloc[0], epoch_time(results, group)
+    first, epoch = group.ok_runs.iloc[0], epoch_time(results, group)
     cells = {
         "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "precision": compute_precision(group.identity) or format_setting(first.precision),
@@ -257,4 +257,4 @@ def describe_aa_of_all(verdicts: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(GalleryOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(GalleryOptions)))

@@ -24,7 +24,7 @@ from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import printable
 
-NAME, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
+MANIFEST, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
 MADE_LATER = "report.pdf"  # by ./bench report where there is a LaTeX; git does not keep it
 KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
 COUNTS = ("ranks", "nodes", "threads_per_rank")
@@ -33,20 +33,20 @@ KINDS_REQUESTED = dict.fromkeys(("strategy", "fingerprint", "data"), str) | dict
 
 def write_manifest(folder: Path, results: ResultSet) -> None:
     """Write the manifest of the set in `folder`, whose runs `results` are. Raises UserError for several commits."""
-    commits = sorted(set(results.ok.commit))
+    commits = sorted(set(results.ok_runs.commit))
     if len(commits) != 1 or not commits[0]:
         raise UserError(f"{folder} has runs of {len(commits)} commits or of none; its manifest needs one")
     runs = [
         {
             "strategy": group.strategy,
             "label": group.label,
-            "rounds": len({*group.rounds}),
+            "rounds": len({*group.round_numbers}),
             "asked": group.identity.requested,
             "met": group.identity.resolved,
         }
         for group in results.timed_groups
     ]
-    write_json(folder / NAME, {"schema": SCHEMA, "commit": commits[0], "runs": runs, "files": checksums(folder)})
+    write_json(folder / MANIFEST, {"schema": SCHEMA, "commit": commits[0], "runs": runs, "files": checksums(folder)})
 
 
 def checksums(folder: Path) -> dict[str, str]:
@@ -57,7 +57,7 @@ def checksums(folder: Path) -> dict[str, str]:
 def _names(folder: Path) -> list[str]:
     paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     kept = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
-    return [path.as_posix() for path in kept if str(path) != NAME and path.name != MADE_LATER]
+    return [path.as_posix() for path in kept if str(path) != MANIFEST and path.name != MADE_LATER]
 
 
 def _sha256(path: Path) -> str:
@@ -75,7 +75,7 @@ def _is_whole(run: dict) -> bool:
 
 def read_manifest(folder: Path) -> dict:
     """The manifest of a published set. Raises UserError where there is none, or one that this suite cannot read."""
-    path = folder / NAME
+    path = folder / MANIFEST
     try:
         found = json.loads(read_set_file(path, LIMIT_BYTES))
         schema, runs, files = found["schema"], found["runs"], found["files"]
@@ -83,11 +83,11 @@ def read_manifest(folder: Path) -> dict:
         whole = whole and all(map(_is_whole, runs))
     except FileNotFoundError:
         raise UserError(
-            f"{folder} has no {NAME}: it is no published set, or was published before there were any; ./bench publish "
-            "writes it"
+            f"{folder} has no {MANIFEST}: it is no published set, or was published before there were any; ./bench "
+            "publish writes it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        again = checkout(folder, NAME, "; take it from git again:")
+        again = checkout(folder, MANIFEST, "; take it from git again:")
         raise UserError(f"{printable(str(path))} cannot be read ({printable(str(error))}){again}") from None
     if schema != SCHEMA or not whole:
         raise UserError(f"{path} is of schema {ascii(schema)[:60]}, or is not whole; this suite reads schema {SCHEMA}")
@@ -114,14 +114,14 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
     for name, checksum in files.items():
         file, shown = file_inside(folder, name), printable(name)[:100]
         if file is None and _leads_out(name):
-            yield f"{NAME} names {shown}, which is not in the set"
+            yield f"{MANIFEST} names {shown}, which is not in the set"
         elif file is None:
             yield f"{shown} is missing{checkout(folder, name)}"
         elif _sha256(file) != checksum:
             yield f"{shown} is not what was published (sha256){checkout(folder, name)}"
     for name in _names(folder):
         if name not in files:
-            yield f"{name} is not in {NAME}: it was not published; take it away{checkout(folder, NAME, ', or')}"
+            yield f"{name} is not in {MANIFEST}: it was not published; take it away{checkout(folder, MANIFEST, ', or')}"
 
 
 def checkout(folder: Path, name: str = "", before: str = ";") -> str:
@@ -141,12 +141,12 @@ def _of_tables(folder: Path, manifest: dict) -> Iterator[str]:
     runs, (known, _) = read_table(folder, "runs"), identities_by_hash(read_table(folder, "settings"))
     commits = sorted(set(runs[runs.status == "ok"].commit))
     if commits != [manifest["commit"]]:
-        yield f"{NAME} says commit {manifest['commit']}, and runs.csv {', '.join(commits) or 'none'}"
+        yield f"{MANIFEST} says commit {manifest['commit']}, and runs.csv {', '.join(commits) or 'none'}"
     if (most := max(run["rounds"] for run in manifest["runs"])) > len(runs):
-        yield f"{NAME} says {most} rounds, and runs.csv has {len(runs)} rows"
+        yield f"{MANIFEST} says {most} rounds, and runs.csv has {len(runs)} rows"
     made = {settings_hash(each.requested, each.resolved) for each in known.values()}
     for run in manifest["runs"]:
         if settings_hash(run["asked"], run["met"]) not in made:
-            yield f"{NAME} has settings of {run['label']} that settings.csv has not"
+            yield f"{MANIFEST} has settings of {run['label']} that settings.csv has not"
         if run["strategy"] != run["asked"]["strategy"]:
-            yield f"{NAME} says {run['strategy']} of settings of {run['asked']['strategy']}"
+            yield f"{MANIFEST} says {run['strategy']} of settings of {run['asked']['strategy']}"

@@ -26,7 +26,7 @@ from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import MlperfOptions
 from scripts.sets.identity import Identity
@@ -143,7 +143,7 @@ def moment_s(row: pandas.Series) -> float:
 def identity_of_run(results: ResultSet, run_id: str) -> Identity:
     """The requested and the resolved settings of a run. Raises UserError where the set did not record it, and for a
     model that is not MLPerf's kind, a network that SGD trains."""
-    (group,) = (group for group in results.groups if run_id in set(group.ok.run_id))
+    (group,) = (group for group in results.groups if run_id in set(group.ok_runs.run_id))
     identity = group.identity
     if (
         not identity.recorded
@@ -216,4 +216,4 @@ def main(options: MlperfOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(MlperfOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(MlperfOptions)))

@@ -28,7 +28,7 @@ from benchmarks.common.store.safe_names import file_inside, first_line, read_tex
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.set_options import PublishOptions
@@ -60,7 +60,7 @@ def main(options: PublishOptions) -> int:
     if not (options.results / "runs.csv").is_file():  # without it nothing more can be said
         return _refuse(options, lines)
     results = load_set(options.results)
-    kind = "cpu" if (results.ok.device == "cpu").all() else "gpu"
+    kind = "cpu" if (results.ok_runs.device == "cpu").all() else "gpu"
     if lines := [*lines, *find_problems(results), *_missing_sweeps(options.results, kind)]:
         return _refuse(options, lines)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
@@ -184,7 +184,7 @@ def copy_commands(new: Path, source: ResultSet) -> None:
     """The first line of each run's log, which is its command, without the host that torchrun was given. A set may name
     any file as a log: nothing but logs/ is written."""
     private = _private(source, new.name)
-    for log_path in source.ok.log_path:
+    for log_path in source.ok_runs.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             command = HOST_LIST.sub(r"\g<1>HOSTS", ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log)))
@@ -264,4 +264,4 @@ def replace_set(new: Path, place: Path, aside: Path) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PublishOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(PublishOptions)))

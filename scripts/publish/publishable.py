@@ -52,10 +52,10 @@ def find_problems(results: ResultSet) -> list[str]:
 
 def _source(results: ResultSet) -> Iterator[str]:
     """One commit, and nothing beside it."""
-    commits = sorted(set(results.ok.commit) - {""})
+    commits = sorted(set(results.ok_runs.commit) - {""})
     if len(commits) > 1:
         yield f"its runs are of {len(commits)} commits ({', '.join(commits)}); measure all with one, in a new set"
-    if "" in set(results.ok.commit):
+    if "" in set(results.ok_runs.commit):
         yield "runs without a commit: nobody could make them again; measure in a git checkout"
     yield from uncommitted_changes(results)
     for group in results.groups:
@@ -80,9 +80,9 @@ def _rows(results: ResultSet) -> Iterator[str]:
 
 
 def _rounds(timed: list[RunGroup]) -> Iterator[str]:
-    most = max(len({*group.rounds}) for group in timed)
+    most = max(len({*group.round_numbers}) for group in timed)
     for group in timed:
-        number = len({*group.rounds})
+        number = len({*group.round_numbers})
         if number < max(MIN_ROUNDS, most):
             needed = max(MIN_ROUNDS, most)
             again = bench_command("run", repeats=needed)
@@ -95,10 +95,10 @@ def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
     if not ((runs.status == WARM_UP) & (runs.images_per_s > 0)).any():
         yield "no run of round 0 warmed the machine, so that the first had a colder one; ./bench run, in a new set"
     for group in timed:
-        if number := int(group.ok.position.isna().sum()):
+        if number := int(group.ok_runs.position.isna().sum()):
             yield (
-                f"{group.label}: {number} of {plural(len(group.ok), 'run')} without a place in the order of the round "
-                "(position): started by hand, or by an older suite; ./bench run, in a new set"
+                f"{group.label}: {number} of {plural(len(group.ok_runs), 'run')} without a place in the order of the "
+                "round (position): started by hand, or by an older suite; ./bench run, in a new set"
             )
     singles = [group for group in timed if group.strategy == BASELINE]
     if not singles:
@@ -108,7 +108,7 @@ def _protocol(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
             names = ", ".join(incomparable_fields(group.identity, singles[0].identity)) or "settings not recorded"
             yield f"{group.label} ran on other settings than {BASELINE} ({names}); keep it in a set of its own"
     for column in ("device_name", "torch"):
-        if len(found := set(results.ok[column])) > 1:
+        if len(found := set(results.ok_runs[column])) > 1:
             yield f"several values of {column}: {', '.join(sorted(found))}; measure on one machine and version"
     for rule in (busy, throttled, oversubscribed, several_sessions):
         yield from (sentence for warning in rule(results) for sentence in warning.sentences)

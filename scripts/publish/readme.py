@@ -19,7 +19,7 @@ import tyro
 
 from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.headline import in_words, join, untimed
 from scripts.pages.markdown import code_span, escape_markdown
@@ -106,7 +106,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     """What the runs of the set say: the table of strategies, the hardware, and single figures."""
     timed = [group for group in results.groups if group.throughput]
     over = results.speedups
-    if not over or min(len(group.run_windows) for group in timed) < 2:
+    if not over or min(len(group.windows_of_runs) for group in timed) < 2:
         raise UserError(f"{results.path} cannot be shown: it needs the baseline, and two or more runs of each strategy")
     shown = {
         group: exposed_communication(group, results.table("steps")) for group in timed
@@ -115,17 +115,17 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     header = ("strategy", "devices", "images/s [95%]", "x single [simultaneous 95%]", exposed, "top-1 % [95%]")
     bases = {*results.baseline_label_of.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
-    images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok.val_samples)))
-    least = pandas.Series([each.smallest_difference for each in results.strategy_speedups.values()]).max()
+    images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok_runs.val_samples)))
+    least = pandas.Series([each.smallest_difference for each in results.speedups_without_aa.values()]).max()
     return {
         "strategies": markdown_table(header, rows),
         "top1": _top1_text(timed, images),
         "untimed": _untimed_text(results),
         "hardware": escape_markdown(_hardware(results)),
-        "evaluated": f"{images} images in each of {len(results.ok)} runs",
+        "evaluated": f"{images} images in each of {len(results.ok_runs)} runs",
         "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
-        "rounds": plural_of_several([len(group.run_windows) for group in results.compared_groups], "round"),
-        "minutes": f"{len(results.ok)} runs took {_elapsed_s(results) / 60:.0f} minutes",
+        "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
+        "minutes": f"{len(results.ok_runs)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
@@ -162,7 +162,7 @@ def _strategy_row(
     speed, accuracy = group.timed_throughput, top1_accuracy(group)
     return (
         code_span(group.label) + ("" if group.is_parallel else " (not parallel)"),
-        f"{group.ok.world_size.max():.0f}",
+        f"{group.ok_runs.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
         ratio_with_baseline(_ratio_text(over), over_which_baseline(results, group)) if over else "1" if base else "",
         "" if exposed is None else exposed.text(),
@@ -176,10 +176,10 @@ def _ratio_text(over: RatioEstimate) -> str:
 
 def _hardware(results: ResultSet) -> str:
     environment = results.environment
-    torch = "/".join(sorted({version.split("+")[0] for version in results.ok.torch}))
-    backends = ", ".join(sorted({*results.ok.backend} - {"none"}))
-    compared = results.ok[
-        results.ok.run_id.isin([name for group in results.compared_groups for name in group.ok.run_id])
+    torch = "/".join(sorted({version.split("+")[0] for version in results.ok_runs.torch}))
+    backends = ", ".join(sorted({*results.ok_runs.backend} - {"none"}))
+    compared = results.ok_runs[
+        results.ok_runs.run_id.isin([name for group in results.compared_groups for name in group.ok_runs.run_id])
     ]
     threads = "/".join(f"{value:.0f}" for value in sorted({*compared.threads_per_rank}))
     cores = f"{environment['num_cores']} cores, {threads} for each rank"
@@ -240,7 +240,7 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
     header = ("strategies", "settings of", "devices", "steps", "largest relative difference", "tolerance", "verdict")
     lines = [(_count_names(names), *cells) for cells, names in alike.items()]
     results = load_set(path)
-    said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.run_windows]
+    said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.windows_of_runs]
     identical = sum(words.startswith(BIT_IDENTICAL) for words in said)
     return {"proof": f"{identical} of {len(said)} configurations", "proofs": markdown_table(header, lines)}
 
@@ -258,4 +258,4 @@ def _count_names(names: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__))
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__))

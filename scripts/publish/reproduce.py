@@ -4,9 +4,9 @@
 
 What ran is read in the set's manifest.json, after every file has been checked against it. This checkout's planner and
 interpreter start the launchers and the code of the set's commit. DATA is where the same images are: their fingerprint
-has to be the set's. STRATEGIES chooses some of its strategies, REPEATS another number of rounds, ARGS flags of make
-compare such as "--day-sd 2%": two sets are two days, so that without one there are ratios and no verdict. RESULTS given
-again runs only what is missing. PLAN=yes starts nothing.
+has to be the set's. STRATEGIES chooses some of its strategies, REPEATS another number of rounds. ARGS, which is what
+follows --, has options of ./bench compare such as "--day-sd 2%": two sets are two days, so that without one
+there are ratios and no verdict. RESULTS given again runs only what is missing. PLAN=yes starts nothing.
 
 A set may come from somebody else, so it chooses no program, container image, partition or folder. A run gets only the
 settings that scripts/proof/allowed_settings.py allows. The user gives CONTAINER, PARTITION and DATA.
@@ -31,10 +31,10 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
-from scripts.publish.manifest import NAME, find_faults, read_manifest
+from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets.result_set import ResultSet, load_set
@@ -47,8 +47,8 @@ OTHER_MACHINES = ("NODES", "TASKS_PER_NODE", "HOSTS")  # the runs' machines are 
 
 
 def main() -> int:
-    published, variables = find_set(), read_variables()
-    if variables.results and (variables.results / NAME).exists():
+    published, variables = find_published_set(), read_variables()
+    if variables.results and (variables.results / MANIFEST).exists():
         raise UserError(
             f"{option_as_typed('RESULTS', variables.results)} is a published set; leave it out for a new one"
         )
@@ -77,19 +77,21 @@ def main() -> int:
     if os.environ.get("PLAN") == "yes":
         print(bench.plan_text(left, runs, variables))
         return 0
-    before, results = load_set(published), preflight.open_result_set(variables.results, "reproduce-")
+    before, results_folder = load_set(published), preflight.open_result_set(variables.results, "reproduce-")
     args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
     code = (
-        start_rounds(rounds.generate_rounds(left, of_round, variables, results), results, commit, len(left), args)
+        start_rounds(
+            rounds.generate_rounds(left, of_round, variables, results_folder), results_folder, commit, len(left), args
+        )
         if left
         else 0
     )
-    if code > 1 or not (results / "runs.csv").exists():  # of two machines, the first one's rows are all
+    if code > 1 or not (results_folder / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
-    return max(code, compare_with_published(before, results, options))
+    return max(code, compare_with_published(before, results_folder, options))
 
 
-def find_set() -> Path:
+def find_published_set() -> Path:
     """SET. Raises UserError where it is none, or where a variable contradicts it."""
     text = os.environ.get("SET", "").strip()
     if not text:
@@ -103,7 +105,7 @@ def find_set() -> Path:
 
 def commit_of_set(manifest: dict, published: Path) -> str:
     """The whole hash of the set's commit. Raises UserError where no commit has its code, where it is not here, and
-    where HEAD does not come after it."""
+    where it is no ancestor of HEAD."""
     if any(run["met"].get("local_changes") for run in manifest["runs"]):
         raise UserError(f"{published} was made with local changes, which no commit has: it cannot be run again")
     commit = worktrees.find_commit(manifest["commit"]) if COMMIT.fullmatch(manifest["commit"]) else ""
@@ -147,10 +149,10 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
         others = f"{option_as_typed('STRATEGIES')} takes others"
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
-    place = (
+    ranks_and_nodes = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
     )
-    if place != (requested["ranks"], requested["nodes"]):
+    if ranks_and_nodes != (requested["ranks"], requested["nodes"]):
         ran = f"{requested['ranks']} ranks on {requested['nodes']} nodes"
         raise UserError(f"{where} ran {ran}; say where they are: NODES and TASKS_PER_NODE, HOSTS, or NNODES")
 
@@ -188,7 +190,7 @@ def plan_rounds(
         ]
         order = [made[which] for which in round_order.run_order(len(made), round_number)]
         return run_plan.skip_what_does_not_fit(
-            [dataclasses.replace(run, position=place) for place, run in enumerate(order, 1)]
+            [dataclasses.replace(run, position=position) for position, run in enumerate(order, 1)]
         )
 
     return of_round
@@ -215,8 +217,8 @@ def _config(requested: dict) -> Config:
 
 def _run(requested: dict, round_number: int, data: str) -> run_plan.Run:
     """A run of round `round_number` with the requested settings, for whatever fields its commit knows."""
-    places = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
-    requested = requested | places | {"seed": seed_of_round(requested, round_number)}
+    own = {"data": data, "checkpoint_dir": "", "checkpoint_steps": 0, "resume": False}
+    requested = requested | own | {"seed": seed_of_round(requested, round_number)}
     for name in allowed_settings.CHOSEN_BY_USER:
         requested.pop(name.lower(), None)
         if text := os.environ.get(name):
@@ -238,8 +240,10 @@ def _device(chosen: Sequence[dict]) -> str:
     )
 
 
-def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: str, total: int, args: str) -> int:
-    """Run what `batches` has, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
+def start_rounds(
+    rounds_of_runs: Iterable[list[run_plan.Run]], results_folder: Path, commit: str, total: int, args: str
+) -> int:
+    """Run `rounds_of_runs`, a round at a time, by the commit's launchers. Returns 0, 1, or 128 + a signal.
 
     args: ARGS of the published set, for environment.json of the new one: the user's own ARGS are those of `compare`.
     """
@@ -248,36 +252,40 @@ def start_rounds(batches: Iterable[list[run_plan.Run]], results: Path, commit: s
     def configure(run: run_plan.Run, folder: RunFolder) -> None:
         worktrees.write_config(folder, run.requested, fields)
 
-    with schedule.lock_result_set(results), forward_signals() as children, worktrees.checked_out([commit]) as folders:
-        for batch in batches:
-            variables = batch[0].variables | {"ARGS": args}
-            schedule.record_environment(results, dataclasses.replace(batch[0], variables=variables), children)
+    with (
+        schedule.lock_result_set(results_folder),
+        forward_signals() as child_runner,
+        worktrees.checked_out([commit]) as folders,
+    ):
+        for runs in rounds_of_runs:
+            variables = runs[0].variables | {"ARGS": args}
+            schedule.record_environment(results_folder, dataclasses.replace(runs[0], variables=variables), child_runner)
             launchers = schedule.Launchers(folders[commit], configure)
-            all_ok &= schedule.run_each(batch, results, children, num_done + 1, total, launchers)
-            num_done += len(batch) if batch[0].round else 0
-            if children.signum:
-                return 128 + children.signum
+            all_ok &= schedule.run_each(runs, results_folder, child_runner, num_done + 1, total, launchers)
+            num_done += len(runs) if runs[0].round else 0
+            if child_runner.signum:
+                return 128 + child_runner.signum
     return int(not all_ok)
 
 
-def read_options(published: Path, results: Path | None) -> CompareOptions:
-    """ARGS, before hours of runs. results: None where the new set is not made yet. Exits with 2 for an unknown flag.
-    Raises UserError for a wrong value."""
-    words = [str(published), str(results or published), *shlex.split(os.environ.get("ARGS", ""))]
+def read_options(published: Path, results_folder: Path | None) -> CompareOptions:
+    """ARGS, before hours of runs. results_folder: None where the new set is not made yet. Exits with 2 for an unknown
+    flag. Raises UserError for a wrong value."""
+    words = [str(published), str(results_folder or published), *shlex.split(os.environ.get("ARGS", ""))]
     options = tyro.cli(CompareOptions, args=words)
     compare.read_gate(options)
     return options
 
 
-def compare_with_published(before: ResultSet, results: Path, options: CompareOptions) -> int:
-    """Compare the runs in `results` with the published set; returns ./bench compare's exit code."""
+def compare_with_published(before: ResultSet, results_folder: Path, options: CompareOptions) -> int:
+    """Compare the runs in `results_folder` with the published set; returns ./bench compare's exit code."""
     limit, day = compare.read_gate(options)
-    again = load_set(results)
+    again = load_set(results_folder)
     print()
     try:
         return compare.compare_two(before, with_labels_of(again, before), options, limit, day)
     except UserError as error:
-        raise UserError(f"the runs are in {results}; they cannot be compared: {error}") from None
+        raise UserError(f"the runs are in {results_folder}; they cannot be compared: {error}") from None
 
 
 def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
@@ -290,7 +298,7 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
         dataclasses.replace(group, label=labels.get(settings_hash(group.identity.requested), group.label))
         for group in again.groups
     ]
-    timed = [group.label for group in groups if group.run_windows]
+    timed = [group.label for group in groups if group.windows_of_runs]
     if twice := [label for label in timed if timed.count(label) > 1]:
         raise UserError(
             f"{again.path} has {twice[0]} of several versions or machines; give a new {option_as_typed('RESULTS', '')}"
@@ -299,4 +307,4 @@ def with_labels_of(again: ResultSet, published: ResultSet) -> ResultSet:
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes=NAME)
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes=MANIFEST)

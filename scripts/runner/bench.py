@@ -27,7 +27,7 @@ import tyro
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
@@ -116,4 +116,4 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="the suite")
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError), writes="the suite")

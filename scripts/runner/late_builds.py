@@ -2,7 +2,7 @@
 needs one.
 
 runs = late_builds.put_last(runs)               # strategies that need such a library come last in the first round left
-builds = late_builds.LateBuilds(results, draw, children)   # to be called before each run; nothing is timed meanwhile
+builds = late_builds.LateBuilds(results, draw, child_runner)  # to be called before each run; nothing is timed then
 """
 
 import dataclasses
@@ -46,9 +46,9 @@ def put_last(runs: Sequence[Run]) -> list[Run]:
     return [*moved, *runs[len(first) :]]
 
 
-def build_now(results: Path, children: SignalForwarder) -> None:
+def build_now(results: Path, child_runner: SignalForwarder) -> None:
     """Build what was left for later. The set's environment.json gets the versions of what is installed then."""
-    build_deferred(VENV, functools.partial(children.run, start_new_session=True))
+    build_deferred(VENV, functools.partial(child_runner.run, start_new_session=True))
     path = results / "environment.json"
     try:
         written = json.loads(read_set_file(path, ENVIRONMENT_BYTES))
@@ -68,7 +68,7 @@ class LateBuilds:
 
     results: Path
     draw: Sequence[object]
-    children: SignalForwarder
+    child_runner: SignalForwarder
     spent_s: float = 0.0
     """Seconds of all builds and of the charts before them, which no other round has."""
 
@@ -77,7 +77,7 @@ class LateBuilds:
             return
         began = time.monotonic()
         quiet = subprocess.DEVNULL
-        if run.round and self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+        if run.round and self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
             print(f"charts of the runs so far: {self.results}/charts", flush=True)
-        build_now(self.results, self.children)
+        build_now(self.results, self.child_runner)
         self.spent_s += time.monotonic() - began

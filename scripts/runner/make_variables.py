@@ -1,4 +1,5 @@
-"""Make's variables: read once, checked, and with their defaults. Those of the machine:
+"""The variables by which make, ./bench or a job says what to run: read once, checked, with their defaults. Those of a
+cluster's job are read by launchers/cluster.sh; the machine's own numbers come from
 benchmarks/common/system/machine.py."""
 
 import dataclasses
@@ -23,7 +24,7 @@ warning: They time training alone, and have no accuracy. With images: {}."""
 
 @dataclasses.dataclass(frozen=True)
 class MakeVariables:
-    """Make's variables. Those that the user has not set have the default of this machine."""
+    """What make's variables or the options of ./bench say. What is not set has the default of this machine."""
 
     flags: list[str]
     """Of the configuration: the file, the data, then the user's own, which win."""
@@ -56,7 +57,7 @@ class MakeVariables:
 
 
 def read_variables() -> MakeVariables:
-    """Read Make's variables. Raises UserError for a number that is none, or an unknown status."""
+    """Read them from the environment. Raises UserError for a number that is none, or an unknown status."""
     text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
     retried = [status for status in STATUSES if status != "ok"]  # a round has one good run of each

@@ -13,7 +13,7 @@ import tyro
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.runner import preflight
 from scripts.sets.result_set import load_set
 
@@ -31,7 +31,7 @@ def main(options: PeakOptions) -> int:
     if why := preflight.why_not_writable(options.results):
         raise UserError(why)
     results, peak = load_set(options.results), measure_peak()
-    if others := sorted(set(results.ok.device_name) - {peak["device_name"]}):
+    if others := sorted(set(results.ok_runs.device_name) - {peak["device_name"]}):
         raise UserError(f"{options.results} was made on {others[0]}, and this is {peak['device_name']}: measure there")
     write_json(options.results / "environment.json", results.environment | {"measured_peak": peak})
     found = ", ".join(f"{kind} {tflops:.4g} TFLOP/s" for kind, tflops in peak["tflops"].items())
@@ -40,4 +40,4 @@ def main(options: PeakOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PeakOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(PeakOptions)))

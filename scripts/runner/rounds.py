@@ -158,7 +158,7 @@ def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, b
     if variables.until is not None and len(samples) > 1 and precise_enough(samples, baselines, variables.until):
         print(f"{until} is reached: {known}")
         return True
-    if not any(done in each.rounds for each in samples.values()):
+    if not any(done in each.round_numbers for each in samples.values()):
         why = f"no run of round {done} was timed"
     elif round_s > left_s:
         budget = option_as_typed("BUDGET", f"{variables.budget_s:g}s")

@@ -28,7 +28,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order
@@ -379,4 +379,4 @@ def main(strategy: str = "", /) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError, OSError))
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError, OSError))

@@ -53,10 +53,10 @@ def run_planned(
     """
     draw = [interpreter_path(), "-m", chart_command[0], "--results", results, *chart_command[1:]]
     all_ok = True
-    with lock_result_set(results), forward_signals() as children:
+    with lock_result_set(results), forward_signals() as child_runner:
         link_latest(results)
-        first_charts = FirstCharts(results, draw, children)
-        builds = late_builds.LateBuilds(results, draw, children)
+        first_charts = FirstCharts(results, draw, child_runner)
+        builds = late_builds.LateBuilds(results, draw, child_runner)
         launchers = Launchers(before_run=builds, after_run=first_charts)
         began, num_done = time.monotonic(), 0
         skipped: set[str] = set()
@@ -66,28 +66,28 @@ def run_planned(
             if num_done:
                 quiet = subprocess.DEVNULL  # the last call prints the table
                 first_charts.is_done = True
-                drawn = children.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
+                drawn = child_runner.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began - builds.spent_s) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
-            record_environment(results, runs[0], children)
+            record_environment(results, runs[0], child_runner)
             total = max(total, num_done + len(runs))
             first_charts.last_of_round = runs[-1]
-            all_ok &= run_each(mark_skipped(runs, skipped), results, children, num_done + 1, total, launchers)
+            all_ok &= run_each(mark_skipped(runs, skipped), results, child_runner, num_done + 1, total, launchers)
             skipped |= skipped_settings(runs, results)
             num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
             began = began if runs[0].round else time.monotonic()
-            if children.signum:
+            if child_runner.signum:
                 break
         print(flush=True)
         if (results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
-            failed = children.run(draw, after_signal=True, cwd=ROOT) != 0
+            failed = child_runner.run(draw, after_signal=True, cwd=ROOT) != 0
             is_timed = bool((read_table(results, "runs").status == "ok").any())
             all_ok &= not (failed and is_timed)
-            if num_unfit and not is_timed and not children.signum:
+            if num_unfit and not is_timed and not child_runner.signum:
                 print(NOTHING_TIMED, file=sys.stderr)
                 all_ok = False
-    return 128 + children.signum if children.signum else int(not all_ok)
+    return 128 + child_runner.signum if child_runner.signum else int(not all_ok)
 
 
 def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
@@ -116,12 +116,12 @@ class FirstCharts:
 
     results: Path
     draw: Sequence[object]
-    children: SignalForwarder
+    child_runner: SignalForwarder
     last_of_round: Run | None = None
     is_done: bool = False
 
     def __call__(self, run: Run, folder: RunFolder) -> None:
-        if self.is_done or run is self.last_of_round or self.children.signum:
+        if self.is_done or run is self.last_of_round or self.child_runner.signum:
             return
         self.is_done = (self.results / "charts").exists()
         runs = read_table(self.results, "runs")
@@ -129,7 +129,7 @@ class FirstCharts:
             return
         self.is_done = True
         quiet = subprocess.DEVNULL
-        if self.children.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
+        if self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
             print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
 
 
@@ -157,7 +157,7 @@ class Launchers:
 def run_each(
     runs: Sequence[Run],
     results: Path,
-    children: SignalForwarder,
+    child_runner: SignalForwarder,
     first: int,
     total: int,
     launchers: Launchers,
@@ -169,11 +169,11 @@ def run_each(
     """
     all_ok = True
     for number, run in enumerate(runs, first):
-        if children.signum:
+        if child_runner.signum:
             break
         folder, env = create_run_folder(run, results, f"{number}/{total}" if run.round else WARM_UP)
         launchers.before_run(run, folder)
-        all_ok &= start_launcher(run, folder, env, children, launchers.checkout) == 0
+        all_ok &= start_launcher(run, folder, env, child_runner, launchers.checkout) == 0
         launchers.after_run(run, folder)
     return all_ok
 
@@ -182,7 +182,7 @@ def start_launcher(
     run: Run,
     folder: RunFolder,
     env: dict[str, str],
-    children: SignalForwarder,
+    child_runner: SignalForwarder,
     checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> int:
@@ -190,9 +190,9 @@ def start_launcher(
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
     open(folder.unrecorded, "ab", opener=open_no_follow).close()
-    code = children.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
+    code = child_runner.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
     if code:
-        record_failed_launcher(run, folder, code, env, children.signum)
+        record_failed_launcher(run, folder, code, env, child_runner.signum)
     folder.unrecorded.unlink(missing_ok=True)
     return code
 
@@ -244,7 +244,7 @@ def link_latest(results: Path) -> None:
         link.replace(latest)
 
 
-def record_environment(results: Path, run: Run, children: SignalForwarder, interpreter: str = "") -> None:
+def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
     """Write environment.json of the set, unless it is there.
 
     interpreter: that of the runs, where this process has another.
@@ -252,7 +252,7 @@ def record_environment(results: Path, run: Run, children: SignalForwarder, inter
     if not (results / "environment.json").exists():
         print("noting hardware and versions in environment.json", flush=True)
         env = os.environ | run.variables | {"CONFIG": run.config.config}
-        children.run(
+        child_runner.run(
             [interpreter or interpreter_path(), "-m", "scripts.runner.environment", "--results", results],
             cwd=ROOT,
             env=env,

@@ -28,7 +28,7 @@ from benchmarks.common.system.files import locked, open_no_follow
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
@@ -105,9 +105,9 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
     write_row(options, folder, row, requested, resolved)
     if row.get("other_gpu_processes"):
         print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
-    run_id = {"run_id": row["run_id"]}
-    append_rows(options.results, "telemetry", [run_id | sample for sample in telemetry])
-    append_rows(options.results, "wall", [run_id | part for part in wall_time_parts(run_end, folder)])
+    of_run = {"run_id": row["run_id"]}
+    append_rows(options.results, "telemetry", [of_run | sample for sample in telemetry])
+    append_rows(options.results, "wall", [of_run | part for part in wall_time_parts(run_end, folder)])
     if run_end.signum:
         return 128 + run_end.signum
     return int(not done)
@@ -137,7 +137,7 @@ def write_row(
     """Write the row to runs.csv and its settings to settings.csv, and print what became of the run.
 
     resolved: the half that the reporting rank left in summary.json (Record.finish); {} for a run that did not get so
-    far. This function adds the commit, the local changes and the kernels' variables, which launchers know, and writes
+    far. This function adds the commit, the local changes and the kernels' variables, and writes
     the whole half to the run's settings.json, too.
     """
     try:
@@ -310,4 +310,4 @@ def run_command_line() -> int:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

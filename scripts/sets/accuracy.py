@@ -50,7 +50,7 @@ class Top1Accuracy:
 
 def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     """Of the ok runs; None where none was evaluated."""
-    rows = group.ok[group.ok.acc1.between(0, 100)]
+    rows = group.ok_runs[group.ok_runs.acc1.between(0, 100)]
     if rows.empty:
         return None
     of_seed = rows.groupby(recorded_seeds(group).loc[rows.index])
@@ -69,7 +69,7 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
 def recorded_seeds(group: RunGroup) -> pandas.Series:
     """The recorded seed of each ok run, as text, by its row."""
     requested = group.identity.requested
-    return group.ok["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))
+    return group.ok_runs["repeat"].fillna(1).map(lambda round_number: str(seed_of_round(requested, int(round_number))))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,9 +69,9 @@ def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] =
 
     environment: the set's environment.json, or {}. other_peaks: measured_peak of sets of the same session.
     """
-    if group.throughput is None or not group.ok.flops_per_image.iloc[0] > 0:
+    if group.throughput is None or not group.ok_runs.flops_per_image.iloc[0] > 0:
         return None
-    row = group.ok.iloc[0]
+    row = group.ok_runs.iloc[0]
     tflops = group.throughput.value * row.flops_per_image / 1e12
     peak, peak_from = peak_tflops(row.device_name, row.precision, row.threads_per_rank, environment)
     num_devices = row.world_size if row.world_size > 0 else 1

@@ -20,7 +20,7 @@ class EpochTime:
     low: float | None
     high: float | None
     measured: bool
-    run_windows: list[Windows]
+    windows_of_runs: list[Windows]
     """What it is of: (images, seconds) of each run's epochs, or of its timed windows."""
 
 
@@ -28,17 +28,17 @@ def epoch_time(results: ResultSet, group: RunGroup) -> EpochTime:
     """The epoch of a group that has a throughput."""
     epochs = results.table("epochs")
     passes = []
-    for _, row in group.ok.iterrows():
+    for _, row in group.ok_runs.iterrows():
         whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
         mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
         mine = mine[mine.seconds.between(*PLAUSIBLE_RANGE)]
         if row.loader == "folder" and len(mine):
             passes.append(mine[["images", "seconds"]].to_numpy(float))
-    if passes and len(passes) == len(group.ok):
+    if passes and len(passes) == len(group.ok_runs):
         return _epoch(strategy_throughput(passes), True, passes)
-    return _epoch(group.timed_throughput, False, group.run_windows)
+    return _epoch(group.timed_throughput, False, group.windows_of_runs)
 
 
-def _epoch(rate: Estimate, measured: bool, run_windows: list[Windows]) -> EpochTime:
+def _epoch(rate: Estimate, measured: bool, windows_of_runs: list[Windows]) -> EpochTime:
     low, high = (IMAGENET_TRAIN_IMAGES / bound if bound else None for bound in (rate.high, rate.low))
-    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, run_windows)
+    return EpochTime(IMAGENET_TRAIN_IMAGES / rate.value, low, high, measured, windows_of_runs)

@@ -40,7 +40,7 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     proved: ..." is a proof's own verdict, that rounding could hide a mistake.
     """
     rows = [(row, _identity(row)) for row in iterate_rows(equivalence) if row.strategy == group.strategy]
-    if not len(group.ok):
+    if not len(group.ok_runs):
         return proof_verdict(rows[-1][0]) if rows and rows[-1][0].verdict == "skipped" else ""
     if not rows:
         return NOT_YET
@@ -76,7 +76,7 @@ def _of_each_seed(identity: Identity) -> list[Identity]:
 def _other_source(row: Any, group: RunGroup) -> list[str]:
     """'commit' where a run of the group is of another commit than the proof."""
     commit = json.loads(row.met).get("commit") if row.met else None
-    return ["commit"] if commit and set(group.ok.commit) - {commit, ""} else []
+    return ["commit"] if commit and set(group.ok_runs.commit) - {commit, ""} else []
 
 
 def _identity(row: Any) -> Identity | None:

@@ -52,10 +52,10 @@ class RunGroup:
     identity: Identity
     rows: pandas.DataFrame
     """Rows of runs.csv, ok or not."""
-    run_windows: list[Windows]
+    windows_of_runs: list[Windows]
     """Windows of each ok run that has a throughput."""
-    rounds: list[float]
-    """`repeat` of each of these runs."""
+    round_numbers: list[float]
+    """The round of each of these runs, `repeat` in runs.csv."""
     sessions: list[int]
     """The number of the session of each."""
 
@@ -66,7 +66,7 @@ class RunGroup:
 
     @functools.cached_property
     def throughput(self) -> Estimate | None:
-        return strategy_throughput(self.run_windows) if self.run_windows else None
+        return strategy_throughput(self.windows_of_runs) if self.windows_of_runs else None
 
     @property
     def timed_throughput(self) -> Estimate:
@@ -78,10 +78,10 @@ class RunGroup:
     @functools.cached_property
     def sample(self) -> ThroughputSample:
         """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.run_windows, self.rounds, self.sessions)
+        return make_sample(self.windows_of_runs, self.round_numbers, self.sessions)
 
     @functools.cached_property
-    def ok(self) -> pandas.DataFrame:
+    def ok_runs(self) -> pandas.DataFrame:
         return self.rows[self.rows.status == "ok"]
 
     @property
@@ -92,7 +92,7 @@ class RunGroup:
     @functools.cached_property
     def is_parallel(self) -> bool:
         """False where it ran with nothing to divide the work over."""
-        return not (len(self.ok) and (self.ok.parallel == "no").all())
+        return not (len(self.ok_runs) and (self.ok_runs.parallel == "no").all())
 
     @functools.cached_property
     def status_counts(self) -> dict[str, int]:
@@ -117,8 +117,8 @@ class ResultSet:
     """Contradictions in its tables, such as a row that is there twice: a sentence each."""
 
     @functools.cached_property
-    def ok(self) -> pandas.DataFrame:
-        rows = [group.ok for group in self.groups]
+    def ok_runs(self) -> pandas.DataFrame:
+        rows = [group.ok_runs for group in self.groups]
         return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(TABLES["runs"]))
 
     @functools.cached_property
@@ -162,7 +162,7 @@ class ResultSet:
     @property
     def timed_groups(self) -> list[RunGroup]:
         """The groups that have a throughput."""
-        return [group for group in self.groups if group.run_windows]
+        return [group for group in self.groups if group.windows_of_runs]
 
     def timed_groups_of(self, strategy: str) -> list[RunGroup]:
         """The same of one strategy."""
@@ -195,7 +195,7 @@ class ResultSet:
         return next((some[0] for some in (same, elsewhere, found) if len(some) == 1), None)
 
     @functools.cached_property
-    def strategy_groups(self) -> list[RunGroup]:
+    def timed_groups_without_aa(self) -> list[RunGroup]:
         """The timed groups, but for second halves of A/A comparisons."""
         return [group for group in self.timed_groups if not group.is_aa_copy]
 
@@ -206,15 +206,15 @@ class ResultSet:
         return {label: self.speedups[label] for label in labels if label in self.speedups}
 
     @functools.cached_property
-    def strategy_speedups(self) -> dict[str, RatioEstimate]:
+    def speedups_without_aa(self) -> dict[str, RatioEstimate]:
         """The speed-ups that are no A/A comparisons, by label: each is over the group's own baseline."""
-        return {label: over for label, over in self.speedups.items() if label not in self.aa_comparisons}
+        return {label: speedup for label, speedup in self.speedups.items() if label not in self.aa_comparisons}
 
     @functools.cached_property
     def rankable_groups(self) -> list[RunGroup]:
         """The timed groups that may be called faster or slower than each other: those that compute in the precision
         that most groups compute in. A gain from another arithmetic is not the strategy's, and an A/A run is none."""
-        timed = self.strategy_groups
+        timed = self.timed_groups_without_aa
         kinds = [compute_precision(group.identity) for group in timed]
         return [group for group, kind in zip(timed, kinds, strict=True) if kind == max(kinds, key=kinds.count)]
 
@@ -260,17 +260,26 @@ def load_set(path: Path) -> ResultSet:
     found, remarks = identities_of_runs(path, runs, tables["settings"])
     groups = []
     for strategy, rows in runs.groupby("strategy", sort=False):
-        parts = _parts(rows, [found[place] for place in rows.index])
-        others = [found[place] for place in runs.index.difference(rows.index)]
-        num_cores = _read_environment(path / "environment.json").get("num_cores") if len(parts) > 1 else None
-        names = group_labels(str(strategy), [identity for identity, _ in parts], others, num_cores)
-        for name, (identity, part) in zip(names, parts, strict=True):
-            with_windows = [(index, _windows_of(row, timed)) for index, row in part[part.status == "ok"].iterrows()]
-            samples = {index: sample for index, sample in with_windows if sample is not None}
-            timed_rows = part.loc[[*samples]]
-            rounds, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
+        by_identity = _rows_by_identity(rows, [found[index] for index in rows.index])
+        others = [found[index] for index in runs.index.difference(rows.index)]
+        num_cores = _read_environment(path / "environment.json").get("num_cores") if len(by_identity) > 1 else None
+        names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
+        for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
+            ok_rows = rows_of_group[rows_of_group.status == "ok"]
+            with_windows = [(index, _windows_of(row, timed)) for index, row in ok_rows.iterrows()]
+            windows_by_index = {index: windows for index, windows in with_windows if windows is not None}
+            timed_rows = rows_of_group.loc[[*windows_by_index]]
+            round_numbers, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
             groups.append(
-                RunGroup(printable(name), str(strategy), identity, part, [*samples.values()], rounds, sessions)
+                RunGroup(
+                    printable(name),
+                    str(strategy),
+                    identity,
+                    rows_of_group,
+                    [*windows_by_index.values()],
+                    round_numbers,
+                    sessions,
+                )
             )
     groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
@@ -329,31 +338,31 @@ def _windows_of(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None
     return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
 
 
-def _parts(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
+def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
     """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
-    parts: dict[str, tuple[Identity, list]] = {}
+    by_key: dict[str, tuple[Identity, list]] = {}
     waiting = []
-    for place, status, identity in zip(rows.index, rows.status, found, strict=True):
+    for index, status, identity in zip(rows.index, rows.status, found, strict=True):
         if status == "ok" or identity.has_resolved_settings:
-            parts.setdefault(identity.key, (identity, []))[1].append(place)
+            by_key.setdefault(identity.key, (identity, []))[1].append(index)
         else:
-            waiting.append((place, identity))
-    for place, identity in waiting:
-        of_its_kind = (places for other, places in parts.values() if belongs_to(identity, other))
-        places = next(of_its_kind, None)
-        if places is None:
-            places = parts.setdefault(identity.key, (identity, []))[1]
-        places.append(place)
-    return [(identity, rows.loc[sorted(places)]) for identity, places in _without_unknown(parts).values()]
+            waiting.append((index, identity))
+    for index, identity in waiting:
+        of_its_kind = (indices for other, indices in by_key.values() if belongs_to(identity, other))
+        indices = next(of_its_kind, None)
+        if indices is None:
+            indices = by_key.setdefault(identity.key, (identity, []))[1]
+        indices.append(index)
+    return [(identity, rows.loc[sorted(indices)]) for identity, indices in _without_unknown(by_key).values()]
 
 
-def _without_unknown(parts: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
-    """The parts, where runs that did not record some of NEWER_FIELDS are with the one part that may be theirs."""
-    newer = {name for identity, _ in parts.values() for name in identity.fields if name in NEWER_FIELDS}
-    for key, (identity, places) in [*parts.items()]:
+def _without_unknown(by_key: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
+    """The same, where runs that did not record some of NEWER_FIELDS are with the one identity that may be theirs."""
+    newer = {name for identity, _ in by_key.values() for name in identity.fields if name in NEWER_FIELDS}
+    for key, (identity, indices) in [*by_key.items()]:
         if identity.recorded and newer - identity.fields.keys():
-            alike = [other for other in parts if other != key and not differing_fields([identity, parts[other][0]])]
-            if len(alike) == 1 and parts[alike[0]][0].recorded:
-                parts[alike[0]][1].extend(places)
-                del parts[key]
-    return parts
+            alike = [other for other in by_key if other != key and not differing_fields([identity, by_key[other][0]])]
+            if len(alike) == 1 and by_key[alike[0]][0].recorded:
+                by_key[alike[0]][1].extend(indices)
+                del by_key[key]
+    return by_key

@@ -20,7 +20,7 @@ UNKNOWN = "unrecorded images"
 
 def describe_sets(sets: list[ResultSet]) -> str:
     """What was run on what, from the ok rows: arch, image size, global batch, hardware, devices."""
-    return describe_rows(pandas.concat([each.ok for each in sets]))
+    return describe_rows(pandas.concat([each.ok_runs for each in sets]))
 
 
 def describe_rows(rows: pandas.DataFrame) -> str:
@@ -57,7 +57,7 @@ def describe_images(groups: Iterable[RunGroup]) -> str:
 
 def _images_of(group: RunGroup) -> str:
     """Sets of an older suite have no fingerprint, but say whether the images were synthetic."""
-    if {format_setting(loader) for loader in group.ok.loader} == {"synthetic"}:
+    if {format_setting(loader) for loader in group.ok_runs.loader} == {"synthetic"}:
         return "synthetic images"
     found = COUNTS.match(str(group.identity.requested.get("fingerprint") or ""))
     if not found:
@@ -91,6 +91,6 @@ def describe_failures(results: ResultSet) -> list[str]:
             reason = "; ".join(dict.fromkeys(filter(None, rows.reason))) or "no reason was recorded"
             if status != "ok":
                 sentences.append(f"{group.label} {status or 'without a status'}{of}: {reason}")
-            elif not group.run_windows:
+            elif not group.windows_of_runs:
                 sentences.append(f"{group.label} is ok but has neither windows nor images_per_s")
     return sentences

@@ -60,7 +60,7 @@ def find_warnings(results: ResultSet) -> list[str]:
 
 def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
     """The same warnings, one for each cause."""
-    if results.ok.empty:
+    if results.ok_runs.empty:
         return []
     rules = (
         one_round(results),
@@ -94,7 +94,7 @@ def _of_one_cause(
 
 def one_round(results: ResultSet) -> Iterator[CausedWarning]:
     """One run says nothing about the spread between runs."""
-    names = [group.label for group in results.groups if len(group.run_windows) == 1]
+    names = [group.label for group in results.groups if len(group.windows_of_runs) == 1]
     if names:
         every = len(names) == len(results.timed_groups) > 1
         yield CausedWarning(
@@ -105,7 +105,7 @@ def one_round(results: ResultSet) -> Iterator[CausedWarning]:
 
 def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
     """Strategies that were added, or run again, over an hour before or after the others."""
-    runs = {group.label: [*zip(group.rounds, group.sessions, strict=True)] for group in results.timed_groups}
+    runs = {group.label: [*zip(group.round_numbers, group.sessions, strict=True)] for group in results.timed_groups}
     if names := measured_in_other_sessions(runs):
         yield CausedWarning(
             f"{_list(names)}: runs of another session than the others', over an hour apart: the day's effect is "
@@ -117,7 +117,7 @@ def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
     """pyperf's rule, over all windows of a strategy."""
     found, seen = {}, []
     for group in results.groups:
-        rates = _rates(group.run_windows)
+        rates = _rates(group.windows_of_runs)
         spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
         if spread > UNSTEADY:
             seen.append(causes := unsteady_causes(results, group))
@@ -146,7 +146,7 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
     """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that they say
     nothing."""
     causes = []
-    steal, others = group.ok.steal_pct.max(), group.ok.other_cpu_pct.max()
+    steal, others = group.ok_runs.steal_pct.max(), group.ok_runs.other_cpu_pct.max()
     if steal >= STEAL_PCT:
         text = f"its host gave up to {steal:.0f} % of its cores' time to other guests (steal)"
         causes.append(UnsteadyCause("steal", text, "use cores of your own", steal))
@@ -155,13 +155,13 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
         causes.append(UnsteadyCause("other programs", text, "close them", others))
     telemetry = results.table("telemetry")
     clocks = telemetry[telemetry.device == "cpu"].groupby("run_id").clock_mhz.mean()
-    slowest, fastest = clocks[clocks.index.isin(group.ok.run_id)].min(), clocks.max()
+    slowest, fastest = clocks[clocks.index.isin(group.ok_runs.run_id)].min(), clocks.max()
     if slowest < LOW_CLOCK * fastest:
         text = f"a run's cores had {slowest:.0f} MHz, another's {fastest:.0f}"
         causes.append(UnsteadyCause("a lower clock", text, "see to cooling and power limits"))
     if causes:
         return causes
-    if group.ok[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):  # an older suite, which did not look
+    if group.ok_runs[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):  # an older suite, which did not look
         return [UnsteadyCause("no cause recorded", "", "close other programs")]
     text = "no steal, other program or lower clock was seen, perhaps co-tenants on shared cores, caches and memory"
     return [UnsteadyCause("no cause seen", text, "use a machine of your own")]
@@ -169,9 +169,9 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
 
 def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
     """Another suite, or anything else, on the same GPUs."""
-    shared = {group: int((group.ok.other_gpu_processes > 0).sum()) for group in results.groups}
+    shared = {group: int((group.ok_runs.other_gpu_processes > 0).sum()) for group in results.groups}
     found = {
-        group.label: f"other processes were on its GPUs in {number} of {plural(len(group.ok), 'run')}"
+        group.label: f"other processes were on its GPUs in {number} of {plural(len(group.ok_runs), 'run')}"
         for group, number in shared.items()
         if number
     }
@@ -183,9 +183,11 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for the first sample, window 0 of each run."""
     found = {}
     for group in results.groups:
-        slow = [run for run in group.run_windows if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
+        slow = [run for run in group.windows_of_runs if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
-            found[group.label] = f"the first window is slow in {len(slow)} of {plural(len(group.run_windows), 'run')}"
+            found[group.label] = (
+                f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
+            )
     yield from _of_one_cause(results, "slow first windows", found, "runs still warm up then: raise --warmup-steps")
 
 
@@ -193,11 +195,11 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
     """hyperfine's rule for all samples but a slow first one."""
     found, in_all = {}, 0
     for group in results.groups:
-        scores = [_z_scores(run) for run in group.run_windows if len(run) > 2]
+        scores = [_z_scores(run) for run in group.windows_of_runs if len(run) > 2]
         number = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
         if number:
             in_all += number
-            total = plural(sum(map(len, group.run_windows)), "window")
+            total = plural(sum(map(len, group.windows_of_runs)), "window")
             found[group.label] = f"{number} of {total} far from the median of its run"
     remedy, most = "perhaps something else used the machine for a moment: use a quiet one", plural(in_all, "window")
     yield from _of_one_cause(results, "windows far from the median of their run", found, remedy, f"{most} in all")
@@ -205,7 +207,7 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
 
 def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
     """More ranks than cores measure the scheduler."""
-    names = [group.label for group in results.groups if (group.ok.oversubscribed == "yes").any()]
+    names = [group.label for group in results.groups if (group.ok_runs.oversubscribed == "yes").any()]
     if names:
         yield CausedWarning(
             f"{_list(names)}: oversubscribed: more ranks than cores, which says nothing of scaling; start fewer."
@@ -220,7 +222,7 @@ def busy(results: ResultSet) -> Iterator[CausedWarning]:
     run is in the spread, and `unsteady` names it; many make the level itself doubtful.
     """
     num_cores = results.environment.get("num_cores")
-    loads, others = results.loads_before, results.ok.other_cpu_pct.dropna()
+    loads, others = results.loads_before, results.ok_runs.other_cpu_pct.dropna()
     if len(others):
         disturbed = others[others >= OTHERS_PCT]
         if len(disturbed) > BUSY_SHARE * len(others):
@@ -247,7 +249,7 @@ def busy(results: ResultSet) -> Iterator[CausedWarning]:
 
 def governor(results: ResultSet) -> Iterator[CausedWarning]:
     """A governor that changes the clock with the load makes short windows unsteady."""
-    found = sorted(set(results.ok.governor) & SLOW_GOVERNORS)
+    found = sorted(set(results.ok_runs.governor) & SLOW_GOVERNORS)
     if found:
         yield CausedWarning(
             f"the CPU frequency governor was {_list(found)}: clocks follow the load; "
@@ -265,7 +267,7 @@ def throttled(results: ResultSet) -> Iterator[CausedWarning]:
     gpus = telemetry[telemetry.device.str.startswith("gpu")]
     for cause, remedy in remedies.items():
         held = gpus.assign(share=gpus.throttle == cause)
-        shares = {group.label: held.share[gpus.run_id.isin(group.ok.run_id)].mean() for group in results.groups}
+        shares = {group.label: held.share[gpus.run_id.isin(group.ok_runs.run_id)].mean() for group in results.groups}
         shares = {label: share for label, share in shares.items() if share > 0}
         what = f"GPU clocks held down ({cause})"
         found = {label: f"{what} in {100 * share:.0f} % of the samples" for label, share in shares.items()}
@@ -276,7 +278,7 @@ def throttled(results: ResultSet) -> Iterator[CausedWarning]:
 def unclean(results: ResultSet) -> Iterator[CausedWarning]:
     """Code that no commit holds, or code of several commits."""
     yield from (CausedWarning(f"{sentence}.") for sentence in uncommitted_changes(results))
-    commits = sorted(set(results.ok.commit) - {""})
+    commits = sorted(set(results.ok_runs.commit) - {""})
     if len(commits) > 1:
         yield CausedWarning(
             f"made by {len(commits)} commits ({_list(commits)}): the runs of each are groups of their own."
@@ -286,13 +288,13 @@ def unclean(results: ResultSet) -> Iterator[CausedWarning]:
 def uncommitted_changes(results: ResultSet) -> Iterator[str]:
     """Whether files differed from the commit when the runs were made."""
     changes = {format_setting(group.identity.resolved.get("local_changes", "")) for group in results.timed_groups}
-    if (results.ok.dirty == "yes").any() or changes - {"unknown"}:
+    if (results.ok_runs.dirty == "yes").any() or changes - {"unknown"}:
         yield "made with local changes, which no commit has; commit them, and measure again"
 
 
 def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
     """Images that could not be decoded and were replaced."""
-    skipped = {group.label: group.ok.skipped_files.max() for group in results.groups}
+    skipped = {group.label: group.ok_runs.skipped_files.max() for group in results.groups}
     found = {
         label: f"up to {plural(int(most), 'file')} a run could not be read"
         for label, most in skipped.items()

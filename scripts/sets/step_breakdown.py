@@ -51,7 +51,7 @@ def step_parts(group: RunGroup, steps: pandas.DataFrame, rank: int | None = None
     separated from forward and backward.
     """
     names = [f"{phase}_ms" for phase in PHASES]
-    mine = steps[steps.run_id.isin(group.ok.run_id)]
+    mine = steps[steps.run_id.isin(group.ok_runs.run_id)]
     mine = mine.dropna(subset=[f"{phase}_ms" for phase in PHASES if phase not in MAY_LACK])
     rank = mine["rank"].min() if rank is None else rank
     return mine[mine["rank"] == rank][["run_id", *names]].fillna({"wait_ms": 0.0})
@@ -59,7 +59,7 @@ def step_parts(group: RunGroup, steps: pandas.DataFrame, rank: int | None = None
 
 def ranks_with_breakdown(group: RunGroup, steps: pandas.DataFrame) -> list[int]:
     """The ranks that have a step breakdown in a strategy's ok runs."""
-    mine = steps[steps.run_id.isin(group.ok.run_id) & steps.data_ms.notna()]
+    mine = steps[steps.run_id.isin(group.ok_runs.run_id) & steps.data_ms.notna()]
     return sorted({int(rank) for rank in mine["rank"]})
 
 
@@ -87,7 +87,7 @@ def pipeline_bubbles(group: RunGroup, steps: pandas.DataFrame) -> list[PipelineB
     Ideal: (p - 1) / (m + p - 1) for p equal stages and m micro-batches (GPipe, arXiv:1811.06965, section 2.3).
     """
     num_stages, num_parts = (group.settings.get(name) or 0 for name in ("num_stages", "num_microbatches"))
-    if num_stages < 2 or not (steps[steps.run_id.isin(group.ok.run_id)].wait_ms > 0).any():
+    if num_stages < 2 or not (steps[steps.run_id.isin(group.ok_runs.run_id)].wait_ms > 0).any():
         return []
     found = []
     for rank in ranks_with_breakdown(group, steps):

@@ -1,4 +1,7 @@
-"""Removes the result sets that are not published. It asks first. A set that a suite is writing stays.
+"""Removes the result sets that are not published. It asks first.
+
+Three kinds stay: a set in which somebody holds a lock (LOCKS, and CHECKPOINT_LOCK of a run's checkpoints), checkouts of
+other commits in which a process runs, and a link to one of these.
 
     make clean              # asks on the terminal
     make clean YES=yes      # does not ask; without a terminal this is needed
@@ -11,7 +14,6 @@ import argparse
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import socket
 import sys
@@ -21,27 +23,26 @@ from pathlib import Path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_lock
 from benchmarks.common.system.output import guard_output
-from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT
 
 KEPT_NAMES = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second
-CHECKPOINTS_IN_USE = ".in-use"  # checkpoint.claimed holds it
+CHECKPOINT_LOCK = ".in-use"  # checkpoint.claimed holds it
 MAX_LISTED = 10
-CHECKOUTS = re.compile(r"\.worktrees-(?P<pid>\d+)@(?P<host>.+)-[^-]+")  # as worktrees.PREFIX begins
 
 
 def main(yes: bool, results: Path = ROOT / "results") -> int:
     found = sorted(path for path in results.glob("*") if path.name not in KEPT_NAMES) if results.is_dir() else []
     with contextlib.ExitStack() as held:
-        in_use = {}
+        why_kept = {}
         for path in found:
             if why := held.enter_context(_claim(path)):
-                in_use[path] = why
-        in_use |= {
-            path: "links to a set that is kept" for path in found if path.is_symlink() and path.resolve() in in_use
+                why_kept[path] = why
+        why_kept |= {
+            path: "links to a set that is kept" for path in found if path.is_symlink() and path.resolve() in why_kept
         }
-        free = [path for path in found if path not in in_use]
-        for path, why in in_use.items():
+        free = [path for path in found if path not in why_kept]
+        for path, why in why_kept.items():
             print(f"kept: {path}: {why}")
         if not free:
             print("no result set to remove")
@@ -74,10 +75,11 @@ def _claim(path: Path) -> Iterator[str]:
         try:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(locked(lock, limit_s=0))
-            for lock in path.rglob(CHECKPOINTS_IN_USE):
+            for lock in path.rglob(CHECKPOINT_LOCK):
                 _lock_checkpoints(lock, held)
         except (UserError, OSError) as error:
-            why = "a suite is writing it" if isinstance(error, TimeoutError) else f"its lock cannot be taken: {error}"
+            in_use = isinstance(error, TimeoutError)
+            why = "a suite or a run is writing it" if in_use else f"its lock cannot be taken: {error}"
         yield why
 
 
@@ -93,7 +95,7 @@ def _lock_checkpoints(path: Path, held: contextlib.ExitStack) -> None:
 
 def _why_checkouts_stay(path: Path) -> str:
     """Why a folder with checkouts of commits stays: ./bench ab or reproduce runs in it. '' for other folders."""
-    found = CHECKOUTS.fullmatch(path.name)
+    found = CHECKOUTS_NAME.fullmatch(path.name)
     if not found:
         return ""
     if found["host"] != socket.gethostname():

@@ -32,7 +32,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, read_regular_file, sync_folder
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
@@ -49,18 +49,18 @@ def main(options: PackOptions) -> None:
     root, began_ns = Path(options.data), time.time_ns()
     try:
         check_image_folder(root)
-        listings = {part: list_images(root / part) for part in ("train", "val")}
+        listings = {split: list_images(root / split) for split in ("train", "val")}
         images = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
-    todo = {part: one for part, one in listings.items() if not is_complete(pack_path(config, part), images)}
-    sizes = {part: estimate_bytes(config, part, listing) for part, listing in todo.items()}
+    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), images)}
+    sizes = {split: estimate_bytes(config, split, listing) for split, listing in todo.items()}
     check_free_space(pack_path(config, "train").parent, sum(sizes.values()))
-    for part, listing in todo.items():
-        with lock_pack(pack_path(config, part)):
-            write_pack(pack_path(config, part), listing, config.pack, images, began_ns)
+    for split, listing in todo.items():
+        with lock_pack(pack_path(config, split)):
+            write_pack(pack_path(config, split), listing, config.pack, images, began_ns)
 
 
 def refuse_links_in_data(config: Config) -> None:
@@ -107,14 +107,14 @@ def refuse_other_images(path: Path, images: dict[str, str]) -> None:
             raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
 
 
-def estimate_bytes(config: Config, part: str, listing: ImageListing) -> int:
+def estimate_bytes(config: Config, split: str, listing: ImageListing) -> int:
     """Bytes that packing will write, from a sample; prints them. What a stopped run has written is not counted."""
     some = range(0, len(listing), max(1, len(listing) // NUM_SAMPLED_IMAGES))
     with ThreadPoolExecutor() as pool:
         stored = pool.map(lambda index: len(chunks.encode_image(listing.path(index), config.pack)[0]), some)
-        mean = sum(tqdm(stored, f"sizing {part}", len(some), delay=2, disable=None, leave=False)) / len(some)
-    size, there = int(mean * len(listing)), pack_path(config, part).with_suffix(".part")
-    print(f"{part}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
+        mean = sum(tqdm(stored, f"sizing {split}", len(some), delay=2, disable=None, leave=False)) / len(some)
+    size, there = int(mean * len(listing)), pack_path(config, split).with_suffix(".part")
+    print(f"{split}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")
     return max(0, size - (there.stat().st_size if there.exists() else 0))
 
 
@@ -259,4 +259,4 @@ def make_tables(listing: ImageListing, done: list[chunks.Chunk]) -> Arrays:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PackOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(PackOptions, description=__doc__)))

@@ -38,28 +38,30 @@ class ThroughputSample:
     (scripts/sets/sessions.py); () where all were of one session."""
 
     log_throughputs: numpy.ndarray
-    rounds: Sequence[float]
+    round_numbers: Sequence[float]
     sessions: Sequence[int] = ()
 
     def by_round(self) -> dict[tuple[int, float], float]:
         """The mean log of the runs of each session and round."""
         found: dict[tuple[int, float], list[float]] = {}
         for log, round_number, session in zip(
-            self.log_throughputs, self.rounds, self.sessions or itertools.repeat(0), strict=False
+            self.log_throughputs, self.round_numbers, self.sessions or itertools.repeat(0), strict=False
         ):
             if round_number == round_number:  # a run that tells no round is in none
                 found.setdefault((session, round_number), []).append(float(log))
         return {key: float(numpy.mean(logs)) for key, logs in found.items()}
 
 
-def method_text(num_compared: int) -> str:
+def method_text(num_comparisons: int) -> str:
     """The method of a family, for below a table or a chart."""
-    return f"{METHOD} over {plural(num_compared, 'pair')}"
+    return f"{METHOD} over {plural(num_comparisons, 'pair')}"
 
 
-def make_sample(runs: Sequence[Windows], rounds: Sequence[float], sessions: Sequence[int] = ()) -> ThroughputSample:
+def make_sample(
+    runs: Sequence[Windows], round_numbers: Sequence[float], sessions: Sequence[int] = ()
+) -> ThroughputSample:
     """Windows of each run, the round of each, and its session."""
-    return ThroughputSample(log_throughput(runs), rounds, sessions)
+    return ThroughputSample(log_throughput(runs), round_numbers, sessions)
 
 
 def ratios_to_baseline(baseline: str, samples: Mapping[str, ThroughputSample]) -> dict[str, RatioEstimate]:
@@ -104,7 +106,7 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     table = [logs[places[of]] - logs[places[to]] for of, to in pairs]
     differences = [row[~numpy.isnan(row)] for row in table]
     counted = [pair for pair, each in zip(pairs, differences, strict=True) if len(each) >= MIN_ROUNDS]
-    num_compared, why, error_factor = len(counted), "", 1.0
+    num_comparisons, why, error_factor = len(counted), "", 1.0
     if counted:
         logs = log_table({name: compared[name] for name in dict.fromkeys(itertools.chain(*counted))})
         why = FOLLOWS if rounds_follow_one_another(logs) else ""
@@ -113,7 +115,7 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     for (of, to), rounds in zip(pairs, differences, strict=True):
         first, second = samples[of].log_throughputs, samples[to].log_throughputs
         if len(rounds):
-            found[of, to] = ratio_of_rounds(rounds, num_compared, why, error_factor)
+            found[of, to] = ratio_of_rounds(rounds, num_comparisons, why, error_factor)
         else:
             alone = NO_REPEAT if min(len(first), len(second)) < 2 else NO_COMMON_ROUNDS
             found[of, to] = no_verdict(first.mean() - second.mean(), alone)

@@ -73,10 +73,10 @@ def format_with_interval(value: float, low: float | None, high: float | None, st
     return f"{style(value)} {format_interval(low, high, style)}".rstrip()
 
 
-def text_table(lines: Sequence[Sequence[str]], left: Collection[int]) -> str:
-    """Lines of cells as columns of text; those whose numbers are in `left` begin at their left edge."""
+def text_table(lines: Sequence[Sequence[str]], left_aligned: Collection[int]) -> str:
+    """Lines of cells as columns of text; those whose numbers are in `left_aligned` begin at their left edge."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    marks = ["<" if place in left else ">" for place in range(len(widths))]
+    marks = ["<" if number in left_aligned else ">" for number in range(len(widths))]
     layout = "  ".join(f"{{:{mark}{width}}}" for mark, width in zip(marks, widths, strict=True))
     return "\n".join(layout.format(*line).rstrip() for line in lines)
 

@@ -4,7 +4,8 @@
 
 A run's throughput is its total images over its total seconds, and a strategy's the geometric mean of its runs'.
 Intervals are Student's t on the logarithms of the runs' throughputs, which hold the windows' noise already, and for a
-ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.
+ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.py. Sets of two
+days, each with an effect of its own: scripts/stats/two_days.py.
 scripts/stats/README.md has the error rates. Needs numpy and scipy only.
 """
 
@@ -100,11 +101,11 @@ def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:
 
 
 def ratio_of_rounds(
-    differences: numpy.ndarray, num_compared: int = 1, why: str = "", error_factor: float = 1.0
+    differences: numpy.ndarray, num_comparisons: int = 1, why: str = "", error_factor: float = 1.0
 ) -> RatioEstimate:
     """The ratio of two throughputs from float64 [num_rounds], their difference of logarithms in each round.
 
-    num_compared: the comparisons whose intervals hold simultaneously. why: what forbids a verdict, if anything does.
+    num_comparisons: the comparisons whose intervals hold simultaneously. why: what forbids a verdict, if anything does.
     error_factor: how much larger the standard error is than that of independent rounds (scripts/stats/independence).
     """
     num_rounds = len(differences)
@@ -113,14 +114,14 @@ def ratio_of_rounds(
     if why:
         return no_verdict(float(differences.mean()), why)
     error = error_factor * float(differences.std(ddof=1) / numpy.sqrt(num_rounds))
-    critical = sidak_critical_value(num_compared, num_rounds - 1)
+    critical = sidak_critical_value(num_comparisons, num_rounds - 1)
     return ratio_with_verdict(float(differences.mean()), error, num_rounds - 1, critical)
 
 
-def sidak_critical_value(num_compared: int, df: float, level: float = CONFIDENCE) -> float:
-    """Half the width, in standard errors, of each of `num_compared` simultaneous intervals of Student's t (Sidak
+def sidak_critical_value(num_comparisons: int, df: float, level: float = CONFIDENCE) -> float:
+    """Half the width, in standard errors, of each of `num_comparisons` simultaneous intervals of Student's t (Sidak
     1967)."""
-    return float(stdtrit(df, (1 + level ** (1 / num_compared)) / 2))
+    return float(stdtrit(df, (1 + level ** (1 / num_comparisons)) / 2))
 
 
 def no_verdict(difference: float, why: str) -> RatioEstimate:

@@ -32,15 +32,15 @@ def precise_enough(samples: Mapping[str, ThroughputSample], baselines: Mapping[s
     further round, after the first that will do, makes up for it (Simons 1968), and so does the first look, after
     FIRST_LOOK_ROUNDS. scripts/stats/README.md has how often it covers.
     """
-    latest = max((max(each.rounds) for each in samples.values()), default=0)
+    latest = max((max(each.round_numbers) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}
     return _narrow(samples, baselines, width) and _narrow(before, baselines, width)
 
 
 def _without(one: ThroughputSample, latest: float) -> ThroughputSample:
-    kept = numpy.asarray(one.rounds) != latest
+    kept = numpy.asarray(one.round_numbers) != latest
     sessions = numpy.asarray(one.sessions)[kept].tolist() if one.sessions else ()
-    return ThroughputSample(one.log_throughputs[kept], numpy.asarray(one.rounds)[kept].tolist(), sessions)
+    return ThroughputSample(one.log_throughputs[kept], numpy.asarray(one.round_numbers)[kept].tolist(), sessions)
 
 
 def _narrow(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str], width: float) -> bool:

@@ -24,7 +24,7 @@ from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import split_at_dashes
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 
@@ -238,4 +238,4 @@ def run_command_line() -> int:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

@@ -33,7 +33,7 @@ def save_study_chart(results: ResultSet, table: Path, figure: Figure, name: str)
 
 def report_nothing(results: ResultSet, what: str) -> int:
     """Say what the set lacks and what became of its runs; returns exit code 1."""
-    has = f"it has {', '.join(dict.fromkeys(results.ok.strategy)) or 'no runs'}"
+    has = f"it has {', '.join(dict.fromkeys(results.ok_runs.strategy)) or 'no runs'}"
     print(f"error: {what}; {'; '.join(describe_failures(results)) or has}", file=sys.stderr)
     return 1
 
@@ -45,7 +45,7 @@ def draw_point(axes: Axes, place: float, group: RunGroup, marker: str, hollow: b
         axes.plot([place, place], [estimate.low, estimate.high], color="black", linewidth=1.2, marker="_")
     face = "white" if hollow else COLORS[0]
     axes.plot(place, estimate.value, marker=marker, markersize=6, color=COLORS[0], markerfacecolor=face)
-    rates = [strategy_throughput([run]).value for run in group.run_windows]
+    rates = [strategy_throughput([run]).value for run in group.windows_of_runs]
     aside = axes.transData + ScaledTranslation(-7 / 72, 0, axes.figure.dpi_scale_trans)
     axes.plot([place] * len(rates), rates, transform=aside, **RUN_STYLE)
     annotate_point(axes, place, estimate.value, f"{format_number(estimate.value)}\nn = {estimate.num_runs}")

@@ -261,6 +261,15 @@ def test_a_spoiled_checkpoint_is_refused_with_the_way_out_and_never_executed(che
     assert state["model"]["weight"][0] == 1
 
 
+@pytest.mark.parametrize("name", ["previous", "best"])
+def test_the_way_out_of_another_checkpoint_than_the_last_one_is_the_last_one(checkpoints, name):
+    """Protects the user of --resume-from previous, whom the message sent to last.pt as "the one before"."""
+    checkpoints.mkdir()
+    text(checkpoints / f"{name}.pt")
+    with pytest.raises(UserError, match="use --resume-from last, or start without --resume"):
+        load_checkpoint(Config(checkpoint_dir=str(checkpoints), resume=True, resume_from=name), 4)
+
+
 def test_a_checkpoint_with_flipped_bytes_is_loaded_or_refused(checkpoints):
     """Protects against a traceback from a bad disk: whatever is in the file, a state comes back or a UserError."""
     save_checkpoint(

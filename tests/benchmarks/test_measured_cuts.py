@@ -276,4 +276,4 @@ def test_the_runs_of_a_set_have_one_cut_and_are_one_group(tiny_data, tiny_config
     if has_third:
         record_cuts(results, settings["asked"], [measured], replace=True)
         assert cut_of_a_run(REPEAT=2)[0] == measured
-        assert sorted(len(group.ok) for group in load_set(results).groups) == [1, 2]
+        assert sorted(len(group.ok_runs) for group in load_set(results).groups) == [1, 2]

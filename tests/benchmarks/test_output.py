@@ -21,12 +21,12 @@ def test_no_program_prints_what_steers_a_terminal():
     Mutants: sys.stderr left as it was; the text as it stands."""
     code = f"""
 import sys
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 def main():
     print("charts/" + {TITLE!r}, "b\\udcff")
     print("warning: a\\rb\\u202e", {TITLE!r}, file=sys.stderr)
     return 1
-run_program(main)
+run_main_and_exit(main)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60)
     assert done.stdout.decode() == "charts/?]0;owned? b?\n"

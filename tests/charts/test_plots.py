@@ -19,8 +19,8 @@ from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
 from scripts.charts import bars, throughput
 from scripts.charts import plot as plot_results
+from scripts.charts.figures import axis_limits
 from scripts.charts.learning_curves import learning_chart
-from scripts.charts.memory_chart import axis_limits
 from scripts.charts.plot import PlotOptions, draw, main, run_command_line, summary_table
 from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.sets.result_set import load_set

@@ -20,7 +20,7 @@ from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint, put
 
 from scripts.commands.command_table import COMMANDS, find_command
 from scripts.commands.run_command import command_tree, options_class, parse
-from scripts.options.run_options import OF_THE_MACHINE, VARIABLES, RunOptions, set_variables
+from scripts.options.run_options import PROFILE_OPTIONS, VARIABLE_OF_OPTION, RunOptions, set_variables
 
 pytestmark = pytest.mark.real_interpreter  # which interpreter is started, and where from
 BENCH = ROOT / "bench"
@@ -163,14 +163,14 @@ def test_a_misspelt_word_gets_the_nearest(words, hint):
 
 def test_options_become_variables_and_nothing_else_does(monkeypatch):
     """Protects from a REPEATS or an A that happens to be in the environment. A cluster's own variables stay."""
-    for name in [*VARIABLES.values(), "ARGS"]:
+    for name in [*VARIABLE_OF_OPTION.values(), "ARGS"]:
         monkeypatch.setenv(name, "stray")
     set_variables(
         RunOptions(strategies=("single", "ddp"), repeats=5, until="5%", plan=True), ["--checkpoint-dir", "a folder"]
     )
-    found = {name: os.environ[variable] for name, variable in VARIABLES.items()}
+    found = {name: os.environ[variable] for name, variable in VARIABLE_OF_OPTION.items()}
     given = {"strategies": "single ddp", "repeats": "5", "until": "5%", "plan": "yes"}
-    assert found == {name: "stray" if name in OF_THE_MACHINE else given.get(name, "") for name in VARIABLES}
+    assert found == {name: "stray" if name in PROFILE_OPTIONS else given.get(name, "") for name in VARIABLE_OF_OPTION}
     assert os.environ["ARGS"] == "--checkpoint-dir 'a folder'"
 
 

@@ -11,12 +11,19 @@ import pytest
 from support import ROOT, SYNTHETIC_YAML, environment
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, VARIABLES, option_as_typed, remember_options
+from benchmarks.common.system.options_as_typed import (
+    TYPED_OPTIONS,
+    VARIABLE_OF_OPTION,
+    option_as_typed,
+    remember_options,
+)
 from scripts.commands.command_table import COMMANDS
 from scripts.commands.run_command import options_class, typed_names
 
 MANY = {"NODES", "TASKS_PER_NODE"}  # named beside HOSTS and NNODES, for which there is no option
-NAMED = re.compile(rf"(?<![\w-])({'|'.join(name for name in {*VARIABLES.values()} - MANY if len(name) > 3)})(?!\w)")
+NAMED = re.compile(
+    rf"(?<![\w-])({'|'.join(name for name in {*VARIABLE_OF_OPTION.values()} - MANY if len(name) > 3)})(?!\w)"
+)
 OTHER_TEXTS = {"command_table.py"}
 """Files with a text that names a variable on purpose: the help, which lists them, and a whole command of make."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from scripts.data_import import import_images
-from scripts.data_import.source_images import Shard, Source, SourceImage
+from scripts.data_import.source_images import Source, SourceImage, SourceShard
 from scripts.options.data_options import ImportOptions
 
 EVENTS = ("open", "os.rename", "os.mkdir", "os.remove", "shutil.rmtree")
@@ -57,7 +57,7 @@ def together(num_shards: int, then: Callable[[], None] | None = None) -> Iterato
     barrier = threading.Barrier(num_shards, then, timeout=60)
     find_source = import_images.find_source
 
-    def wait_after_two(shard: Shard, is_first: bool) -> Shard:
+    def wait_after_two(shard: SourceShard, is_first: bool) -> SourceShard:
         def read() -> Iterator[SourceImage]:
             for number, image in enumerate(shard.read()):
                 if number == 2 and is_first:

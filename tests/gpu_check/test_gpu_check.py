@@ -233,7 +233,7 @@ def test_timed_checks_run_alone_and_others_at_once(tmp_path, field):
     mark = f'echo "+{{0}}" >> "$MARKS"; {begun}; sleep 0.3; echo "-{{0}}" >> "$MARKS"; echo done'
     order = {"a": 2, "b": 2, "t": 3, "c": 5, "d": 5}
     listed = [shell(name, mark.format(name, num), tmp_path, **{field: name == "t"}) for name, num in order.items()]
-    state, left = do(listed, tmp_path, lanes=2)
+    state, left = do(listed, tmp_path, max_at_once=2)
     marks = (tmp_path / "marks").read_text().split()
     assert set(statuses(state).values()) == {"passed"} and not left
     assert set(marks[:2]) == {"+a", "+b"} and marks[4:6] == ["+t", "-t"] and set(marks[6:8]) == {"+c", "+d"}
@@ -262,7 +262,7 @@ def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatc
     monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
     told = "echo told >> $MARKS; until [ $(grep -c told $MARKS) -eq 3 ]; do sleep 0.05; done"
     slow = f"trap '{told}; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
-    _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, lanes=3, deadline=Deadline(2))
+    _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, max_at_once=3, deadline=Deadline(2))
     assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3
     assert sorted(left) == [*"abc"]  # in the order in which they ended, which is anyone's
 
@@ -288,7 +288,7 @@ def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "checks", lambda scale, results: [shell("one", "echo done", tmp_path)])
     monkeypatch.setattr(run, "make_report", lambda results, limit_s: there.append(page.exists()))
     try:
-        assert run.main(run.CheckGpuOptions()) == 0
+        assert run.main(run.GpuCheckFlags()) == 0
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
@@ -374,7 +374,7 @@ def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
     assert left == {"next": "not started: foreign has not passed"}
     write_page(tmp_path, listed, state, left, on_gpu=False, remarks=[])
     assert "<h2>Not run here (2)</h2>" in (tmp_path / "gpu-check.html").read_text()
-    assert run.end_words(listed, state, left, tmp_path) == 0
+    assert run.print_end(listed, state, left, tmp_path) == 0
     assert "2 checks of this folder did not run here; RETRY=elsewhere runs them" in capsys.readouterr().out
     state.forget("elsewhere")
     work(listed, state, Deadline(), Capabilities())
@@ -407,7 +407,7 @@ def test_a_moved_state_that_no_gpu_check_has_written_does_not_end_it(tmp_path, c
     state = State(tmp_path / "checks", moved=True)
     assert statuses(state) == {"first": "elsewhere"}
     write_page(tmp_path, listed, state, {}, on_gpu=False, remarks=[])
-    assert run.end_words(listed, state, {}, tmp_path) == 0
+    assert run.print_end(listed, state, {}, tmp_path) == 0
     assert "1 check of this folder did not run here" in capsys.readouterr().out
 
 
@@ -442,7 +442,7 @@ def test_a_plan_that_is_refused_is_that_checks_failure(tmp_path):
 
 def test_what_comes_after_a_failure_is_not_started(tmp_path):
     listed = [shell("a", "exit 1", tmp_path), shell("b", "echo done", tmp_path, after="a")]
-    state, left = do(listed, tmp_path, lanes=2)
+    state, left = do(listed, tmp_path, max_at_once=2)
     assert statuses(state) == {"a": "failed"} and left == {"b": "not started: a has not passed"}
 
 
@@ -481,7 +481,7 @@ def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, 
     monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", unusable)
     monkeypatch.setenv("RESULTS", str(tmp_path / "x"))
     with pytest.raises(UserError, match="too old"):
-        run.main(run.CheckGpuOptions())
+        run.main(run.GpuCheckFlags())
     assert not (tmp_path / "x").exists()
 
 
@@ -519,12 +519,12 @@ def test_other_processes_are_said_of_what_is_timed(tmp_path):
     )
 
 
-@pytest.mark.parametrize("num_gpus, cores, lanes", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
-def test_each_rank_of_each_lane_has_two_cores(monkeypatch, num_gpus, cores, lanes):
+@pytest.mark.parametrize("num_gpus, cores, max_at_once", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
+def test_each_rank_of_checks_side_by_side_has_two_cores(monkeypatch, num_gpus, cores, max_at_once):
     """Protects several GPUs: a check there has a rank on each, and six at once would share few cores."""
     monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: cores)
     monkeypatch.setattr("benchmarks.common.system.machine.gpu_memory_bytes", lambda num_used: 80e9)
-    assert run.num_lanes(num_gpus) == lanes
+    assert run.max_checks_at_once(num_gpus) == max_at_once
 
 
 def test_a_fault_passes_only_as_itself(tmp_path):

@@ -38,7 +38,7 @@ def parts(results):
     command = {{"say": say, "fail": ["false"], "wait": wait}}
     return [Measurement(command[word], {{"WORD": word, "SAID": {said!r}}}) for word in words]
 
-measure_missing.missing_parts = parts
+measure_missing.missing_measurements = parts
 sys.exit(measure_missing.measure(Path({results!r})))
 """
 
@@ -64,15 +64,15 @@ def test_only_what_is_missing_is_measured(a_set, monkeypatch):
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "4")
     monkeypatch.setenv("STRATEGY", "ddp")
-    proof, loader, scaling = measure_missing.missing_parts(a_set)
+    proof, loader, scaling = measure_missing.missing_measurements(a_set)
     assert "scripts.studies.loaders.measure_loader_limit" in loader.command and "scripts.proof.verify" in proof.command
     assert scaling.command == ["launchers/all.sh", "scaling"] and scaling.variables["RANKS"] == "1 2 4"
     assert scaling.variables["RESULTS"] == str(a_set / "scaling") and proof.variables["RESULTS"] == str(a_set)
     append_rows(a_set, "loader", [{"run_id": "x"}])
-    assert measure_missing.missing_parts(a_set) == [proof, scaling]
+    assert measure_missing.missing_measurements(a_set) == [proof, scaling]
     assert "--missing" in proof.command  # which runs are not proved yet, verify knows
     monkeypatch.setenv("NPROC", "1")
-    assert measure_missing.missing_parts(a_set) == [proof]
+    assert measure_missing.missing_measurements(a_set) == [proof]
 
 
 def test_no_loader_is_measured_of_runs_that_read_nothing(a_set, monkeypatch):
@@ -81,10 +81,10 @@ def test_no_loader_is_measured_of_runs_that_read_nothing(a_set, monkeypatch):
         monkeypatch.setenv(name, value)
     row = {"strategy": "single", "repeat": 1, "status": "ok", "loader": "synthetic"}
     append_rows(a_set, "runs", [row | {"run_id": "single-2"}])
-    assert len(measure_missing.missing_parts(a_set)) == 2  # the other run's loader is not synthetic
+    assert len(measure_missing.missing_measurements(a_set)) == 2  # the other run's loader is not synthetic
     (a_set / "runs.csv").unlink()
     append_rows(a_set, "runs", [row | {"run_id": "single-1"}])
-    (proof,) = measure_missing.missing_parts(a_set)
+    (proof,) = measure_missing.missing_measurements(a_set)
     assert "scripts.proof.verify" in proof.command
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
     results.mkdir(parents=True)
     append_rows(results, "runs", [{"run_id": "single-1", "status": "ok"}])
     (results / preflight.MARK).write_text("{}")
-    monkeypatch.setattr(measure_missing, "missing_parts", lambda results: pytest.fail("measured"))
+    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results: pytest.fail("measured"))
     with pytest.raises(UserError, match="is published, and nothing is measured into it; MEASURE=no draws its report"):
         measure_missing.measure(results)
 
@@ -121,7 +121,7 @@ def test_a_set_of_another_machine_chooses_no_images(a_set, monkeypatch, capsys):
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("data: /home/victim\n")
     (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": "0123456789ab"}}))
-    monkeypatch.setattr(measure_missing, "missing_parts", lambda results: [Measurement(["false"], {})])
+    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results: [Measurement(["false"], {})])
     monkeypatch.setenv("DATA", "")
     assert measure_missing.measure(a_set) == 0
     assert "its runs are not of this machine, and name a folder of images; give" in capsys.readouterr().out

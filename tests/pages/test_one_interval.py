@@ -15,9 +15,9 @@ from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
 from scripts.sets.result_set import load_set
 from scripts.stats.families import log_table, ratios_to_own_baselines
 from scripts.stats.intervals import ratio_of_rounds
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.compare import compare
 from scripts.studies.compare.analysis import within_set
-from scripts.strategies.strategy_list import BASELINE
 
 PUBLISHED_SET = load_set(PUBLISHED / shown_sets(PUBLISHED)["cpu"])
 TIMED = PUBLISHED_SET.timed_groups

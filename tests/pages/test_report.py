@@ -439,7 +439,7 @@ def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
         table.to_csv(tmp_path / "runs.csv", index=False)
         return [text for text in find_warnings(load_set(tmp_path)) if "busy" in text]
 
-    assert len(results.ok) == 10
+    assert len(results.ok_runs) == 10
     loads, one, two = [0.2, *[3.1] * 9], [12.0, *[1.0] * 9], [12.0, 5.0, *[1.0] * 8]
     assert busy(loads, one) == []
     (found,) = busy(loads, two)

@@ -222,12 +222,12 @@ def test_models_that_adamw_trains_agree_to_the_last_bit(
     assert rows.keys() == {*strategies.split()}
 
 
-ONE_MOMENT = 'for name, zeros in [("exp_avg", kept_there["exp_avg"])]:'
+ONE_MOMENT = 'for name, zeros in [("exp_avg", whole_state["exp_avg"])]:'
 ADAMW_MISTAKES = {
     "another beta": ("ddp", MODEL, "ADAM_BETA2 = 0.999", "ADAM_BETA2 = 0.99"),
     "no weight decay": ("ddp", *MISTAKES["no weight decay"]),
     "resumed without moments": ("ddp", *ELSEWHERE["resumed without momentum"]),
-    "resumed with one moment": ("zero1", "benchmarks/zero1.py", "for name, zeros in kept_there.items():", ONE_MOMENT),
+    "resumed with one moment": ("zero1", "benchmarks/zero1.py", "for name, zeros in whole_state.items():", ONE_MOMENT),
 }
 
 
@@ -293,7 +293,7 @@ def test_the_proof_has_the_cut_that_the_run_had(checkout, tiny_data, tiny_config
     assert verify(checkout, tiny_data, results, "--steps", "6")[0] == 0
     (row,) = read_table(results, "equivalence").itertuples()
     assert (json.loads(row.met)["cut"], json.loads(row.asked)["cut"], row.verdict) == (7, "auto", "ok")
-    (group,) = [group for group in load_set(results).groups if len(group.ok)]
+    (group,) = [group for group in load_set(results).groups if len(group.ok_runs)]
     assert proof_text(group, read_table(results, "equivalence")).startswith("yes: bit-identical")
 
 

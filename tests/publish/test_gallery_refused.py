@@ -46,7 +46,7 @@ def test_a_set_with_a_link_is_left_out_whatever_rule_it_names(own, capsys, name)
     outside = own.parent / f"private {name}"
     shutil.move(own / NAMES[0] / name, outside)
     (own / NAMES[0] / name).symlink_to(outside)
-    lose(manifest.NAME)(own / NAMES[0])
+    lose(manifest.MANIFEST)(own / NAMES[0])
     (own / NAMES[0] / "published.json").write_text('{"rule": 1}')
     assert len(cells(make(own, expected=1))) == 2
     assert f"{name} is a link" in capsys.readouterr().err
@@ -68,15 +68,15 @@ def soil(folder):
 
 def unlist(folder):
     spoil(folder)
-    lose(manifest.NAME)(folder)
+    lose(manifest.MANIFEST)(folder)
 
 
 def say(**changes):
     """Other things in the manifest, whose checksums are right."""
 
     def harm(folder):
-        found = json.loads((folder / manifest.NAME).read_text())
-        (folder / manifest.NAME).write_text(json.dumps(found | changes))
+        found = json.loads((folder / manifest.MANIFEST).read_text())
+        (folder / manifest.MANIFEST).write_text(json.dumps(found | changes))
 
     return harm
 
@@ -151,8 +151,8 @@ def test_a_set_with_cells_of_other_kinds_is_left_out_by_its_line(own, capsys, ta
 
 def publish_again(folder):
     """With the checksums of what is there now, which an attacker can work out too."""
-    found = json.loads((folder / manifest.NAME).read_text())
-    (folder / manifest.NAME).write_text(json.dumps(found | {"files": manifest.checksums(folder)}))
+    found = json.loads((folder / manifest.MANIFEST).read_text())
+    (folder / manifest.MANIFEST).write_text(json.dumps(found | {"files": manifest.checksums(folder)}))
 
 
 def test_a_precision_that_is_a_number_does_not_end_the_gallery(own):
@@ -278,9 +278,9 @@ def test_no_command_brings_back_files_of_other_sets(own, capsys, harm):
         if harm == "a changed file":
             (strange / "report.html").write_text("<p>other</p>")
         elif harm == "a torn manifest":
-            (strange / manifest.NAME).write_text("{")
+            (strange / manifest.MANIFEST).write_text("{")
         else:
-            (strange / ("runs.csv" if harm == "no runs.csv" else manifest.NAME)).unlink()
+            (strange / ("runs.csv" if harm == "no runs.csv" else manifest.MANIFEST)).unlink()
     html, said = make(own, expected=1), capsys.readouterr().err
     assert " is left out: " in said and "\x1b" not in said + html
     assert not [line for line in re.findall("git checkout[^;<]*", said + html) if "*" in line]
@@ -294,7 +294,7 @@ def test_what_make_report_adds_is_no_harm(own):
 
 def test_sets_of_the_older_rules_may_lack_a_manifest(own):
     """And the page says so. Mutant: a manifest needed of every set."""
-    lose(manifest.NAME)(own / NAMES[0])
+    lose(manifest.MANIFEST)(own / NAMES[0])
     (own / NAMES[0] / gallery.MARK).write_text(json.dumps({"rule": 1, "reason": "older than manifests"}))
     html = make(own)
     assert len(cells(html)) == 4 and "No checksums: older than manifests" in html

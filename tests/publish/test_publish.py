@@ -484,7 +484,15 @@ def test_publishing_moves_figures_and_links(publish, good, tmp_path):
     assert readme.read_text() == expected
     assert shown_sets(new.parent) == {"cpu": "cpu2_new"}
     names = {path.name for path in new.iterdir()}
-    assert names >= {"runs.csv", "report.md", "report.html", "report.tex", "charts", "published.json", manifest.NAME}
+    assert names >= {
+        "runs.csv",
+        "report.md",
+        "report.html",
+        "report.tex",
+        "charts",
+        "published.json",
+        manifest.MANIFEST,
+    }
     saved = manifest.read_manifest(new)
     assert saved["commit"] == "abc" and [(run["strategy"], run["rounds"]) for run in saved["runs"]] == [
         ("single", 5),

@@ -20,7 +20,7 @@ from benchmarks.common.store.recorded_cuts import read_cuts
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
-from scripts.publish.manifest import NAME, checksums, find_faults, write_manifest
+from scripts.publish.manifest import MANIFEST, checksums, find_faults, write_manifest
 from scripts.runner import run_plan, source_version
 from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import load_set
@@ -60,7 +60,7 @@ class Published(Clone):
     def change(self, **reported) -> None:
         """Other values in the manifest: at the top, or run__NAME of its first run, asked__NAME and met__NAME of that
         one's halves, which settings.csv then has too, said__NAME of what was asked, which it has not."""
-        found = json.loads((self.set / NAME).read_text())
+        found = json.loads((self.set / MANIFEST).read_text())
         first = found["runs"][0]
         places = {"": found, "run": first, "asked": first["asked"], "met": first["met"], "said": first["asked"]}
         for key, value in reported.items():
@@ -72,7 +72,7 @@ class Published(Clone):
             asked, met = json.dumps(first["asked"]), json.dumps(first["met"])
             rows.assign(asked=asked, met=met).to_csv(path, index=False)
             found["files"] = checksums(self.set)
-        (self.set / NAME).write_text(json.dumps(found))
+        (self.set / MANIFEST).write_text(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def untrained(tmp_path_factory):
 @pytest.fixture
 def kept(untrained):
     """The same, with its manifest as it was afterwards."""
-    before = {untrained.set / name: (untrained.set / name).read_text() for name in (NAME, "settings.csv")}
+    before = {untrained.set / name: (untrained.set / name).read_text() for name in (MANIFEST, "settings.csv")}
     yield untrained
     for path, text in before.items():
         path.write_text(text)
@@ -223,7 +223,7 @@ def test_the_second_of_two_machines_has_nothing_to_compare(kept):
 def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
     """Protects from a set's choice of image, partition and images: a run gets the user's, and its settings say so.
     Mutants: CONTAINER from `asked`; `data` from `asked`; the user's CONTAINER not recorded."""
-    (run,) = json.loads((kept.set / NAME).read_text())["runs"]
+    (run,) = json.loads((kept.set / MANIFEST).read_text())["runs"]
     reported = {"container": "docker://evil", "partition": "evil", "cpus_per_task": "3", "data": "/evil"}
     for name in ("CONTAINER", "PARTITION", "DATA"):
         monkeypatch.setenv(name, "")
@@ -240,7 +240,7 @@ def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
 
 def test_a_run_is_repeated_with_the_cut_that_it_had(kept, monkeypatch, tmp_path):
     """Protects the comparison: measured anew, here, the cut could be another one, and so another setting."""
-    (run,) = json.loads((kept.set / NAME).read_text())["runs"]
+    (run,) = json.loads((kept.set / MANIFEST).read_text())["runs"]
     monkeypatch.setenv("NUM_GPUS", "0")
     for resolved, cuts in ({"cut": 5}, [5]), ({"cut": "1, 6"}, [1, 6]), ({"cut": "$(id)"}, []), ({}, []):
         chosen = [run | {"met": run["met"] | resolved}]
@@ -259,7 +259,7 @@ def test_a_set_with_links_or_pipes_is_refused(kept, harm, tmp_path):
     else:
         path.symlink_to(tmp_path if "folder" in harm else "/etc/passwd")
     try:
-        reported = json.loads((kept.set / NAME).read_text())
+        reported = json.loads((kept.set / MANIFEST).read_text())
         assert any("evil is a link or no regular file" in line for line in find_faults(kept.set, reported))
     finally:
         path.unlink()
@@ -272,7 +272,7 @@ def test_a_listed_file_that_is_a_link_is_refused_in_a_line(kept):
     path.rename(aside)
     path.symlink_to("logs/aside.csv")
     try:
-        lines = find_faults(kept.set, json.loads((kept.set / NAME).read_text()))
+        lines = find_faults(kept.set, json.loads((kept.set / MANIFEST).read_text()))
         assert lines == ["runs.csv is a link or no regular file, and no set is published with one"]
     finally:
         path.unlink()
@@ -280,11 +280,11 @@ def test_a_listed_file_that_is_a_link_is_refused_in_a_line(kept):
 
 
 def test_a_set_without_a_manifest_is_reported(kept, monkeypatch):
-    (kept.set / NAME).rename(kept.set / "aside")
+    (kept.set / MANIFEST).rename(kept.set / "aside")
     try:
         done = kept.program("scripts.publish.reproduce", SET="results/made")
     finally:
-        (kept.set / "aside").rename(kept.set / NAME)
+        (kept.set / "aside").rename(kept.set / MANIFEST)
     assert done.returncode == 2 and "has no manifest.json" in done.stderr and len(done.stderr.splitlines()) == 1
 
 

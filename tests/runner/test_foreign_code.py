@@ -152,7 +152,7 @@ def test_no_text_of_the_environment_is_run_by_make(tmp_path):
 def test_an_old_commit_that_listens_is_reported():
     """Protects who reproduces an old set on a shared network: its code starts torchrun with stores on every address.
     Mutant: the two commits of merge-base changed about."""
-    if not worktrees.git("cat-file", "-e", f"{worktrees.LOOPBACK_SINCE}^^{{commit}}", quiet=True):
+    if not worktrees.git_succeeds("cat-file", "-e", f"{worktrees.LOOPBACK_SINCE}^^{{commit}}"):
         pytest.skip("this clone does not have that history")
     found = [worktrees.listens(name) for name in ("HEAD", worktrees.LOOPBACK_SINCE, f"{worktrees.LOOPBACK_SINCE}^")]
     assert found == [False, False, True]

@@ -240,8 +240,8 @@ def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
     """Protects the terminal: Ctrl-C reaches every process of the suite, and Python programs that are still importing
     printed tracebacks. Mutant: SignalForwarder.run without the mask."""
     program = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
-    with forward_signals() as children, open(tmp_path / "output", "w") as output:
-        assert children.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
+    with forward_signals() as child_runner, open(tmp_path / "output", "w") as output:
+        assert child_runner.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert (tmp_path / "output").read_text() == ""
 
@@ -285,11 +285,11 @@ def test_what_tests_start_hears_every_ending_signal():
 def test_a_signal_between_two_processes_starts_no_more(tmp_path):
     """Protects the end of a suite: a signal that came while a run's folder was made was forgotten, and the run went on
     to its end. Mutant: run without a look at what was received before."""
-    with forward_signals() as children:
-        assert children.run(["touch", tmp_path / "before"]) == 0
+    with forward_signals() as child_runner:
+        assert child_runner.run(["touch", tmp_path / "before"]) == 0
         os.kill(os.getpid(), signal.SIGQUIT)
-        assert children.run(["touch", tmp_path / "after"]) == -signal.SIGQUIT
-        assert children.run(["touch", tmp_path / "charts"], after_signal=True) == 0
+        assert child_runner.run(["touch", tmp_path / "after"]) == -signal.SIGQUIT
+        assert child_runner.run(["touch", tmp_path / "charts"], after_signal=True) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "charts"]
 
 
@@ -452,6 +452,6 @@ def test_no_file_of_a_run_is_written_through_a_link(tmp_path, place):
         launcher.write_text("#!/bin/sh\n")
         launcher.chmod(0o755)
         run = run_plan.Run("single", 1, Config(), {}, {})
-        with pytest.raises(OSError, match="symbolic links"), forward_signals() as children:
-            schedule.start_launcher(run, folder, {}, children, tmp_path)
+        with pytest.raises(OSError, match="symbolic links"), forward_signals() as child_runner:
+            schedule.start_launcher(run, folder, {}, child_runner, tmp_path)
     assert precious.read_text() == "kept" and not (tmp_path / "made").exists()

@@ -131,7 +131,7 @@ def test_a_real_warm_up_leaves_its_row_and_the_order_is_recorded(checkout, tmp_p
     assert rows.position.isna().tolist() == [True, False, False] and rows.position[1] == 1
     assert (read_table(results, "epochs").run_id == rows.run_id[0]).sum() == 2  # of the two epochs one has all windows
     (group,) = load_set(results).groups
-    assert len(group.run_windows) == 2
+    assert len(group.windows_of_runs) == 2
     again = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0 and len(read_table(results, "runs")) == 3  # nothing is left, so nothing is warmed
 
@@ -273,7 +273,7 @@ def test_seeds_are_one_setting_whose_rounds_take_them_in_turn(make_variables, tm
             [run], results, acc1=50.0 + run.config.seed, val_samples=100, images_per_s=1.0, train_loss=run.config.seed
         )
     (group,) = load_set(results).groups
-    assert (len(group.run_windows), top1_accuracy(group).num_seeds) == (4, 3)
+    assert (len(group.windows_of_runs), top1_accuracy(group).num_seeds) == (4, 3)
     for seed in (5, 6):
         one = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1, ARGS=f"--seed {seed}"))
         assert run_plan.remaining_runs(one, results) == one

@@ -36,12 +36,12 @@ def logs(estimate) -> list[float]:
     return [math.log(each) for each in (estimate.low, estimate.value, estimate.high)]
 
 
-def scipys(found, of, to, num_compared=1, compared=None):
+def scipys(found, of, to, num_comparisons=1, compared=None):
     """[low, high] by scipy, around the mean difference and wider by the factor of the compared strategies' table."""
     first, second = (found[name].by_round() for name in (of, to))
     both = sorted(first.keys() & second.keys())
     result = scipy.stats.ttest_rel([first[key] for key in both], [second[key] for key in both])
-    theirs = result.confidence_interval(0.95 ** (1 / num_compared))
+    theirs = result.confidence_interval(0.95 ** (1 / num_comparisons))
     middle, half = (theirs.high + theirs.low) / 2, (theirs.high - theirs.low) / 2
     factor = standard_error_factor(log_table({name: found[name] for name in compared or found}))
     return pytest.approx([middle - factor * half, middle + factor * half])
@@ -50,7 +50,7 @@ def scipys(found, of, to, num_compared=1, compared=None):
 def test_an_interval_is_scipys_paired_t_at_sidaks_level():
     """Mutants: a variance pooled over pairs; a level of 95 % each; runs by their place and not by their round."""
     found = samples(numpy.random.default_rng(20))
-    found["amp"] = ThroughputSample(4 * found["amp"].log_throughputs[::-1], found["amp"].rounds[::-1])
+    found["amp"] = ThroughputSample(4 * found["amp"].log_throughputs[::-1], found["amp"].round_numbers[::-1])
     for of, ours in ratios_to_baseline("single", found).items():
         assert logs(ours)[::2] == scipys(found, of, "single", 3)
     two = {name: found[name] for name in ("single", "ddp")}
@@ -62,7 +62,7 @@ def test_what_a_round_does_to_both_cancels():
     rng = numpy.random.default_rng(2)
     rounds = 0.5 * rng.permutation(numpy.linspace(-1, 1, 6))
     found = samples(rng, (6, 6, 6), sd=0.005)
-    hit = {name: ThroughputSample(each.log_throughputs + rounds, each.rounds) for name, each in found.items()}
+    hit = {name: ThroughputSample(each.log_throughputs + rounds, each.round_numbers) for name, each in found.items()}
     assert logs(ratios_to_baseline("single", hit)["ddp"]) == pytest.approx(
         logs(ratios_to_baseline("single", found)["ddp"])
     )
@@ -78,7 +78,7 @@ def test_several_baselines_are_one_family():
 
 def test_the_fastest_is_picked_after_looking_from_the_family_of_all_pairs():
     found = samples(numpy.random.default_rng(7))
-    found["amp"] = ThroughputSample(found["amp"].log_throughputs + 1, found["amp"].rounds)
+    found["amp"] = ThroughputSample(found["amp"].log_throughputs + 1, found["amp"].round_numbers)
     best, others = ratios_to_fastest(found)
     pairs = ratios_of_all_pairs(found)
     assert best == "amp" and others.keys() == {"single", "ddp", "slurm"} and len(pairs) == 6
@@ -89,7 +89,7 @@ def test_the_fastest_is_picked_after_looking_from_the_family_of_all_pairs():
 
 def test_a_round_that_one_lacks_is_left_out_of_its_pairs_only():
     found = samples(numpy.random.default_rng(4), (8, 8, 8))
-    short = found | {"ddp": ThroughputSample(found["ddp"].log_throughputs[2:], found["ddp"].rounds[2:])}
+    short = found | {"ddp": ThroughputSample(found["ddp"].log_throughputs[2:], found["ddp"].round_numbers[2:])}
     over = ratios_to_baseline("single", short)
     assert logs(over["ddp"])[::2] == scipys(short, "ddp", "single", 2)
     assert logs(over["slurm"])[::2] == scipys(short, "slurm", "single", 2)
@@ -109,7 +109,7 @@ def test_below_five_rounds_there_is_a_ratio_and_no_verdict(count):
 def test_a_strategy_of_other_rounds_or_another_session_is_not_compared():
     # What a week did to one strategy is not what a round did to all.
     found = samples(numpy.random.default_rng(21))
-    later = ThroughputSample(found["ddp"].log_throughputs, found["ddp"].rounds, [1] * 6)
+    later = ThroughputSample(found["ddp"].log_throughputs, found["ddp"].round_numbers, [1] * 6)
     over = ratios_to_baseline("single", found | {"ddp": later})
     assert (over["ddp"].why, over["ddp"].low) == (NO_COMMON_ROUNDS, None)
     without = {name: each for name, each in found.items() if name != "ddp"}
@@ -117,7 +117,8 @@ def test_a_strategy_of_other_rounds_or_another_session_is_not_compared():
     unknown = ThroughputSample(found["ddp"].log_throughputs, [math.nan] * 6)
     assert ratios_to_baseline("single", found | {"ddp": unknown})["ddp"].why == NO_COMMON_ROUNDS
     both = {
-        name: ThroughputSample(each.log_throughputs, each.rounds, [0, 0, 0, 1, 1, 1]) for name, each in found.items()
+        name: ThroughputSample(each.log_throughputs, each.round_numbers, [0, 0, 0, 1, 1, 1])
+        for name, each in found.items()
     }
     assert logs(ratios_to_baseline("single", both)["ddp"]) == pytest.approx(
         logs(ratios_to_baseline("single", found)["ddp"])
@@ -126,7 +127,7 @@ def test_a_strategy_of_other_rounds_or_another_session_is_not_compared():
 
 def test_a_round_that_was_run_twice_is_one_round():
     found = samples(numpy.random.default_rng(8), (6, 6))
-    twice = ThroughputSample(numpy.append(found["ddp"].log_throughputs, 0.5), [*found["ddp"].rounds, 0.0])
+    twice = ThroughputSample(numpy.append(found["ddp"].log_throughputs, 0.5), [*found["ddp"].round_numbers, 0.0])
     table = log_table({"single": found["single"], "ddp": twice})
     assert table.shape == (2, 6) and table[1, 0] == pytest.approx((found["ddp"].log_throughputs[0] + 0.5) / 2)
 

@@ -26,7 +26,7 @@ from scripts.stats.families import ThroughputSample
 from scripts.studies.compare.two_days import DaySpread
 from scripts.studies.decide import analysis, chart, decide
 from scripts.studies.decide.analysis import Family, cheapest, pareto_frontier
-from scripts.studies.decide.choices import Choice, Interval
+from scripts.studies.decide.candidates import Candidate, Interval
 from scripts.studies.decide.decision_text import best_sentence
 
 IMAGES = 90 * 1_281_167
@@ -220,9 +220,9 @@ def test_one_strategy_chosen_before_has_narrower_intervals(run, sets):
 
 def test_a_family_is_all_pairs_on_different_machines():
     machines = {"a": [None] * 2, "b": [None] * 2, "c": [None]}
-    assert analysis.family_of_all(machines, None).num_compared == 2 * 2 + 2 * 1 + 2 * 1
+    assert analysis.family_of_all(machines, None).num_comparisons == 2 * 2 + 2 * 1 + 2 * 1
     shared = analysis.family_of_shared([[None] * 3] * 2, 3, None)
-    assert (shared.num_compared, shared.num_day_pairs) == (6, 3)
+    assert (shared.num_comparisons, shared.num_day_pairs) == (6, 3)
 
 
 def test_equal_machines_are_seldom_called_cheaper():
@@ -230,13 +230,13 @@ def test_equal_machines_are_seldom_called_cheaper():
     whose days differ by 2 %. Mutants: only the best of each machine compared, as one pair; the day left out."""
     rng, wrong, num_tries = numpy.random.default_rng(5), 0, 150
     for _ in range(num_tries):
-        choices = []
+        candidates = []
         for machine, day in zip("abc", 0.02 * rng.normal(size=3), strict=True):
             for _ in range(4):
                 logs = day + 0.01 * rng.normal(size=5)
                 hours = Interval(math.exp(-logs.mean()), None, None)
-                choices.append(Choice(machine, None, 1.0, hours, False, ThroughputSample(logs, [1, 2, 3, 4, 5])))
-        wrong += cheapest(choices, Family(48, 3, DaySpread(0.02))).is_sure
+                candidates.append(Candidate(machine, None, 1.0, hours, False, ThroughputSample(logs, [1, 2, 3, 4, 5])))
+        wrong += cheapest(candidates, Family(48, 3, DaySpread(0.02))).is_sure
     assert wrong / num_tries <= 0.05
 
 
@@ -369,8 +369,8 @@ def test_published_sets(run, tmp_path):
     change(slow, "runs", lambda frame: frame.assign(images_per_s="", images_per_s_ci_low="", images_per_s_ci_high=""))
     prices = ("--price", f"{new.name}=1", "--price", "slow=0.6", "--day-sd", "0.1%")
     answer = decide.find_answer(parse(BY_WORDS["decide"], [str(new), str(slow), *prices]))
-    assert answer.cheap.choice.machine == new.name
-    assert len(answer.shared) == len(answer.choices) / 2 > 10
+    assert answer.cheap.candidate.machine == new.name
+    assert len(answer.shared) == len(answer.candidates) / 2 > 10
     for fast, other in answer.shared:
         assert fast.label == other.label
         assert other.hours.value == pytest.approx(2 * fast.hours.value, rel=1e-6)
@@ -402,7 +402,7 @@ def test_the_chart_has_a_point_for_each_strategy_and_machine(sets):
     figure = chart.decide_chart(answer.sets, answer.machines, answer.shared, answer.prices, [])
     equal, own = figure.axes[:2]
     assert (len(equal.containers), len(own.containers)) == (6, 9)
-    points = {(choice.hours.value, choice.money.value) for choice in answer.choices}
+    points = {(candidate.hours.value, candidate.money.value) for candidate in answer.candidates}
     assert {(*bar.lines[0].get_xdata(), *bar.lines[0].get_ydata()) for bar in own.containers} == points
     (rings,) = [line for line in own.lines if line.get_markersize() == 12]
     ringed = [*zip(rings.get_xdata(), rings.get_ydata(), strict=True)]
@@ -425,10 +425,10 @@ def test_as_many_markers_as_a_set_has_labels():
 
 
 def test_a_point_that_another_beats_is_not_on_the_frontier():
-    def choice(hours, price):
-        return Choice("a", None, price, Interval(hours, None, None), False, ThroughputSample(numpy.zeros(1), [1]))
+    def candidate(hours, price):
+        return Candidate("a", None, price, Interval(hours, None, None), False, ThroughputSample(numpy.zeros(1), [1]))
 
-    fast, cheap, worse, same_time = choice(1, 10), choice(4, 1), choice(5, 1), choice(1, 11)
+    fast, cheap, worse, same_time = candidate(1, 10), candidate(4, 1), candidate(5, 1), candidate(1, 11)
     assert pareto_frontier([worse, cheap, same_time, fast]) == [fast, cheap]
 
 

@@ -27,7 +27,7 @@ def test_looks_are_after_blocks_and_their_limits_fall():
     limits = [look.critical for look in found.values()]
     assert limits == sorted(limits, reverse=True) and limits[-1] > stdtrit(MAX_ROUNDS - 1, 0.975)
     assert [*planned_looks(7)] == [6, 7] and planned_looks(5) == {}
-    assert all(0.2 < look.correlation < 0.5 for look in found.values())
+    assert all(0.2 < look.max_correlation < 0.5 for look in found.values())
 
 
 def test_the_standard_error_is_that_of_as_many_rounds_as_they_are_worth():

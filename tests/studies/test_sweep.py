@@ -304,7 +304,7 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
         ("ddp", "25"),
         ("single", "5"),
     ]
-    expected = strategy_throughput(points["5"].run_windows)
+    expected = strategy_throughput(points["5"].windows_of_runs)
     got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
     assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
     text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")

@@ -14,7 +14,7 @@ from scripts.publish.passive_page import find_active
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
 from scripts.studies.trend import analysis, trend
-from scripts.studies.trend.analysis import UNKNOWN_DAY, groups_by_hardware, in_order_of_days
+from scripts.studies.trend.analysis import UNKNOWN_DAY, groups_by_hardware_and_work, in_order_of_days
 from scripts.studies.trend.chart import trend_chart
 
 EVIL = "<img src=x onerror=alert(1)>\"'&\x1b[31m"
@@ -42,7 +42,7 @@ def nights(tmp_path_factory):
 
 
 def charts(paths):
-    parts = groups_by_hardware(in_order_of_days([load_set(path) for path in paths]))
+    parts = groups_by_hardware_and_work(in_order_of_days([load_set(path) for path in paths]))
     return {about: trend_chart(about, pairs).axes[0] for about, pairs in parts.items()}
 
 
@@ -74,7 +74,7 @@ def test_versions_are_marked_where_they_change(nights, tmp_path):
 
 def test_labels_of_many_nights_do_not_lie_on_each_other(nights):
     """Protects a page of months. Mutant: a label for each set."""
-    (pairs,) = groups_by_hardware(in_order_of_days([load_set(nights[1])])).values()
+    (pairs,) = groups_by_hardware_and_work(in_order_of_days([load_set(nights[1])])).values()
     many = [(dataclasses.replace(each), group) for _ in range(60) for each, group in pairs[:1]]
     assert 12 < len(trend_chart("", many).axes[0].get_xticks()) <= 25
 

@@ -8,7 +8,13 @@ from scipy.special import stdtrit
 
 from scripts.stats.families import ThroughputSample
 from scripts.stats.intervals import sidak_critical_value
-from scripts.studies.compare.two_days import DaySpread, day_spread, largest_day_sd, ratio_between_days, ratios_between_days
+from scripts.studies.compare.two_days import (
+    DaySpread,
+    day_spread,
+    largest_day_sd,
+    ratio_between_days,
+    ratios_between_days,
+)
 
 
 def a_set(day: float, names=("single", "ddp"), spread=0.01) -> dict[str, ThroughputSample]:
@@ -58,7 +64,7 @@ def test_a_machine_that_slows_down_alike_in_each_set_hides_no_day():
 def test_the_interval_by_hand(names):
     """The days' part is that of one comparison, whatever the number of strategies; half of the 5 % for each part."""
     b = {
-        name: ThroughputSample(each.log_throughputs[[1, 0, 2, 3, 4]], each.rounds)
+        name: ThroughputSample(each.log_throughputs[[1, 0, 2, 3, 4]], each.round_numbers)
         for name, each in a_set(0.1, names).items()
     }
     sd = 0.01 * math.sqrt(2 / 4)  # of the differences +-0.01 in two rounds
@@ -98,7 +104,7 @@ def test_the_largest_spread_that_leaves_a_ratio_out(num_day_pairs):
     """Protects the sentence on what would decide: at that spread the interval ends at the ratio. Mutants: one pair of
     days for three sets; the absolute distance, by which a faster one is slower as well."""
     a = a_set(0.0)["ddp"]
-    b = ThroughputSample(a.log_throughputs[[1, 0, 2, 3, 4]] + 0.1, a.rounds)
+    b = ThroughputSample(a.log_throughputs[[1, 0, 2, 3, 4]] + 0.1, a.round_numbers)
     sd = largest_day_sd(a, b, 1.3, 4, num_day_pairs)
     assert ratio_between_days(a, b, DaySpread(sd), 4, num_day_pairs).high == pytest.approx(1.3)
     assert largest_day_sd(a, b, 1.1, 4, num_day_pairs) is None, "0.1 is log 1.105"

@@ -112,7 +112,8 @@ class Loader:
         return self.with_marks(lambda phase: None)
 
     def with_marks(self, mark: Mark) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The batches of an epoch. mark: called at the end of the phases "data" and "copy", and of "other" before."""
+        """The batches of an epoch. mark: called at the end of each phase, with its name: "data", waiting for a batch;
+        "copy", its way to the device; and "other", all that comes before either."""
         with _explain_worker_failures():
             host_batches = iter(self.host_batches)
         while True:

@@ -3,8 +3,8 @@
 `./bench data pack` and `./bench data import --pack` write it. It is a safetensors file (see mapped_arrays.py).
 `images` holds the bytes of all images. Tables hold where the bytes of each image begin and end, and its shape, class
 and checksum. The tables have the order of the folder, so that batches are the same as with `loader: folder`. The bytes
-have another order where an import wrote them. Arrow would need 40 MB of library to map the same bytes, and a .npy file holds
-one array only. Needs no torch.
+have another order where an import wrote them. Arrow would need 40 MB of library to map the same bytes, and a .npy file
+holds one array only. Needs no torch.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from benchmarks.common.system.files import MAX_IMAGE_BYTES, locked, read_regular
 FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "3"
 IMAGES_PER_CHECK = 1000  # images
 CHECK_LIMIT_S = 3600.0  # how long a rank waits for another rank's check; reading 700 GB takes about an hour
-PARTS = ("train", "val")
+SPLITS = ("train", "val")
 LARGEST_NOTE_BYTES = 1000
 # The type and the shape of a row of each table. `images` has one row per byte, the others have one row per image.
 TABLES = {"images": ("|u1", ()), "starts": ("<i8", ()), "ends": ("<i8", ()), "shapes": ("<i4", (2,))}
@@ -119,8 +119,8 @@ def check_metadata(metadata: dict[str, str]) -> list[str]:
         raise DamagedFile("its classes are not a list of names")
     if len({*classes}) != len(classes):
         raise DamagedFile("it has a class twice")
-    kind, part = metadata.get("kind"), metadata.get("part")
-    if kind not in PACK_KINDS or part not in PARTS or not metadata.get("fingerprint"):
+    kind, split = metadata.get("kind"), metadata.get("part")
+    if kind not in PACK_KINDS or split not in SPLITS or not metadata.get("fingerprint"):
         raise DamagedFile("it does not say which images it holds")
     return classes
 
@@ -163,10 +163,10 @@ def check_tables(tables: Arrays, num_bytes: int, num_classes: int, pixels: bool)
         raise DamagedFile(f"an image has more than {MAX_IMAGE_BYTES} bytes")
 
 
-def pack_path(config: Config, part: str) -> Path:
+def pack_path(config: Config, split: str) -> Path:
     """Below the folder that PACKED names, else below packed/ beside train/ and val/."""
     folder = os.environ.get("PACKED") or Path(config.data) / "packed"
-    return Path(folder) / config.pack / f"{part}.safetensors"
+    return Path(folder) / config.pack / f"{split}.safetensors"
 
 
 def source_contents_of_packs(config: Config) -> str:
@@ -180,7 +180,7 @@ def source_contents_of_packs(config: Config) -> str:
 
 def has_files(data: str) -> bool:
     """Whether the folder has train/ and val/. Without them there can be packed files only."""
-    return all((Path(data) / part).is_dir() for part in ("train", "val"))
+    return all((Path(data) / split).is_dir() for split in ("train", "val"))
 
 
 def open_packs(config: Config) -> list[PackedSource]:
@@ -196,7 +196,7 @@ def open_packs(config: Config) -> list[PackedSource]:
     return [train, open_pack(config, "val", train.metadata["fingerprint"])]
 
 
-def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
+def open_pack(config: Config, split: str, expected: str = "") -> PackedSource:
     """The packed train or val of a run. Raises UserError where the file is missing, damaged, or of other images.
 
     expected: the fingerprint that the file must have; empty: any.
@@ -205,12 +205,12 @@ def open_pack(config: Config, part: str, expected: str = "") -> PackedSource:
     pixels are checked once after they were written or copied, by the file's time, size and inode. Damage that comes
     later is not found.
     """
-    path = pack_path(config, part)
+    path = pack_path(config, split)
     again = bench_command("data pack", pack=config.pack, data=config.data) + " writes it"
     try:
         pack = PackedSource(path)
-        if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (part, config.pack):
-            raise DamagedFile(f"it holds {' '.join(holds)}, not {part} {config.pack}")
+        if (holds := (pack.metadata["part"], pack.metadata["kind"])) != (split, config.pack):
+            raise DamagedFile(f"it holds {' '.join(holds)}, not {split} {config.pack}")
         if expected and pack.metadata["fingerprint"] != expected:
             raise DamagedFile(f"it is of other images than {config.data if has_files(config.data) else 'train'}")
         if config.pack != "jpeg256":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks.common.system.errors import UserError
 
-VARIABLES = {
+RANK_VARIABLES = {
     "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
@@ -56,16 +56,16 @@ def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.envi
     """
     found = "none"
     for launcher in ("torchrun", "horovodrun", "srun"):
-        if expected in (None, launcher) and VARIABLES[launcher][2] in env:
+        if expected in (None, launcher) and RANK_VARIABLES[launcher][2] in env:
             found = launcher
             break
     if expected and found != expected:
-        missing = [name for name in VARIABLES[expected] if name not in env]
+        missing = [name for name in RANK_VARIABLES[expected] if name not in env]
         text = f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}"
         raise NotStarted(expected, text)
     if found == "none":
         return RankInfo()
-    rank, local_rank, world_size = (_number(env, name, found) for name in VARIABLES[found])
+    rank, local_rank, world_size = (_number(env, name, found) for name in RANK_VARIABLES[found])
     if not (rank < world_size and local_rank < world_size):
         raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
     num_nodes, rendezvous_file = _num_nodes(env, found, world_size), env.get("RENDEZVOUS_FILE", "")

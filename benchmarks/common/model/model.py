@@ -56,8 +56,9 @@ class InBf16(nn.Module):
 
 
 def in_precision(config: Config, module: ModuleT, logits: bool = True) -> ModuleT:
-    """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. For fp16 the
-    script scales gradients, and so does the autocast itself. logits: what comes out are scores, and not activations."""
+    """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. fp16 is not
+    turned on here: its script has its own autocast, beside its gradient scaler. logits: what comes out are scores, and
+    not activations."""
     if config.precision == "bf16":
         kind = type(module)
         module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"logits": logits})

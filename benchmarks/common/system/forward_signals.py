@@ -1,8 +1,8 @@
 """What an ending signal does to a program.
 
     end_on_signals()                    # ends it in one line; called before the imports, which take seconds
-    with forward_signals() as children:
-        children.run(["launchers/ddp.sh"])      # the signal goes to this process
+    with forward_signals() as child_runner:
+        child_runner.run(["launchers/ddp.sh"])      # the signal goes to this process
 
 Standard library alone.
 """

@@ -2,16 +2,17 @@
 
     print(f"lower {option_as_typed('REPEATS')}")
 
-An option of ./bench reaches launchers, jobs and the record of a set as an environment variable. VARIABLES is the one
-place that says which. A message names the option as its reader typed it: `./bench COMMAND` lists the options that
-COMMAND has in the variable TYPED_OPTIONS, which all processes of the command inherit. With make, and where a launcher
-is started by hand, that variable is empty. Needs no torch.
+An option of ./bench reaches launchers and jobs as an environment variable, which VARIABLE_OF_OPTION names: nothing else
+gives it a name. In which other places a new option stands, scripts/options/run_options.py says. A message names it
+as its reader typed it: `./bench COMMAND` lists the options that COMMAND has in the variable TYPED_OPTIONS, which all
+processes of the command inherit. With make, and where a launcher is started by hand, that variable is empty. Needs no
+torch.
 """
 
 import os
 from collections.abc import Iterable, Sequence
 
-VARIABLES = {
+VARIABLE_OF_OPTION = {
     "strategies": "STRATEGIES",
     "strategy": "STRATEGY",
     "strategy_dir": "STRATEGY_DIR",
@@ -52,7 +53,7 @@ VARIABLES = {
 MORE_VARIABLES = {"measure": "MEASURE"}
 """Those that no launcher reads."""
 TYPED_OPTIONS = "TYPED_OPTIONS"
-OPTION_OF = {variable: name for name, variable in (VARIABLES | MORE_VARIABLES).items()}
+OPTION_OF = {variable: name for name, variable in (VARIABLE_OF_OPTION | MORE_VARIABLES).items()}
 AFTER_DASHES = "the words after --"
 
 

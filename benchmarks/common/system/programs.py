@@ -1,7 +1,7 @@
 """How a program ends: its exit code, and one line on stderr for a mistake of the user's. Needs no torch.
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(Options)))
+    run_main_and_exit(lambda: main(tyro.cli(Options)))
 """
 
 import sys
@@ -15,7 +15,7 @@ from benchmarks.common.system.output import guard_output
 Errors = tuple[type[Exception], ...]
 
 
-def run_program(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
+def run_main_and_exit(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
     """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program."""
     guard_output()
     sys.exit(exit_code(main, errors=errors, writes=writes))

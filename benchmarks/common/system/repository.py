@@ -1,6 +1,17 @@
-"""Where this checkout lies. Needs no torch."""
+"""Where this checkout lies, and how folders with checkouts of other commits are called. Standard library alone."""
 
+import os
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds benchmarks/, scripts/ and results/."""
+CHECKOUTS_PREFIX = ".worktrees-"
+"""How the name of a folder in results/ begins that has checkouts of other commits. All nodes of a job see it."""
+CHECKOUTS_NAME = re.compile(rf"{re.escape(CHECKOUTS_PREFIX)}(?P<pid>\d+)@(?P<host>.+)-[^-]+")
+"""Its whole name: the process and the host that made it, and what makes the name its own."""
+
+
+def own_checkouts_prefix() -> str:
+    """How the names of this process's folders with checkouts begin."""
+    return f"{CHECKOUTS_PREFIX}{os.getpid()}@{os.uname().nodename}-"

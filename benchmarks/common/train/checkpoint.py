@@ -90,7 +90,7 @@ class Checkpointer:
         saved = load_checkpoint(self.config, self.strategy.num_classes)
         if saved is None:
             return None, {}
-        path = source_of(self.config)
+        path = resumed_file(self.config)
         changed = compare_settings(path, saved, self.config)
         with torch.device("meta"):
             model = draw_model(self.config, self.strategy.num_classes)
@@ -230,7 +230,7 @@ def _on_cpu(value: Any) -> Any:
     return [_on_cpu(item) for item in value] if isinstance(value, list) else value
 
 
-def source_of(config: Config) -> Path:
+def resumed_file(config: Config) -> Path:
     """The file that --resume reads. It lies in the run's folder.
 
     If that holds no checkpoints, it may lie in the folder above: older versions had one folder for all runs of a suite.
@@ -242,8 +242,8 @@ def source_of(config: Config) -> Path:
 
 
 def remedy_for(config: Config) -> str:
-    other = "previous" if config.resume_from == "last" else "last"
-    return f"use --resume-from {other} for the one before, or start without --resume"
+    other = "previous for the one before" if config.resume_from == "last" else "last"
+    return f"use --resume-from {other}, or start without --resume"
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:
@@ -255,7 +255,7 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
         return None
     if not config.checkpoint_dir:
         raise UserError("resume needs --checkpoint-dir, the folder with last.pt")
-    path, remedy = source_of(config), remedy_for(config)
+    path, remedy = resumed_file(config), remedy_for(config)
     if not path.exists():
         print(f"nothing to resume: {path} does not exist yet; starting from the beginning", flush=True)
         return None

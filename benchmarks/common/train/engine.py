@@ -52,7 +52,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     if config.account_steps:  # the results are final by now: nothing that these steps do is kept
         first_step = run.steps_run + 1  # one step goes before these
         rows, means = break_down_steps(strategy, run.advance, num_devices)
-        run.record.step_breakdown(rows, first_step)
+        run.record.write_step_breakdown(rows, first_step)
         run.summary |= means
     all_reduce, layout = strategy.communication.all_reduce, resolve_layout(config, strategy.layout)
     resolved = {"world_size": num_devices} | strategy.loaders.train.resolved | stored_fields(layout) | columns
@@ -128,7 +128,7 @@ class _Run:
         seconds, step_ms = self.clock.stop()
         window = Window(self.config.global_batch * len(step_ms), seconds, time.monotonic())
         self.record.book_time("timed windows", window.ended_at)
-        self.record.window(len(self.windows), window, step_ms, self.steps_run - len(step_ms))
+        self.record.write_window(len(self.windows), window, step_ms, self.steps_run - len(step_ms))
         self.windows.append(window)
         self.step_ms += step_ms
 
@@ -141,13 +141,11 @@ class _Run:
         steps_done = epoch * self.train.num_steps + next_step
         stop = agree(self.losses, self.stop.signum, steps_done, self.context.device, self.all_reduce)
         self.losses = []
-        self.record.progress(steps_done)
+        self.record.report_progress(steps_done)
         if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
             self.save("last.pt", epoch, next_step)
         if stop:
-            self.all_reduce(
-                torch.zeros(1, device=self.context.device)
-            )  # the launcher ends the others once one rank leaves
+            self.all_reduce(torch.zeros(1, device=self.context.device))  # torchrun ends the others once one rank leaves
             raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()
@@ -173,7 +171,7 @@ class _Run:
         totals = meter.totals(self.all_reduce)
         if totals is None:  # a synthetic set has nothing to validate
             return
-        self.record.epoch(epoch, phase, seconds, totals)
+        self.record.write_epoch(epoch, phase, seconds, totals)
         self.summary[f"{phase}_loss"] = totals.loss
         if phase == "val":
             self.summary |= {"acc1": totals.acc1, "acc5": totals.acc5, "val_samples": totals.images}

@@ -25,7 +25,7 @@ IMPORTED_AT = time.monotonic()
 
 
 class Record:
-    """Rows and summary of one run. Silent on ranks that do not report; without a launcher it only prints."""
+    """Rows and summary of one run. Silent on ranks that do not report; in a run without a supervisor it only prints."""
 
     def __init__(self, config: Config, context: RankContext, num_steps: int):
         self.config, self.context, self.num_steps = config, context, num_steps
@@ -43,30 +43,32 @@ class Record:
         self.parts[part] = self.parts.get(part, 0.0) + now - self.booked_until
         self.booked_until = now
 
-    def rows(self, table: str, rows: list[dict]) -> None:
+    def write_rows(self, table: str, rows: list[dict]) -> None:
         """Add rows of this run to a table of the result set."""
         if self.folder:
             append_rows(self.folder.results, table, [{"run_id": self.folder.run_id, **row} for row in rows])
 
-    def window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
+    def write_window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
         """One timed window and the steps in it."""
         sample = {"images": window.images, "seconds": window.seconds, "images_per_s": window.images / window.seconds}
-        self.rows("windows", [{"window": number, **sample}])
-        self.rows(
+        self.write_rows("windows", [{"window": number, **sample}])
+        self.write_rows(
             "steps",
             [{"rank": self.context.rank, "step": first_step + n, "step_ms": ms} for n, ms in enumerate(step_ms)],
         )
 
-    def step_breakdown(self, rows: list[dict], first_step: int) -> None:
+    def write_step_breakdown(self, rows: list[dict], first_step: int) -> None:
         """The phases of steps that came after the timed windows; rows of several ranks hold `rank` and `number`."""
         here = self.context.rank
         places = [(row.pop("rank", here), first_step + row.pop("number", n)) for n, row in enumerate(rows)]
-        self.rows("steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)])
+        self.write_rows(
+            "steps", [{"rank": rank, "step": step} | row for (rank, step), row in zip(places, rows, strict=True)]
+        )
         self.book_time("step account")
 
-    def epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
+    def write_epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
         """One pass over the training or the validation set. seconds: None where another process began it."""
-        self.rows(
+        self.write_rows(
             "epochs",
             [
                 {
@@ -87,8 +89,8 @@ class Record:
                 flush=True,
             )
 
-    def progress(self, steps_done: int) -> None:
-        """Tell the launcher's progress bar how far training is."""
+    def report_progress(self, steps_done: int) -> None:
+        """Leave in the run's folder how far training is: the supervisor draws its bar from that."""
         now = time.monotonic()
         if self.folder:
             step_s = 0.0  # unknown: the time before the first report holds more than steps
@@ -98,7 +100,7 @@ class Record:
         self.reported_steps, self.reported_at = steps_done, now
 
     def finish(self, measured: dict, resolved: dict) -> None:
-        """Hand the launcher what only the run knows; without a launcher, print the throughput.
+        """Leave for the supervisor what only the run knows; in a run without one, print the throughput.
 
         measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
         settings, stored as "met". It goes into the row, too, where runs.csv has a column for it; None empties that

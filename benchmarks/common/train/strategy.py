@@ -36,7 +36,8 @@ class TrainingState:
     """How ranks synchronise, save and load what training goes on from. None: the default of Strategy's methods.
 
     sync: gives all ranks what they hold differently, before it is evaluated or saved. save: what a checkpoint holds,
-    whole: `model` under torchvision's names, `optimizer`, and what else the script needs. load: takes up a checkpoint,
+    whole: `model` under torchvision's names, `optimizer`, and what else the script needs. Where ranks divide these, it
+    makes them whole, as in benchmarks/zero1.py. load: takes up a checkpoint,
     which holds what `save` returned, on the CPU. Every rank calls all three. extra: more objects to save, by name.
     """
 
@@ -56,7 +57,7 @@ class Strategy:
 
     columns: more of the resolved settings, which only the script knows, such as the size of DDP's buckets. Runs that
     differ in one are not pooled, unless NOT_COMPARED has it. Where runs.csv has a column of that name, the value is
-    there, too. None empties that column, and is no setting (Record.finish).
+    there, too. The value None leaves that column empty, and is no part of the settings (Record.finish).
     """
 
     config: Config

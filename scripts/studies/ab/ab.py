@@ -7,8 +7,8 @@ What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's p
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
 block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a steady drift
 nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each block is. After
-each round sequential.py beside this says whether another is needed. It says no after a block at the earliest, from six
-rounds on, or after the most rounds. The error rate holds however often it looks, where rounds are independent or
+each round sequential.py beside this says whether another is needed. It ends the rounds after a block, from six rounds
+on, or after the most rounds. The error rate holds however often it looks, where rounds are independent or
 AR(0.5) or less, without rare stalls of one variant. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows
 go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
@@ -35,7 +35,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import lost_runs, preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
@@ -86,11 +86,11 @@ def main(found: dict[str, Any] | None = None) -> int:
         raise UserError(f"{variables.results} holds a comparison already, of another session; {another}")
     refuse_results_that_git_sees((a, b), variables.results)
     results = preflight.open_result_set(variables.results, "ab-")
-    with schedule.lock_result_set(results), forward_signals() as children, variants.checkouts((a, b)) as where:
+    with schedule.lock_result_set(results), forward_signals() as child_runner, variants.checkouts((a, b)) as where:
         for name in ("A", "B"):
             lost_runs.record_lost_runs(results / name)
         paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
-        run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, children)
+        run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, child_runner)
         try:
             result = run_rounds(run_variant, paired, most, limit or 0.0, variables.budget_s)
         except RunFailed as failed:
@@ -98,8 +98,8 @@ def main(found: dict[str, Any] | None = None) -> int:
             if found is not None:
                 found["failed"] = str(failed)
             return RUN_FAILED
-        if children.signum:
-            return 128 + children.signum
+        if child_runner.signum:
+            return 128 + child_runner.signum
     for name in ("A", "B"):
         if (results / name / "runs.csv").exists():
             load_set(results / name).refuse_contradictions()
@@ -166,18 +166,18 @@ class VariantRunner:
     runs: dict[str, run_plan.Run]
     variants: dict[str, Variant]
     checkouts: dict[str, Path]
-    children: SignalForwarder
+    child_runner: SignalForwarder
 
     def __call__(self, name: str, round_number: int, position: int, run_number: str) -> float | None:
         """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=round_number, position=position)
         run_folder, env = run_plan.create_run_folder(run, folder, run_number)
-        variants.write_config(variant, run_folder, run.config)
+        variants.write_variant_config(variant, run_folder, run.config)
         env["PYTHON"] = variant.python
-        schedule.record_environment(folder, run, self.children, variant.python)
-        code = schedule.start_launcher(run, run_folder, env, self.children, self.checkouts[name])
-        if self.children.signum:
+        schedule.record_environment(folder, run, self.child_runner, variant.python)
+        code = schedule.start_launcher(run, run_folder, env, self.child_runner, self.checkouts[name])
+        if self.child_runner.signum:
             return None
         return self._rate(name, run_folder, round_number, code)
 
@@ -206,10 +206,10 @@ def run_rounds(
     start = random.Random(paired.seed).choice("AB")
     pair = start + "AB".replace(start, "")
     for name in reversed(pair):  # so that the first run follows one of its own, as the first of each block does
-        if not run_variant.children.signum:
+        if not run_variant.child_runner.signum:
             run_variant(name, 0, 0, f"{name} {WARM_UP}")
     result, longest_s = look_at_rounds([], most, limit), 0.0
-    while result.more and not run_variant.children.signum:
+    while result.more and not run_variant.child_runner.signum:
         round_number, began = len(paired.first) + 1, time.monotonic()
         spent_s = began - paired.began
         if budget_s is not None and spent_s + longest_s > budget_s:
@@ -220,10 +220,10 @@ def run_rounds(
             break
         order = pair if round_number % 2 else pair[::-1]
         rates = {}
-        for place, name in enumerate(order, 1):
-            if not run_variant.children.signum:
-                rates[name] = run_variant(name, round_number, place, f"{name} {round_number}/{most}")
-        if run_variant.children.signum:
+        for position, name in enumerate(order, 1):
+            if not run_variant.child_runner.signum:
+                rates[name] = run_variant(name, round_number, position, f"{name} {round_number}/{most}")
+        if run_variant.child_runner.signum:
             break
         for name, rate in rates.items():
             if rate is not None:
@@ -254,4 +254,6 @@ def run_command_line() -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: tyro.cli(run_command_line, description=__doc__), errors=(UserError, ValueError), writes="ab")
+    run_main_and_exit(
+        lambda: tyro.cli(run_command_line, description=__doc__), errors=(UserError, ValueError), writes="ab"
+    )

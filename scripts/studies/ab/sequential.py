@@ -57,11 +57,11 @@ class SequentialResult:
 
 @dataclasses.dataclass(frozen=True)
 class LookLimits:
-    """What a planned look asks. critical: half of its interval, in standard errors. correlation: the highest that
-    chance explains."""
+    """What a planned look asks. critical: half of its interval, in standard errors. max_correlation: the highest
+    that chance explains."""
 
     critical: float
-    correlation: float
+    max_correlation: float
 
 
 def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float = 0.0) -> SequentialResult:
@@ -83,7 +83,7 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
     if logs.std() < SMALLEST_SD:
         return SequentialResult(more, no_verdict(mean, NO_SPREAD))
     limits, correlation = planned[num_rounds], float(lag_1_correlation(logs))
-    if correlation > limits.correlation:
+    if correlation > limits.max_correlation:
         return SequentialResult(more, no_verdict(mean, FOLLOWS), correlation=correlation)
     estimate = ratio_with_verdict(mean, float(standard_error(logs)), num_rounds - 1, limits.critical)
     clear = False
@@ -128,9 +128,9 @@ def planned_looks(most: int) -> dict[int, LookLimits]:
     rounds = [number for number in range(FIRST_LOOK, most + 1) if number % 2 == 0 or number == most]
     independent = numpy.random.default_rng(0).standard_normal((NUM_PATHS, most))
     following = independent.copy()
-    for place in range(1, most):
-        following[:, place] *= (1 - AR_CORRELATION**2) ** 0.5
-        following[:, place] += AR_CORRELATION * following[:, place - 1]
+    for position in range(1, most):
+        following[:, position] *= (1 - AR_CORRELATION**2) ** 0.5
+        following[:, position] += AR_CORRELATION * following[:, position - 1]
     highest = {
         number: float(numpy.quantile(lag_1_correlation(independent[:, :number]), 1 - LEVEL)) for number in rounds
     }

@@ -125,7 +125,7 @@ def _why_no_commit() -> str:
     return "is no commit of this repository"
 
 
-def write_config(variant: Variant, folder: RunFolder, config: Config) -> None:
+def write_variant_config(variant: Variant, folder: RunFolder, config: Config) -> None:
     """Write the configuration of a run for the code of a variant."""
     worktrees.write_config(folder, vars(config), variant.fields)
 

@@ -8,8 +8,6 @@ them.
 
 import ast
 import contextlib
-import os
-import re
 import shutil
 import socket
 import sys
@@ -23,18 +21,17 @@ import yaml
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import ROOT
+from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix
 from scripts.runner import source_version
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
-PREFIX = ".worktrees-"  # of the folder in results/, which all nodes of a job see; then the process that made it
 LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
 
 
 def find_commit(rev: str) -> str:
     """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing."""
-    return git("rev-parse", "--verify", "--quiet", "--end-of-options", rev + "^{commit}").strip()
+    return git_text("rev-parse", "--verify", "--quiet", "--end-of-options", rev + "^{commit}").strip()
 
 
 def why_not_startable(commit: str, strategy: str) -> str:
@@ -43,9 +40,9 @@ def why_not_startable(commit: str, strategy: str) -> str:
         f"{commit}:launchers/{strategy}.sh",
         f"{commit}:benchmarks/{strategy}.py",
     )  # launchers/all.sh has no benchmarks/all.py
-    if not all(git("cat-file", "-e", name, quiet=True) for name in files):
+    if not all(git_succeeds("cat-file", "-e", name) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
-    if '"${RUN_ID:-}"' not in git("show", f"{commit}:launchers/lib.sh"):
+    if '"${RUN_ID:-}"' not in git_text("show", f"{commit}:launchers/lib.sh"):
         return (
             f"the launchers of commit {commit[:12]} are older than the variables by which this checkout starts them "
             "(launchers/README.md)"
@@ -55,12 +52,12 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 def is_on_one_node(commit: str, strategy: str) -> bool:
     """Whether the commit's launcher says so: see strategy_list.total_ranks_and_nodes, which reads this checkout's."""
-    return "on_one_node" in git("show", f"{commit}:launchers/{strategy}.sh").splitlines()
+    return "on_one_node" in git_text("show", f"{commit}:launchers/{strategy}.sh").splitlines()
 
 
 def fields_of(commit: str) -> dict[str, str]:
     """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
-    texts = (git("show", f"{commit}:{path}") for path in CONFIG_MODULES)
+    texts = (git_text("show", f"{commit}:{path}") for path in CONFIG_MODULES)
     tree = ast.parse(next(filter(None, texts), ""))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
@@ -89,36 +86,39 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         why = f"its torchrun listens on every address, as all did before {LOOPBACK_SINCE[:7]}"
         print(f"warning: commit {commit[:12]}: {why}; run it on a private network only", file=sys.stderr, flush=True)
     (ROOT / "results").mkdir(exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}@{socket.gethostname()}-", dir=ROOT / "results"))
+    folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))
     try:
         for commit in commits:
-            if not git("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit, quiet=True):
+            if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):
                 raise UserError(f"git cannot check out commit {commit[:12]} in {folder}; see: git worktree list")
         yield {commit: folder / commit[:12] for commit in commits}
     finally:
         for commit in commits:
-            git("worktree", "remove", "--force", str(folder / commit[:12]))
+            git_text("worktree", "remove", "--force", str(folder / commit[:12]))
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def listens(commit: str) -> bool:
     """Whether runs of the commit, on one machine, listen beyond loopback; False where this clone cannot tell."""
-    known = git("cat-file", "-e", f"{LOOPBACK_SINCE}^{{commit}}", quiet=True)
-    return bool(known) and not git("merge-base", "--is-ancestor", LOOPBACK_SINCE, commit, quiet=True)
+    known = git_succeeds("cat-file", "-e", f"{LOOPBACK_SINCE}^{{commit}}")
+    return known and not git_succeeds("merge-base", "--is-ancestor", LOOPBACK_SINCE, commit)
 
 
 def _remove_left_over() -> None:
     """Worktrees of a process of this host that was killed."""
-    name = re.compile(rf"{re.escape(PREFIX)}(\d+)@{re.escape(socket.gethostname())}-[^-]+")
-    for line in git("worktree", "list", "--porcelain").splitlines():
+    for line in git_text("worktree", "list", "--porcelain").splitlines():
         path = Path(line.removeprefix("worktree "))
-        ours = line.startswith("worktree ") and name.fullmatch(path.parent.name)
-        if ours and not psutil.pid_exists(int(ours[1])):
-            git("worktree", "remove", "--force", str(path))
+        found = CHECKOUTS_NAME.fullmatch(path.parent.name) if line.startswith("worktree ") else None
+        if found and found["host"] == socket.gethostname() and not psutil.pid_exists(int(found["pid"])):
+            git_text("worktree", "remove", "--force", str(path))
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
-def git(*arguments: str, quiet: bool = False) -> str:
-    """What git prints in this checkout; '' where it fails. quiet: 'yes' where it does not."""
+def git_text(*arguments: str) -> str:
+    """What git prints in this checkout; '' where it fails."""
     output = source_version.git(*arguments)
-    return "" if output is None else "yes" if quiet else output.decode(errors="surrogateescape")
+    return "" if output is None else output.decode(errors="surrogateescape")
+
+
+def git_succeeds(*arguments: str) -> bool:
+    return source_version.git(*arguments) is not None

@@ -89,20 +89,20 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
     groups: dict[str, RunGroup] = {}
     for group in results.groups:
         name = option_name(group.identity.requested) if group.strategy == strategy else ""
-        if name and (group.run_windows or name not in groups):
-            if name in groups and groups[name].run_windows:
+        if name and (group.windows_of_runs or name not in groups):
+            if name in groups and groups[name].windows_of_runs:
                 raise UserError(
                     f"{results.path} has {name} in several settings: {groups[name].label}, and {group.label}; "
                     f"measure into a set of its own: {option_as_typed('RESULTS', 'results/new')}"
                 )
             groups[name] = group
     baseline = groups.get(BASELINE_OPTION)
-    if baseline is None or not baseline.run_windows:
+    if baseline is None or not baseline.windows_of_runs:
         ablate = bench_command("study ablation", strategy=strategy)
         reasons = [text for text in baseline.rows.reason if text] if baseline else []
         why = f" ({reasons[-1]})" if reasons else ""
         raise UserError(f"{results.path} has no timed baseline of {strategy}{why}; {ablate} makes one")
-    timed = {name: group.sample for name, group in groups.items() if group.run_windows}
+    timed = {name: group.sample for name, group in groups.items() if group.windows_of_runs}
     ratios = ratios_to_baseline(BASELINE_OPTION, timed)
     names = [BASELINE_OPTION, *(option.name for option in OPTIONS), ALL_TOGETHER]
     unread = {each.name for each in OPTIONS if any(strategy not in READERS.get(key, [strategy]) for key in each.on)}
@@ -119,7 +119,7 @@ def studied_strategies(results: ResultSet) -> list[str]:
 
 def _result(name: str, group: RunGroup | None, ratio: RatioEstimate | None, not_run: str) -> OptionResult:
     """not_run: why there is no row of it, not even a skipped one."""
-    if group is not None and group.run_windows:
+    if group is not None and group.windows_of_runs:
         return OptionResult(name, group, ratio)
     reasons = [] if group is None else [text for text in dict.fromkeys(group.rows.reason) if text]
     why_not = "; ".join(reasons) or not_run
@@ -157,7 +157,7 @@ def write_csv(results: ResultSet, strategy: str, options: Sequence[OptionResult]
     rows: list[dict[str, object]] = []
     baseline = options[0].group
     assert baseline is not None
-    run = baseline.ok.iloc[0]
+    run = baseline.ok_runs.iloc[0]
     origin = {"about": about, "torch": run.torch, "commit": run.commit, "date": str(run.started_at)[:10]}
     for option in options:
         row: dict[str, object] = {"strategy": strategy, "option": option.name, "why_not": option.why_not} | origin

@@ -15,7 +15,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from benchmarks.common.store.safe_names import refuse_links
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
@@ -47,7 +47,7 @@ def table(results: Sequence[OptionResult]) -> str:
             value, bounds = f"{ratio.value:.3f}", format_interval(ratio.low, ratio.high, "{:.3f}".format)
             note = ratio.why or ratio.verdict
         lines.append((option.name, format_number(speed.value), str(speed.num_runs), value, bounds, note))
-    return text_table(lines, left=(0, 4, 5))
+    return text_table(lines, left_aligned=(0, 4, 5))
 
 
 def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResult]) -> Figure:
@@ -56,7 +56,7 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     baseline = groups[0].throughput
     assert baseline is not None
     bars = [_bar(option, option.group, baseline.value) for option in options if option.group is not None]
-    title, about = f"{strategy}: what each option is worth", describe_rows(groups[0].ok)
+    title, about = f"{strategy}: what each option is worth", describe_rows(groups[0].ok_runs)
     figure, (axes,), _ = make_bar_figure(title, [results], len(bars), about=about)
     draw_bars(axes, bars, 1, "x baseline")
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
@@ -83,15 +83,15 @@ def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) ->
 def main(options: AblationChartOptions) -> int:
     refuse_links(options.results)
     results, strategy = load_set(options.results), options.strategy
-    if not any(group.run_windows and group.strategy == strategy for group in results.groups):
+    if not any(group.windows_of_runs and group.strategy == strategy for group in results.groups):
         return report_nothing(results, f"no ok run of {strategy} in {results.path}")
     measured = option_results(results, strategy)
     print(table(measured))
     baseline = measured[0].group
     assert baseline is not None
-    written = write_csv(results, strategy, measured, f"{strategy}, {describe_rows(baseline.ok)}")
+    written = write_csv(results, strategy, measured, f"{strategy}, {describe_rows(baseline.ok_runs)}")
     return save_study_chart(results, written, ablate_chart(results, strategy, measured), f"ablate_{strategy}")
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(AblationChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(AblationChartOptions)))

@@ -127,7 +127,7 @@ def table(rows: Sequence[BandwidthRow]) -> str:
                 str(row.wrong),
             )
         )
-    return text_table(lines, left=(0,))
+    return text_table(lines, left_aligned=(0,))
 
 
 def describe_fit(fit: LinkFit) -> str:

@@ -27,7 +27,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
@@ -179,4 +179,4 @@ def this_device() -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(AllreduceOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(AllreduceOptions, description=__doc__)))

@@ -154,7 +154,7 @@ def _identities(first: RunGroup, second: RunGroup) -> tuple[Identity, Identity]:
     one, other = first.identity, second.identity
     if one.recorded == other.recorded:
         return one, other
-    return identity_from_columns(first.ok.iloc[0]), identity_from_columns(second.ok.iloc[0])
+    return identity_from_columns(first.ok_runs.iloc[0]), identity_from_columns(second.ok_runs.iloc[0])
 
 
 def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool | None) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import exit_code, run_program
+from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.set_options import CompareOptions
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.stats.families import METHOD
@@ -49,7 +49,7 @@ def comparison_table(comparisons: list[Comparison]) -> str:
         runs, windows = f"{of.num_runs} / {to.num_runs}", f"{of.num_windows} / {to.num_windows}"
         bounds = format_interval(estimate.low, estimate.high, _digits)
         lines.append((each.title, _digits(estimate.value), bounds, verdict, smallest, runs, windows))
-    return text_table(lines, left=range(len(COMPARISON_COLUMNS)))
+    return text_table(lines, left_aligned=range(len(COMPARISON_COLUMNS)))
 
 
 def footnotes(comparisons: list[Comparison], method: str = METHOD) -> list[str]:
@@ -189,4 +189,4 @@ def run_command_line(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

@@ -83,9 +83,9 @@ def ratios_between_days(
 
 
 def ratio_between_days(
-    a: ThroughputSample, b: ThroughputSample, day: DaySpread | None, num_compared: int, num_day_pairs: int = 1
+    a: ThroughputSample, b: ThroughputSample, day: DaySpread | None, num_comparisons: int, num_day_pairs: int = 1
 ) -> RatioEstimate:
-    """Throughput b over a, of a family of `num_compared` ratios between the sets of `num_day_pairs` pairs of days.
+    """Throughput b over a, of a family of `num_comparisons` ratios between the sets of `num_day_pairs` pairs of days.
 
     Of three sets there are three pairs of days, each a comparison of its own in the days' half of the 5 %.
     """
@@ -93,16 +93,16 @@ def ratio_between_days(
     num_rounds = len(differences)
     if day is None or num_rounds < MIN_ROUNDS:
         first, second = a.log_throughputs, b.log_throughputs
-        alone = NO_REPEAT if min(len(first), len(second)) < 2 else FEW_ROUNDS
-        return no_verdict(second.mean() - first.mean(), UNKNOWN_DAY_EFFECT if day is None else alone)
+        why = NO_REPEAT if min(len(first), len(second)) < 2 else FEW_ROUNDS
+        return no_verdict(second.mean() - first.mean(), UNKNOWN_DAY_EFFECT if day is None else why)
     of_days = _days_critical_value(num_day_pairs, day.df) * day.sd
-    critical = sidak_critical_value(num_compared, num_rounds - 1, LEVEL_OF_EACH)
+    critical = sidak_critical_value(num_comparisons, num_rounds - 1, LEVEL_OF_EACH)
     half = of_days + critical * _standard_error(differences)
     return ratio_with_verdict(float(differences.mean()), half / critical, num_rounds - 1, critical)
 
 
 def largest_day_sd(
-    a: ThroughputSample, b: ThroughputSample, ratio: float, num_compared: int, num_day_pairs: int = 1
+    a: ThroughputSample, b: ThroughputSample, ratio: float, num_comparisons: int, num_day_pairs: int = 1
 ) -> float | None:
     """The day-to-day sd, as one that is given, up to which the interval of throughput b over a lies below `ratio`.
 
@@ -112,9 +112,9 @@ def largest_day_sd(
     differences = _differences(a, b)
     if len(differences) < MIN_ROUNDS:
         return None
-    critical = sidak_critical_value(num_compared, len(differences) - 1, LEVEL_OF_EACH)
-    left = math.log(ratio) - float(differences.mean()) - critical * _standard_error(differences)
-    return left / _days_critical_value(num_day_pairs, math.inf) if left > 0 else None
+    critical = sidak_critical_value(num_comparisons, len(differences) - 1, LEVEL_OF_EACH)
+    room = math.log(ratio) - float(differences.mean()) - critical * _standard_error(differences)
+    return room / _days_critical_value(num_day_pairs, math.inf) if room > 0 else None
 
 
 def _differences(a: ThroughputSample, b: ThroughputSample) -> numpy.ndarray:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from benchmarks.common.config.config import load_config
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import CutsOptions
 from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.worker_pool import WorkerPool
@@ -157,4 +157,4 @@ def describe(row: dict) -> str:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(CutsOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(CutsOptions, description=__doc__)))

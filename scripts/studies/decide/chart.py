@@ -18,7 +18,7 @@ from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, draw_legend, foo
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_number, plural_of_several, printable
 from scripts.studies.decide.analysis import pareto_frontier
-from scripts.studies.decide.choices import Choice, Interval
+from scripts.studies.decide.candidates import Candidate, Interval
 from scripts.studies.decide.decision_text import NO_EQUAL_SETTINGS
 from scripts.studies.decide.training_cost import NUM_EPOCHS
 
@@ -40,35 +40,35 @@ RING: dict[str, Any] = {
 
 def decide_chart(
     sets: list[ResultSet],
-    machines: Mapping[str, list[Choice]],
-    shared: Sequence[Sequence[Choice]],
+    machines: Mapping[str, list[Candidate]],
+    shared: Sequence[Sequence[Candidate]],
     prices: Mapping[str, float],
     remarks: Sequence[str],
 ) -> Figure:
-    """A panel with the choices that have equal settings on all machines, if there are any, and one with all choices.
+    """A panel with the candidates that have equal settings on all machines, if there are any, and one with all.
 
     remarks: for below the chart.
     """
-    everything = [choice for choices in machines.values() for choice in choices]
-    labels = [*dict.fromkeys(choice.label for choice in everything)]
+    everything = [candidate for candidates in machines.values() for candidate in candidates]
+    labels = [*dict.fromkeys(candidate.label for candidate in everything)]
     machine_styles = {name: _machine_style(number) for number, name in enumerate(machines)}
     markers = {label: ALL_MARKERS[number % len(ALL_MARKERS)] for number, label in enumerate(labels)}
     handles = [Line2D([], [], **_with_marker(style)) for style in machine_styles.values()]
     handles += [Line2D([], [], linestyle="none", marker=each, color="dimgray") for each in markers.values()]
     handles.append(Line2D([], [], **FRONTIER, **RING))
-    entries = [_machine_entry(name, choices, prices[name]) for name, choices in machines.items()]
+    entries = [_machine_entry(name, candidates, prices[name]) for name, candidates in machines.items()]
     entries = [*entries, *map(printable, labels), "ring: Pareto frontier of the means"]
     num_columns, num_rows = legend_shape(entries)
     title = f"{NUM_EPOCHS} ImageNet epochs: cost over time"
     compared = {"each with its machine's own settings": everything}
     if shared:
-        compared = {"at equal settings": [choice for row in shared for choice in row], **compared}
+        compared = {"at equal settings": [candidate for row in shared for candidate in row], **compared}
     figure, panels, legend = make_figure(title, sets, [2.9], num_rows, num_columns=len(compared))
-    for axes, (panel_title, choices) in zip(panels, compared.items(), strict=True):
+    for axes, (panel_title, candidates) in zip(panels, compared.items(), strict=True):
         axes.set_title(panel_title if shared else f"{panel_title}; {NO_EQUAL_SETTINGS}")
         axes.set_xlabel(f"hours of {NUM_EPOCHS} epochs")
         axes.set_ylabel("cost, in the currency of the prices")
-        _draw_choices(axes, choices, machine_styles, markers)
+        _draw_candidates(axes, candidates, machine_styles, markers)
     draw_legend(legend, handles, entries, num_columns)
     footnote(figure, [*remarks])
     return figure
@@ -86,32 +86,32 @@ def _with_marker(style: Mapping[str, Any]) -> dict[str, Any]:
     return {**style, "marker": "o", "markerfacecoloralt": "white", "linewidth": 1.2}
 
 
-def _machine_entry(name: str, choices: Sequence[Choice], price: float) -> str:
+def _machine_entry(name: str, candidates: Sequence[Candidate], price: float) -> str:
     """Its line in the legend: price and number of runs."""
-    runs = plural_of_several([choice.num_runs for choice in choices], "run")
+    runs = plural_of_several([candidate.num_runs for candidate in candidates], "run")
     return printable(f"{name}: {format_number(price)} an hour; n = {runs}")
 
 
-def _draw_choices(
-    axes: Axes, choices: Sequence[Choice], styles: Mapping[str, dict[str, Any]], markers: Mapping[str, Marker]
+def _draw_candidates(
+    axes: Axes, candidates: Sequence[Candidate], styles: Mapping[str, dict[str, Any]], markers: Mapping[str, Marker]
 ) -> None:
-    x_limits, y_limits = (_set_scale(axes, which, choices) for which in ("x", "y"))
-    for machine, money_per_hour in dict.fromkeys((each.machine, each.money_per_hour) for each in choices):
+    x_limits, y_limits = (_set_scale(axes, which, candidates) for which in ("x", "y"))
+    for machine, money_per_hour in dict.fromkeys((each.machine, each.money_per_hour) for each in candidates):
         style = {name: value for name, value in styles[machine].items() if name != "fillstyle"}
         axes.plot(x_limits, [money_per_hour * x for x in x_limits], linewidth=0.8, alpha=0.7, zorder=1, **style)
-    for choice in choices:
-        style = styles[choice.machine]
+    for candidate in candidates:
+        style = styles[candidate.machine]
         axes.errorbar(
-            choice.hours.value,
-            choice.money.value,
-            xerr=_errors(choice.hours),
-            yerr=_errors(choice.money),
+            candidate.hours.value,
+            candidate.money.value,
+            xerr=_errors(candidate.hours),
+            yerr=_errors(candidate.money),
             color=style["color"],
             ecolor="black",
             linestyle="none",
             linewidth=1.0,
             capsize=2.5,
-            marker=markers[choice.label],
+            marker=markers[candidate.label],
             markersize=5.5,
             fillstyle=style["fillstyle"],
             markerfacecoloralt="white",
@@ -119,7 +119,7 @@ def _draw_choices(
             markeredgewidth=0.9,
             zorder=3,
         )
-    best = pareto_frontier(choices)
+    best = pareto_frontier(candidates)
     hours, money = [each.hours.value for each in best], [each.money.value for each in best]
     axes.step(hours, money, where="post", zorder=2, **FRONTIER)
     axes.plot(hours, money, linestyle="none", zorder=4, **RING)
@@ -135,9 +135,9 @@ def _errors(interval: Interval) -> list[list[float]] | None:
     return [[interval.value - interval.low], [interval.high - interval.value]]
 
 
-def _set_scale(axes: Axes, which: str, choices: Sequence[Choice]) -> tuple[float, float]:
+def _set_scale(axes: Axes, which: str, candidates: Sequence[Candidate]) -> tuple[float, float]:
     """Logarithmic where values lie far apart, else from zero; returns the limits."""
-    intervals = [choice.hours if which == "x" else choice.money for choice in choices]
+    intervals = [candidate.hours if which == "x" else candidate.money for candidate in candidates]
     least, most = min(each.value for each in intervals), max(each.value for each in intervals)
     # an interval that is wide for want of runs must not squeeze the points
     top = max([most, *(min(each.high, 1.6 * most) for each in intervals if each.high is not None)])

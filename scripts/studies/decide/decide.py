@@ -39,21 +39,21 @@ from scripts.studies.decide.analysis import (
     fastest,
     pareto_frontier,
 )
-from scripts.studies.decide.chart import decide_chart
-from scripts.studies.decide.choices import (
-    Choice,
+from scripts.studies.decide.candidates import (
+    Candidate,
     Interval,
-    choices_by_machine,
+    candidates_by_machine,
     cores_that_differ,
     describe_left_out,
     refuse_unequal_work,
-    shared_choices,
+    shared_candidates,
     software_that_differs,
 )
+from scripts.studies.decide.chart import decide_chart
 from scripts.studies.decide.decision_text import (
     TABLE_NOTES,
     best_sentence,
-    choice_table,
+    candidate_table,
     equal_settings_sentence,
     notes,
 )
@@ -86,40 +86,40 @@ class Answer:
 
     sets: list[ResultSet]
     prices: dict[str, float]
-    machines: dict[str, list[Choice]]
-    shared: list[list[Choice]]
+    machines: dict[str, list[Candidate]]
+    shared: list[list[Candidate]]
     """With equal settings on all machines."""
     of_all: Family
     of_shared: Family
 
     @property
-    def choices(self) -> list[Choice]:
-        return [choice for choices in self.machines.values() for choice in choices]
+    def candidates(self) -> list[Candidate]:
+        return [candidate for candidates in self.machines.values() for candidate in candidates]
 
     @functools.cached_property
     def cheap(self) -> Winner:
-        return cheapest(self.choices, self.of_all)
+        return cheapest(self.candidates, self.of_all)
 
     @functools.cached_property
     def fast(self) -> Winner:
-        return fastest(self.choices, self.of_all)
+        return fastest(self.candidates, self.of_all)
 
     @functools.cached_property
     def remarks(self) -> list[str]:
         left_out = describe_left_out(self.machines, self.shared)
         software, cores = software_that_differs(self.shared), cores_that_differ(self.shared)
-        return notes(self.choices, left_out, software, cores)
+        return notes(self.candidates, left_out, software, cores)
 
 
 def main(options: DecideOptions, found: dict[str, Any] | None = None) -> int:
-    """found: gets the decision and all choices, for --json."""
+    """found: gets the decision and all candidates, for --json."""
     answer = find_answer(options)
     for results in answer.sets:
         for warning in warnings_by_cause(results):
             print(f"warning: {printable(f'{results.name}: {warning.summary}')}", file=sys.stderr)
     print(describe_answer(answer))
     decision = best_sentence(answer.cheap, answer.fast)
-    rows = [choice_fields(choice, answer) for choice in answer.choices]
+    rows = [candidate_fields(candidate, answer) for candidate in answer.candidates]
     written = [write_rows(options.output, rows)]
     clauses = [*re.split(r"(?<=;) ", decision), *CHART_NOTES, *answer.remarks]  # a line each: long ones are cut
     chart = decide_chart(answer.sets, answer.machines, answer.shared, answer.prices, clauses)
@@ -142,10 +142,10 @@ def find_answer(options: DecideOptions) -> Answer:
     for results in sets:
         results.refuse_contradictions()
     prices = prices_of(sets, options.price)
-    machines = choices_by_machine(sets, prices, options.strategy)
+    machines = candidates_by_machine(sets, prices, options.strategy)
     refuse_unequal_work(machines)
     day = find_day_spread(options.day_sd, options.day_sets, None, [results.path for results in sets])
-    shared = shared_choices(machines)
+    shared = shared_candidates(machines)
     return Answer(
         sets, prices, machines, shared, family_of_all(machines, day), family_of_shared(shared, len(sets), day)
     )
@@ -154,16 +154,16 @@ def find_answer(options: DecideOptions) -> Answer:
 def describe_answer(answer: Answer) -> str:
     """The two tables, a sentence on equal settings, and notes."""
     day, of_shared = answer.of_all.day, answer.of_shared
-    lowest = [cheapest(row, of_shared).choice for row in answer.shared]
-    rows = [(choice, low) for row, low in zip(answer.shared, lowest, strict=True) for choice in row]
-    best = [(choice, answer.cheap.choice) for choice in best_of_each(answer.machines)]
+    lowest = [cheapest(row, of_shared).candidate for row in answer.shared]
+    rows = [(candidate, low) for row, low in zip(answer.shared, lowest, strict=True) for candidate in row]
+    best = [(candidate, answer.cheap.candidate) for candidate in best_of_each(answer.machines)]
     lines = [
         f"day-to-day sd: {f'unknown; {TO_DECIDE}' if day is None else f'{100 * day.sd:.1f} %'}",
         "\nAt equal settings",
-        *([choice_table(rows, of_shared), ""] if rows else []),
+        *([candidate_table(rows, of_shared), ""] if rows else []),
         equal_settings_sentence(answer.shared, of_shared),
         "\nEach machine at its best",
-        choice_table(best, answer.of_all),
+        candidate_table(best, answer.of_all),
         "",
         *TABLE_NOTES,
         *answer.remarks,
@@ -181,25 +181,25 @@ def prices_of(sets: Sequence[ResultSet], words: Sequence[str]) -> dict[str, floa
     return prices
 
 
-def choice_fields(choice: Choice, answer: Answer) -> dict[str, Any]:
+def candidate_fields(candidate: Candidate, answer: Answer) -> dict[str, Any]:
     """A row of decide.csv, by DECIDE_COLUMNS; None for what was not measured."""
-    first = choice.group.ok.iloc[0]
+    first = candidate.group.ok_runs.iloc[0]
     row: dict[str, Any] = {
-        "machine": choice.machine,
-        "strategy": choice.label,
-        "precision": compute_precision(choice.group.identity) or first.precision,
+        "machine": candidate.machine,
+        "strategy": candidate.label,
+        "precision": compute_precision(candidate.group.identity) or first.precision,
         "global_batch": float(first.global_batch),
         "num_devices": float(first.world_size),
         "num_nodes": float(first.nodes),
-        "money_per_hour": choice.money_per_hour,
-        "num_runs": choice.num_runs,
-        "is_measured": choice.is_measured,
-        "equal_settings": any(choice is each for row in answer.shared for each in row),
-        "best_of_machine": any(choice is each for each in best_of_each(answer.machines)),
-        "on_frontier": any(choice is each for each in pareto_frontier(answer.choices)),
+        "money_per_hour": candidate.money_per_hour,
+        "num_runs": candidate.num_runs,
+        "is_measured": candidate.is_measured,
+        "equal_settings": any(candidate is each for row in answer.shared for each in row),
+        "best_of_machine": any(candidate is each for each in best_of_each(answer.machines)),
+        "on_frontier": any(candidate is each for each in pareto_frontier(answer.candidates)),
     }
     for name in INTERVALS:
-        interval = getattr(choice, name) or Interval(float("nan"), None, None)
+        interval = getattr(candidate, name) or Interval(float("nan"), None, None)
         values = {"": interval.value, "_low": interval.low, "_high": interval.high}
         row |= {f"{name}{end}": value for end, value in values.items()}
     return {name: None if value != value else value for name, value in row.items()}
@@ -225,7 +225,7 @@ def as_fields(answer: Answer) -> dict[str, Any]:
         "at_equal_settings": equal_settings_sentence(answer.shared, answer.of_shared),
         "notes": answer.remarks,
         **{
-            name: {"machine": winner.choice.machine, "strategy": winner.choice.label, "is_sure": winner.is_sure}
+            name: {"machine": winner.candidate.machine, "strategy": winner.candidate.label, "is_sure": winner.is_sure}
             for name, winner in winners.items()
         },
     }

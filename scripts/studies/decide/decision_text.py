@@ -1,6 +1,6 @@
 """The decision between machines in words: tables, one sentence for each way to compare, and notes.
 
-    from scripts.studies.decide.decision_text import best_sentence, choice_table, equal_settings_sentence
+    from scripts.studies.decide.decision_text import best_sentence, candidate_table, equal_settings_sentence
 
 No sentence says more than the intervals do. Needs no torch.
 """
@@ -14,10 +14,10 @@ from scripts.stats.formatting import format_number, format_setting, format_with_
 from scripts.stats.intervals import RatioEstimate
 from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT
 from scripts.studies.decide.analysis import Family, Winner, cheapest
-from scripts.studies.decide.choices import Choice, Interval
+from scripts.studies.decide.candidates import Candidate, Interval
 from scripts.studies.decide.training_cost import NUM_EPOCHS
 
-CHOICE_COLUMNS = (
+CANDIDATE_COLUMNS = (
     "machine", "strategy", "precision", "batch", "devices", "n", "images/s [95 %]", f"{NUM_EPOCHS} epochs, h",
     "cost", "x lowest cost", "J/image",
 )  # fmt: skip
@@ -40,27 +40,27 @@ def format_ratio(ratio: RatioEstimate) -> str:
     return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.2f}".format)
 
 
-def choice_table(rows: Sequence[tuple[Choice, Choice]], family: Family) -> str:
-    """A line for each choice; `x lowest cost` is over the second of each pair, on another machine or the same one."""
-    lines: list[tuple[str, ...]] = [CHOICE_COLUMNS]
-    for choice, lowest in rows:
-        first = choice.group.ok.iloc[0]
-        over = "1" if choice is lowest else ""
-        if choice.machine != lowest.machine:
-            over = format_ratio(family.cost_ratio(choice, lowest))
+def candidate_table(rows: Sequence[tuple[Candidate, Candidate]], family: Family) -> str:
+    """A line for each candidate; `x lowest cost` is over the second of each pair, on another machine or the same."""
+    lines: list[tuple[str, ...]] = [CANDIDATE_COLUMNS]
+    for candidate, lowest in rows:
+        first = candidate.group.ok_runs.iloc[0]
+        times_lowest = "1" if candidate is lowest else ""
+        if candidate.machine != lowest.machine:
+            times_lowest = format_ratio(family.cost_ratio(candidate, lowest))
         cells = (
-            choice.machine,
-            choice.label + ("" if choice.group.is_parallel else " (not parallel)"),
-            compute_precision(choice.group.identity) or format_setting(first.precision),
+            candidate.machine,
+            candidate.label + ("" if candidate.group.is_parallel else " (not parallel)"),
+            compute_precision(candidate.group.identity) or format_setting(first.precision),
             format_setting(first.global_batch),
             format_setting(first.world_size),
-            str(choice.num_runs),
-            *map(format_interval_of, (choice.images_per_s, choice.hours, choice.money)),
-            over,
-            format_interval_of(choice.joules_per_image),
+            str(candidate.num_runs),
+            *map(format_interval_of, (candidate.images_per_s, candidate.hours, candidate.money)),
+            times_lowest,
+            format_interval_of(candidate.joules_per_image),
         )
         lines.append(tuple(map(printable, cells)))
-    return text_table(lines, left=TEXT_COLUMNS)
+    return text_table(lines, left_aligned=TEXT_COLUMNS)
 
 
 # --- sentences ----------------------------------------------------------------------------------------------------
@@ -68,29 +68,29 @@ def choice_table(rows: Sequence[tuple[Choice, Choice]], family: Family) -> str:
 
 def best_sentence(cheap: Winner, fast: Winner) -> str:
     """The decision between the machines, each with its own best settings; or why the intervals do not allow one."""
-    choice, other = cheap.choice, fast.choice
-    figures = f"{NUM_EPOCHS} epochs cost {format_interval_of(choice.money)} and take {_hours(choice)}"
+    candidate, other = cheap.candidate, fast.candidate
+    figures = f"{NUM_EPOCHS} epochs cost {format_interval_of(candidate.money)} and take {_hours(candidate)}"
     if not cheap.is_sure:
-        also = "" if choice is other else f"; {_fastest(fast)}"
-        lowest = f"{printable(choice.name)} has the lowest mean cost: {figures}"
+        also = "" if candidate is other else f"; {_fastest(fast)}"
+        lowest = f"{printable(candidate.name)} has the lowest mean cost: {figures}"
         return f"No decision on cost: {_why_unsure(cheap)}; {lowest}{_what_would_decide(cheap)}{also}."
-    if choice is other:
+    if candidate is other:
         time = "and less time" if fast.is_sure else f"but not surely less time ({_why_unsure(fast)})"
-        return f"Take {printable(choice.name)}: {figures}, less money {time} than on any other machine."
-    return f"Take {printable(choice.name)} for the lowest cost: {figures}; {_fastest(fast)}."
+        return f"Take {printable(candidate.name)}: {figures}, less money {time} than on any other machine."
+    return f"Take {printable(candidate.name)} for the lowest cost: {figures}; {_fastest(fast)}."
 
 
-def _hours(choice: Choice) -> str:
-    return f"{format_interval_of(choice.hours)} h"
+def _hours(candidate: Candidate) -> str:
+    return f"{format_interval_of(candidate.hours)} h"
 
 
 def _fastest(fast: Winner) -> str:
     """What the fastest takes and costs, where it is not the cheapest."""
-    choice = fast.choice
-    figures = f"{_hours(choice)} for {format_interval_of(choice.money)}"
+    candidate = fast.candidate
+    figures = f"{_hours(candidate)} for {format_interval_of(candidate.money)}"
     if fast.is_sure:
-        return f"{printable(choice.name)} is the fastest: {figures}"
-    return f"{printable(choice.name)} has the shortest mean time, {figures}, but is not shown to be the fastest"
+        return f"{printable(candidate.name)} is the fastest: {figures}"
+    return f"{printable(candidate.name)} has the shortest mean time, {figures}, but is not shown to be the fastest"
 
 
 def _why_unsure(winner: Winner) -> str:
@@ -100,10 +100,10 @@ def _why_unsure(winner: Winner) -> str:
         return DAYS_UNKNOWN
     if whys:
         return "; ".join(whys)
-    (choice, ratio), *others = winner.unsure
+    (candidate, ratio), *others = winner.unsure
     more = f", nor do those of {len(others)} more" if others else ""
-    over = f"{printable(choice.name)} over {printable(winner.choice.name)}"
-    return f"the interval of {over}, {format_ratio(ratio)}, does not lie above 1{more}"
+    which_ratio = f"{printable(candidate.name)} over {printable(winner.candidate.name)}"
+    return f"the interval of {which_ratio}, {format_ratio(ratio)}, does not lie above 1{more}"
 
 
 def _what_would_decide(winner: Winner) -> str:
@@ -113,7 +113,7 @@ def _what_would_decide(winner: Winner) -> str:
     if winner.close:
         near = printable(winner.close[0].name)
         return f", but the runs do not separate it from {near} even if days did nothing: take more rounds"
-    below = _percent_below(winner.day_sd_allowed)
+    below = _percent_below(winner.day_sd_limit)
     return f"; it would be shown to be the cheapest if the day-to-day standard deviation were below {below}"
 
 
@@ -122,7 +122,7 @@ def _percent_below(fraction: float) -> str:
     return f"{math.floor(1000 * fraction) / 10:g} %"
 
 
-def equal_settings_sentence(shared: list[list[Choice]], family: Family) -> str:
+def equal_settings_sentence(shared: list[list[Candidate]], family: Family) -> str:
     """Which machine is the cheapest with each strategy that ran with equal settings on all."""
     if not shared:
         return f"At equal settings nothing is compared: {NO_EQUAL_SETTINGS}."
@@ -131,7 +131,7 @@ def equal_settings_sentence(shared: list[list[Choice]], family: Family) -> str:
     whys: dict[str, None] = {}
     for row in shared:
         winner = cheapest(row, family)
-        (sure if winner.is_sure else lowest).setdefault(winner.choice.machine, []).append(winner.choice.label)
+        (sure if winner.is_sure else lowest).setdefault(winner.candidate.machine, []).append(winner.candidate.label)
         if not winner.is_sure:
             unknown = any(ratio.why == UNKNOWN_DAY_EFFECT for _, ratio in winner.unsure)
             whys[DAYS_UNKNOWN if unknown else "their intervals do not lie apart"] = None
@@ -158,15 +158,17 @@ TABLE_NOTES = (
 )
 
 
-def notes(choices: Sequence[Choice], left_out: Sequence[str], software: Sequence[str], cores: str = "") -> list[str]:
+def notes(
+    candidates: Sequence[Candidate], left_out: Sequence[str], software: Sequence[str], cores: str = ""
+) -> list[str]:
     """What the figures are, and what is not compared. cores: of a task on each machine, where they differ."""
     found = [
         "Cost: the price of a machine's hour, times machines, times hours; in the currency of --price. Hours are of "
         f"training alone, {NUM_EPOCHS} passes over ImageNet's 1,281,167 images, without evaluation and start-up."
     ]
-    if not all(choice.is_measured for choice in choices):
+    if not all(candidate.is_measured for candidate in candidates):
         found.append("Hours are computed from images/s where no run trained for a whole epoch of ImageNet.")
-    if {str(loader) for choice in choices for loader in choice.group.ok.loader} == {"synthetic"}:
+    if {str(loader) for candidate in candidates for loader in candidate.group.ok_runs.loader} == {"synthetic"}:
         found.append("Images were synthetic: whether loading keeps up with these rates was not measured.")
     found += [f"Left out at equal settings: {phrase}." for phrase in left_out]
     if software:

@@ -19,7 +19,7 @@ LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond
 
 def num_machines(group: RunGroup) -> float:
     """How many machines a run of the group occupies; one where its set does not say."""
-    nodes = float(group.ok.iloc[0].nodes)
+    nodes = float(group.ok_runs.iloc[0].nodes)
     return max(1.0, nodes if nodes > 0 else 1.0)
 
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from benchmarks.common.store.safe_names import LIMIT_BYTES, refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, save_chart
 from scripts.stats.formatting import format_number
 
@@ -131,4 +131,4 @@ def main(options: LoadersChartOptions) -> None:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(LoadersChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(LoadersChartOptions)))

@@ -29,7 +29,7 @@ from benchmarks.common.dist.devices import device_name
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_cores
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions
 from scripts.runner.preflight import check_data
@@ -200,4 +200,4 @@ def ratio_columns(
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(LoadersOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(LoadersOptions, description=__doc__)))

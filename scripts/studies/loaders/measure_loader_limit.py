@@ -26,7 +26,7 @@ from benchmarks.common.config.config import PREFETCHED_PER_WORKER, Config, load_
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here
@@ -177,4 +177,4 @@ def run_command_line() -> None:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

@@ -25,7 +25,7 @@ from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
 from scripts.options.study_options import WorkerCountsOptions
 from scripts.runner.make_variables import read_variables
@@ -153,4 +153,4 @@ def run_command_line() -> None:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

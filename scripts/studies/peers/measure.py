@@ -34,7 +34,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import PeersOptions
@@ -123,7 +123,9 @@ def main(options: PeersOptions) -> int:
     if options.output:
         add_rows(options.output, rows_to_publish(rows, about), replace=True)
     print(
-        text_table([("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(terminal_cells, rows)], left=(0, 5))
+        text_table(
+            [("peer", "n", "suite / peer", "95 %", "half-width", ""), *map(terminal_cells, rows)], left_aligned=(0, 5)
+        )
     )
     print("\nwritten:", *(f"  {results / name}" for name in ("peer_launches.csv", "peers.csv")), sep="\n")
     if any(row["ratio"] for row in rows):
@@ -248,4 +250,4 @@ if __name__ == "__main__":
 
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    run_program(lambda: main(tyro.cli(PeersOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(PeersOptions, description=__doc__)))

@@ -30,7 +30,7 @@ from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
@@ -260,4 +260,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
         rank(sys.argv[2], sys.argv[3:])
         sys.exit()
-    run_program(lambda: main(tyro.cli(OverheadOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(OverheadOptions, description=__doc__)))

@@ -18,7 +18,7 @@ import tyro
 from scipy.special import nctdtrinc
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import exit_code, run_program
+from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.set_options import PowerOptions
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.families import Pair, ThroughputSample, log_table
@@ -30,21 +30,21 @@ ROUNDS_LIMIT = 1000
 
 
 @functools.cache
-def needed_sds(num_compared: int, rounds: int) -> float:
+def needed_sds(num_comparisons: int, rounds: int) -> float:
     """How many standard deviations of a round's log ratio a difference has to be to be found."""
-    limit = sidak_critical_value(num_compared, rounds - 1)
+    limit = sidak_critical_value(num_comparisons, rounds - 1)
     return float(nctdtrinc(rounds - 1, 1 - POWER, limit)) / math.sqrt(rounds)
 
 
-def smallest_difference(sd: float, num_compared: int, rounds: int) -> float:
+def smallest_difference(sd: float, num_comparisons: int, rounds: int) -> float:
     """The difference, as a fraction, that so many rounds find with 80 % power; sd: of a round's log ratio."""
-    return math.expm1(sd * needed_sds(num_compared, rounds))
+    return math.expm1(sd * needed_sds(num_comparisons, rounds))
 
 
-def fewest_rounds(difference: float, sd: float, num_compared: int) -> int | None:
+def fewest_rounds(difference: float, sd: float, num_comparisons: int) -> int | None:
     """Fewest rounds that find a difference, such as 0.05, with 80 % power; None beyond ROUNDS_LIMIT."""
     largest = math.log1p(difference) / sd if sd else math.inf
-    return next((n for n in range(MIN_ROUNDS, ROUNDS_LIMIT + 1) if needed_sds(num_compared, n) <= largest), None)
+    return next((n for n in range(MIN_ROUNDS, ROUNDS_LIMIT + 1) if needed_sds(num_comparisons, n) <= largest), None)
 
 
 def ratio_spreads(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pair]) -> dict[Pair, float]:
@@ -73,7 +73,7 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
     noisiest, high = max(spreads.items(), key=lambda each: each[1])
     about = ", baseline included" if results.compared_groups else ", without a baseline"
     have = min(len(each.log_throughputs) for each in samples.values())
-    walls = [group.ok.wall_s.mean() for group in timed]  # a round runs the others, too
+    walls = [group.ok_runs.wall_s.mean() for group in timed]  # a round runs the others, too
     round_s = float(numpy.sum(walls)) if numpy.isfinite(walls).all() else None
     lines = [
         f"{results.path}: {len(samples)} strategies{about}; from round to round the sd of a ratio is {_percent(sd)}"
@@ -117,4 +117,4 @@ def run_command_line(args: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

@@ -27,7 +27,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.train.clock import Clock
 from scripts.options.study_options import GradientTimesOptions
 from scripts.runner.make_variables import read_variables
@@ -167,4 +167,4 @@ def measure_set(options: GradientTimesOptions, flags: Sequence[str] = ()) -> Non
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

@@ -25,7 +25,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import PredictCheckOptions
 from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
@@ -223,4 +223,4 @@ def measure_sweep(pool: WorkerPool) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PredictCheckOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(PredictCheckOptions, description=__doc__)))

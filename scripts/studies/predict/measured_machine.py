@@ -46,9 +46,9 @@ def this_machine(
     between_bytes_per_s = UncertainValue(
         0.88 * device_bytes_per_s, 0.72 * device_bytes_per_s, 0.96 * device_bytes_per_s
     )
-    num_images = float(group.ok.global_batch.iloc[0])
+    num_images = float(group.ok_runs.global_batch.iloc[0])
     return MachineModel(
-        f"{group.ok.device_name.iloc[0]}, {devices_per_node} devices a node ({path}), {gbit:g} Gb/s between nodes",
+        f"{group.ok_runs.device_name.iloc[0]}, {devices_per_node} devices a node ({path}), {gbit:g} Gb/s between nodes",
         devices_per_node,
         within=UncertainLink(fit.latency_s, fit.bytes_per_s),
         between=UncertainLink(approximate(30e-6, 0.5), between_bytes_per_s),

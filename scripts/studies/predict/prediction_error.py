@@ -289,4 +289,4 @@ def table(compared: pandas.DataFrame) -> str:
                 f"{100 * row['plain_sum_off']:+.1f} %",
             )
         )
-    return text_table(lines, left=(0, 2))
+    return text_table(lines, left_aligned=(0, 2))

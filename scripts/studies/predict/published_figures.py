@@ -159,4 +159,4 @@ def published_table(path: Path = RESNET50) -> str:
         error = f"{100 * row['error']:+.0f} %"
         lines.append((row["what"], f"{row['published']:.3g}", f"{predicted.value:.3g}", bounds, error))
     wrong = [f"{row['what']} ({row['source']}): {row['why']}" for row in rows if abs(row["error"]) > 0.05]
-    return "\n".join([text_table(lines, left=(0,)), "", "where it is off by more than 5 %:", *wrong])
+    return "\n".join([text_table(lines, left_aligned=(0,)), "", "where it is off by more than 5 %:", *wrong])

@@ -25,7 +25,7 @@ from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import (
     LINE_COLORS,
     LINES,
@@ -121,7 +121,7 @@ def _measured_model(options: PredictOptions) -> MachineModel:
     devices_per_node = max(num_gpus(), *(fit.ranks for fit in fits.values()))
     slowdown = None
     if (group := baseline_of(results)) is not None:
-        run = group.ok.iloc[0]
+        run = group.ok_runs.iloc[0]
         slowdown = measured_slowdown(options.neighbours, run.arch, int(run.image_size))
     return this_machine(results, fits, gradients, devices_per_node, slowdown, options.between_gbit)
 
@@ -140,7 +140,7 @@ def table(rows: Sequence[Row]) -> str:
         exposed_ms = f"{row['exposed_ms']:.2f}" if "exposed_ms" in row else ""
         times = (f"{row['step_ms']:.1f}", step_bounds, exposed_ms, f"{row['waits_ms']:.2f}")
         lines.append((*cells, *times, f"{row['efficiency']:.2f}", efficiency_bounds, ""))
-    return text_table(lines, left=(0, 3, 10))
+    return text_table(lines, left_aligned=(0, 3, 10))
 
 
 def predict_chart(machine: MachineModel, rows: Sequence[Row]) -> Figure:
@@ -190,4 +190,4 @@ def _draw_strategy(axes: Axes, number: int, rows: Sequence[Row]) -> Line2D:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(PredictOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(PredictOptions, description=__doc__)))

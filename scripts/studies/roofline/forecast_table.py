@@ -97,13 +97,13 @@ def best_beside(alike: Sequence[RunGroup], ends: tuple[float, float] | None) -> 
 
 def images_per_s_per_gpu(group: RunGroup) -> float:
     assert group.throughput is not None
-    return group.throughput.value / max(1.0, float(group.ok.world_size.iloc[0]))
+    return group.throughput.value / max(1.0, float(group.ok_runs.world_size.iloc[0]))
 
 
 def matches(group: RunGroup, row: dict[str, str]) -> bool:
     """Whether the group trained the model of the forecast's row on its GPU, in its precision and with its batch."""
     (device,) = [gpu.device_name for gpu in GPUS if gpu.name == row["gpu"]]
-    run = group.ok.iloc[0]
+    run = group.ok_runs.iloc[0]
     images = run.global_batch / max(1.0, float(run.world_size))
     trained = (run.device_name, run.precision, run.arch, run.image_size, images)
     return trained == (device, row["precision"], row["arch"], float(row["image_size"]), float(row["batch"]))

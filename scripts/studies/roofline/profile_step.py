@@ -37,7 +37,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.options_as_typed import split_at_dashes
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import ProfileOptions
 from scripts.runner.make_variables import default_config
@@ -239,15 +239,15 @@ def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
 def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) -> int:
     """Profile on the ranks of this machine; returns the launcher's exit code, or 128 + a signal."""
     num_ranks = machine.num_ranks()
-    with tempfile.TemporaryDirectory(prefix="profile-") as folder, forward_signals() as children:
+    with tempfile.TemporaryDirectory(prefix="profile-") as folder, forward_signals() as child_runner:
         start, variables = torchrun_command(num_ranks, folder)
         if launcher == "horovodrun":
             start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
         command = [*start, "-m", "scripts.studies.roofline.profile_step", *option_words(options), "--", *flags]
         env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
-        code = children.run(command, cwd=ROOT, env=env)
-    if children.signum:
-        return 128 + children.signum
+        code = child_runner.run(command, cwd=ROOT, env=env)
+    if child_runner.signum:
+        return 128 + child_runner.signum
     return code if code >= 0 else 128 - code
 
 
@@ -296,4 +296,4 @@ def profile_flags(options: ProfileOptions, flags: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    run_program(run_command_line)
+    run_main_and_exit(run_command_line)

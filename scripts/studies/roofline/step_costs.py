@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import RooflineOptions
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
@@ -201,4 +201,4 @@ def main(options: RooflineOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(RooflineOptions, description=__doc__)))
+    run_main_and_exit(lambda: main(tyro.cli(RooflineOptions, description=__doc__)))

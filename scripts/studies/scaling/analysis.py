@@ -48,7 +48,7 @@ class ScalingPoint:
 
     @property
     def oversubscribed(self) -> bool:
-        return bool((self.group.ok.oversubscribed == "yes").any())
+        return bool((self.group.ok_runs.oversubscribed == "yes").any())
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -67,7 +67,7 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
     """
     families: dict[str, dict[RunSize, RunGroup]] = {}
     for group in results.timed_groups_of(strategy):
-        num_devices, global_batch = group.ok.world_size.iloc[0], group.ok.global_batch.iloc[0]
+        num_devices, global_batch = group.ok_runs.world_size.iloc[0], group.ok_runs.global_batch.iloc[0]
         if num_devices > 0 and global_batch > 0:
             family = families.setdefault(key_without_derived(group.identity, "ranks", "nodes", "global_batch"), {})
             add_point(results, family, RunSize(int(num_devices), int(global_batch)), group)
@@ -93,13 +93,13 @@ def scaling_points(results: ResultSet, strategy: str) -> dict[str, list[ScalingP
 def _add_ratio_to_baseline(results: ResultSet, points: list[ScalingPoint], baseline_batch: float) -> list[ScalingPoint]:
     """The points with their throughput over that of the baseline's runs with this batch, as many threads, and the same
     precision: a gain from another arithmetic is no scaling."""
-    (threads,) = set(points[0].group.ok.threads_per_rank)
+    (threads,) = set(points[0].group.ok_runs.threads_per_rank)
     precision = compute_precision(points[0].group.identity)
     baselines = [
         group
         for group in results.timed_groups_of(BASELINE)
-        if set(group.ok.global_batch) == {baseline_batch}
-        and set(group.ok.threads_per_rank) == {threads}
+        if set(group.ok_runs.global_batch) == {baseline_batch}
+        and set(group.ok_runs.threads_per_rank) == {threads}
         and compute_precision(group.identity) == precision
     ]
     if len(baselines) != 1 or baselines[0].strategy == points[0].group.strategy:
@@ -182,4 +182,4 @@ def table(rows: list[dict[str, Any]]) -> str:
                 "oversubscribed" if row["oversubscribed"] else "",
             )
         )
-    return text_table(lines, left=())
+    return text_table(lines, left_aligned=())

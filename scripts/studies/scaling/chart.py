@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.store.safe_names import refuse_links
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_rows
@@ -41,13 +41,13 @@ class ScalingChartOptions:
 def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[ScalingPoint]]) -> Figure:
     """Throughput and efficiency over the number of devices, a column for each mode, with the ideal line."""
     all_points = [point for points in modes.values() for point in points]
-    about = describe_rows(pandas.concat([point.group.ok for point in all_points]).drop_duplicates("run_id"))
+    about = describe_rows(pandas.concat([point.group.ok_runs for point in all_points]).drop_duplicates("run_id"))
     title = f"{strategy}: scaling over devices"
     figure, panels, _ = make_figure(title, [results], [2.2, 1.7], 0, num_columns=len(modes), about=about)
     for column, (mode, points) in enumerate(modes.items()):
         _draw_mode(panels[column], panels[len(modes) + column], mode, points)
     notes = ["dashed: ideal; dots: runs; line: 95 % interval, cut where it leaves the chart."]
-    threads = sorted({format_setting(value) for point in all_points for value in point.group.ok.threads_per_rank})
+    threads = sorted({format_setting(value) for point in all_points for value in point.group.ok_runs.threads_per_rank})
     notes.append(f"threads a rank: {'/'.join(threads)}, at every number of devices.")
     if any(point.oversubscribed for point in all_points):
         notes.append("hollow: oversubscribed, more ranks than cores; says nothing about how the strategy scales.")
@@ -125,4 +125,4 @@ def main(options: ScalingChartOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(ScalingChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(ScalingChartOptions)))

@@ -115,4 +115,4 @@ def table(key: str, points: Mapping[str, RunGroup]) -> str:
             )
         bounds = format_interval(estimate.low, estimate.high, "{:,.1f}".format)
         lines.append((value, f"{estimate.value:,.1f}", bounds, plural(estimate.num_runs, "run"), *over))
-    return text_table(lines, left=())
+    return text_table(lines, left_aligned=())

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.store.safe_names import refuse_links
-from benchmarks.common.system.programs import run_program
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.set_text import describe_failures, describe_rows
@@ -49,7 +49,7 @@ class SweepChartOptions:
 
 def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, RunGroup]) -> Figure:
     """Images/s over the value of `key`, with every run, the 95 % interval, n, and the baseline."""
-    about = describe_rows(pandas.concat([group.ok for group in points.values()]))
+    about = describe_rows(pandas.concat([group.ok_runs for group in points.values()]))
     figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
     _draw_points(axes, points)
     default = format_setting(FIELDS[key].default) if key in FIELDS else ""
@@ -58,7 +58,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
     axes.margins(x=0.12)
     baseline_top, baseline_note = _draw_baseline(axes, results, points)
     # an interval that is wide for want of rounds must not flatten the points
-    top = max(strategy_throughput([run]).value for group in points.values() for run in group.run_windows)
+    top = max(strategy_throughput([run]).value for group in points.values() for run in group.windows_of_runs)
     top = max(top, baseline_top)
     highest = max(throughput_of(group).high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
@@ -156,4 +156,4 @@ def main(options: SweepChartOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_program(lambda: main(tyro.cli(SweepChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(SweepChartOptions)))

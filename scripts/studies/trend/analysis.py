@@ -1,6 +1,6 @@
 """Sets by the day on which each was measured, with the versions that each had: for pages that show many sets.
 
-    from scripts.studies.trend.analysis import DatedSet, groups_by_hardware, in_order_of_days
+    from scripts.studies.trend.analysis import DatedSet, groups_by_hardware_and_work, in_order_of_days
 
 A day is that of a set's first ok run, in UTC. Needs no torch.
 """
@@ -29,32 +29,32 @@ class DatedSet:
 
 
 def in_order_of_days(sets: Sequence[ResultSet]) -> list[DatedSet]:
-    """The sets that have a timed group: the oldest first, those of an unknown day last."""
-    timed = [results for results in sets if results.strategy_groups]
+    """The sets that have a timed group besides copies of A/A: the oldest first, those of an unknown day last."""
+    timed = [results for results in sets if results.timed_groups_without_aa]
     return [_dated(results) for results in sorted(timed, key=lambda each: (_first_start(each) or "~", each.name))]
 
 
 def _first_start(results: ResultSet) -> str:
     """The start of the set's first ok run; '' where none says."""
-    return min(filter(None, results.ok.started_at), default="")
+    return min(filter(None, results.ok_runs.started_at), default="")
 
 
 def _dated(results: ResultSet) -> DatedSet:
-    resolved = [group.identity.resolved for group in results.strategy_groups]
+    resolved = [group.identity.resolved for group in results.timed_groups_without_aa]
     versions = {
         name: "/".join(sorted({printable(format_setting(each[name])) for each in resolved if each.get(name)}))
         for name in VERSIONS
     }
-    commits = "/".join(sorted({printable(commit)[:7] for commit in results.ok.commit if commit}))
+    commits = "/".join(sorted({printable(commit)[:7] for commit in results.ok_runs.commit if commit}))
     return DatedSet(results, printable(_first_start(results)[:10]) or UNKNOWN_DAY, commits, versions)
 
 
-def groups_by_hardware(dated: Sequence[DatedSet]) -> dict[str, list[tuple[DatedSet, RunGroup]]]:
+def groups_by_hardware_and_work(dated: Sequence[DatedSet]) -> dict[str, list[tuple[DatedSet, RunGroup]]]:
     """The timed groups of all sets, by what they ran on and on what images: only these may share an axis."""
     found: dict[str, list[tuple[DatedSet, RunGroup]]] = {}
     for each in dated:
-        for group in each.results.strategy_groups:
-            first = group.ok.iloc[0]
+        for group in each.results.timed_groups_without_aa:
+            first = group.ok_runs.iloc[0]
             work = f"{format_setting(first.arch)}, {format_setting(first.image_size)} px, {describe_images([group])}"
             found.setdefault(printable(f"{format_setting(first.device_name)}; {work}"), []).append((each, group))
     return found

@@ -13,8 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from scripts.charts.figures import LINE_COLORS, MARKERS, draw_legend, footnote, legend_shape, make_figure
-from scripts.charts.memory_chart import axis_limits
+from scripts.charts.figures import LINE_COLORS, MARKERS, axis_limits, draw_legend, footnote, legend_shape, make_figure
 from scripts.sets.result_set import RunGroup
 from scripts.stats.formatting import plural_of_several
 from scripts.studies.trend.analysis import DatedSet

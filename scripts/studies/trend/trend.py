@@ -21,7 +21,7 @@ from scripts.pages.page import inline_svg
 from scripts.sets.result_set import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import plural, printable, printable_lines
-from scripts.studies.trend.analysis import VERSIONS, DatedSet, groups_by_hardware, in_order_of_days
+from scripts.studies.trend.analysis import VERSIONS, DatedSet, groups_by_hardware_and_work, in_order_of_days
 from scripts.studies.trend.chart import trend_chart
 
 TREND_COLUMNS = ("day", "set", "strategy", "images/s", "n", "x single", "commit", *VERSIONS)
@@ -35,7 +35,7 @@ def main(options: TrendOptions) -> int:
         print("error: no set has a timed run, so there is nothing to show", file=sys.stderr)
         return 1
     for results in sets:
-        if not results.strategy_groups:
+        if not results.timed_groups_without_aa:
             print(f"warning: {results.path} has no timed run, and is left out", file=sys.stderr)
     try:
         write_text_atomically(options.output, render_trend(dated))
@@ -48,7 +48,8 @@ def main(options: TrendOptions) -> int:
 def render_trend(dated: list[DatedSet]) -> str:
     """The page as HTML, without control characters. dated: in the order of their days."""
     parts = [
-        _part(number, about, pairs) for number, (about, pairs) in enumerate(groups_by_hardware(dated).items(), start=1)
+        _part(number, about, pairs)
+        for number, (about, pairs) in enumerate(groups_by_hardware_and_work(dated).items(), start=1)
     ]
     page = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),

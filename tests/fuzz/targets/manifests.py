@@ -9,7 +9,7 @@ from fuzz.targets.small_set import small_manifest, write_small_set
 from hypothesis import strategies as st
 
 from benchmarks.common.system.errors import UserError
-from scripts.publish.manifest import NAME, checksums, find_faults, read_manifest
+from scripts.publish.manifest import MANIFEST, checksums, find_faults, read_manifest
 
 ODD = [
     -1,
@@ -70,7 +70,7 @@ def _with_values(content: bytes, changes: list[tuple]) -> bytes:
 
 
 def attempt(content: bytes, folder: Path) -> str:
-    (folder / NAME).write_bytes(content)
+    (folder / MANIFEST).write_bytes(content)
     try:
         reported = read_manifest(folder)
         lines = find_faults(folder, reported)

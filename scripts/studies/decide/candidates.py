@@ -1,6 +1,6 @@
-"""The choices between machines: what 90 ImageNet epochs take and cost with each strategy on each, and which compare.
+"""The candidates for 90 ImageNet epochs: what these take and cost with each strategy on each machine; which compare.
 
-    from scripts.studies.decide.choices import Choice, choices_by_machine, refuse_unequal_work, shared_choices
+    from scripts.studies.decide.candidates import Candidate, candidates_by_machine, shared_candidates
 
 A result set is one day on one machine. An interval of hours or of a cost covers the runs of that set: not another day,
 and not another machine of the kind. Needs no torch.
@@ -24,7 +24,7 @@ from scripts.stats.intervals import mean_interval
 from scripts.studies.compare.analysis import FIELDS_THAT_MAY_DIFFER
 from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines
 
-OF_THE_MACHINE = {
+MACHINE_SETTINGS = {
     *MACHINE_FIELDS,
     *("device", "device_name", "ranks", "nodes", "threads_per_rank", "workers", "shard_ranks"),
     *("cpus_per_task", "gpus_per_node", "partition"),  # of a Slurm job
@@ -49,8 +49,8 @@ class Interval:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Choice:
-    """A strategy with its settings, on a machine that has a price."""
+class Candidate:
+    """What `./bench decide` chooses from: a strategy with its settings, on a machine that has a price."""
 
     machine: str
     """The name of the machine's set."""
@@ -85,7 +85,7 @@ class Choice:
     @functools.cached_property
     def joules_per_image(self) -> Interval | None:
         """Of the devices of a run; None where one told no power."""
-        values = self.group.ok["energy_j_per_image"]
+        values = self.group.ok_runs["energy_j_per_image"]
         known = values[numpy.isfinite(values)].to_numpy(float)
         return Interval(*mean_interval(known)) if len(known) else None
 
@@ -94,29 +94,33 @@ class Choice:
         return len(self.sample.log_throughputs)
 
 
-def choices_by_machine(sets: Sequence[ResultSet], prices: dict[str, float], strategy: str) -> dict[str, list[Choice]]:
-    """The choices of each set, by its name; strategy: of one alone. Raises UserError where a set has none."""
+def candidates_by_machine(
+    sets: Sequence[ResultSet], prices: dict[str, float], strategy: str
+) -> dict[str, list[Candidate]]:
+    """The candidates of each set, by its name; strategy: of one alone. Raises UserError where a set has none."""
     found = {}
     for results in sets:
-        groups = [each for each in results.strategy_groups if strategy in ("", each.strategy, each.label)]
+        groups = [each for each in results.timed_groups_without_aa if strategy in ("", each.strategy, each.label)]
         if not groups:
-            timed = ", ".join(dict.fromkeys(group.label for group in results.strategy_groups))
+            timed = ", ".join(dict.fromkeys(group.label for group in results.timed_groups_without_aa))
             raise UserError(
                 f"{results.path} has no timed run of {strategy}; it has {timed}"
                 if strategy and timed
                 else f"{results.path} has no ok run with a throughput; measure that machine, or leave its set out"
             )
-        found[results.name] = [make_choice(results, group, prices[results.name]) for group in groups]
+        found[results.name] = [make_candidate(results, group, prices[results.name]) for group in groups]
     return found
 
 
-def make_choice(results: ResultSet, group: RunGroup, price: float) -> Choice:
+def make_candidate(results: ResultSet, group: RunGroup, price: float) -> Candidate:
     """price: of one machine for one hour. The group has a throughput."""
     epoch = epoch_time(results, group)
     hours = Interval(epoch.value, epoch.low, epoch.high).times(NUM_EPOCHS / 3600)
-    is_of_every_run = len(epoch.run_windows) == len(group.rounds)
-    sample = make_sample(epoch.run_windows, group.rounds, group.sessions) if is_of_every_run else group.sample
-    return Choice(results.name, group, price * num_machines(group), hours, epoch.measured, sample)
+    is_of_every_run = len(epoch.windows_of_runs) == len(group.round_numbers)
+    sample = (
+        make_sample(epoch.windows_of_runs, group.round_numbers, group.sessions) if is_of_every_run else group.sample
+    )
+    return Candidate(results.name, group, price * num_machines(group), hours, epoch.measured, sample)
 
 
 # --- equal work ---------------------------------------------------------------------------------------------------
@@ -130,11 +134,13 @@ REMEDIES = {
 """What has to be equal, and with what one of two machines is measured again where it is not."""
 
 
-def refuse_unequal_work(machines: dict[str, list[Choice]]) -> None:
+def refuse_unequal_work(machines: dict[str, list[Candidate]]) -> None:
     """Raises UserError, in one line, where models, image sizes or data differ, or data are unknown."""
     differences: dict[str, str] = {}
     for kind in REMEDIES:
-        works = {name: sorted({_work(each.group, kind) for each in choices}) for name, choices in machines.items()}
+        works = {
+            name: sorted({_work(each.group, kind) for each in candidates}) for name, candidates in machines.items()
+        }
         unknown = [name for name, found in works.items() if any(UNKNOWN in work for work in found)]
         if unknown and not differences:
             raise UserError(
@@ -154,7 +160,7 @@ def refuse_unequal_work(machines: dict[str, list[Choice]]) -> None:
 
 
 def _work(group: RunGroup, kind: str) -> str:
-    first, requested = group.ok.iloc[0], group.identity.requested
+    first, requested = group.ok_runs.iloc[0], group.identity.requested
     if kind == "model":
         norm = requested.get("norm", "batch")
         return format_setting(first.arch) + ("" if norm == "batch" else f" with norm {format_setting(norm)}")
@@ -168,11 +174,11 @@ def _work(group: RunGroup, kind: str) -> str:
     return printable(f"{images}, fingerprint {fingerprint}{shrunk}" if fingerprint else images)
 
 
-def _contents_that_differ(machines: dict[str, list[Choice]]) -> str:
+def _contents_that_differ(machines: dict[str, list[Candidate]]) -> str:
     """The hashes of the images' bytes by machine, where two of those that are known differ; else ''."""
     found = {
-        name: sorted({str(each.group.identity.requested.get("contents") or "") for each in choices} - {""})
-        for name, choices in machines.items()
+        name: sorted({str(each.group.identity.requested.get("contents") or "") for each in candidates} - {""})
+        for name, candidates in machines.items()
     }
     several = len({each for hashes in found.values() for each in hashes}) > 1
     text = "; ".join(f"{name}: contents {' and '.join(hashes) or 'unknown'}" for name, hashes in found.items())
@@ -182,87 +188,89 @@ def _contents_that_differ(machines: dict[str, list[Choice]]) -> str:
 # --- equal settings -----------------------------------------------------------------------------------------------
 
 
-def settings_that_differ(one: Choice, other: Choice) -> list[str]:
-    """The fields that keep two choices on two machines from having equal settings."""
+def settings_that_differ(one: Candidate, other: Candidate) -> list[str]:
+    """The fields that keep two candidates on two machines from having equal settings."""
     names = differing_fields([one.group.identity, other.group.identity])
-    allowed = OF_THE_MACHINE | SOFTWARE | {*IMAGE_FIELDS}  # images are compared by refuse_unequal_work
+    allowed = MACHINE_SETTINGS | SOFTWARE | {*IMAGE_FIELDS}  # images are compared by refuse_unequal_work
     found = [name for name in names if not {name, name.removesuffix(RESOLVED_SUFFIX)} & allowed]
     if one.group.identity.recorded != other.group.identity.recorded:
         found.append("recorded settings")
     return [*found, "all cores"] if _has_all_cores(one) != _has_all_cores(other) else found
 
 
-def _has_all_cores(choice: Choice) -> bool:
+def _has_all_cores(candidate: Candidate) -> bool:
     """Whether it is the second baseline of a CPU, one process on all cores (scripts/runner/run_plan.py)."""
-    return choice.label.endswith("all cores")
+    return candidate.label.endswith("all cores")
 
 
-def shared_choices(machines: dict[str, list[Choice]]) -> list[list[Choice]]:
-    """Choices with equal settings on all machines: a list for each strategy, with one choice of each machine.
+def shared_candidates(machines: dict[str, list[Candidate]]) -> list[list[Candidate]]:
+    """Candidates with equal settings on all machines: a list for each strategy, with one candidate of each machine.
 
     Where a machine has several of equal settings, as a study of scaling has, the one with the most devices is taken.
     """
     first, *_ = machines.values()
-    found: dict[str, list[Choice]] = {}
-    for choice in first:
-        alike = [[other for other in each if not settings_that_differ(choice, other)] for each in machines.values()]
+    found: dict[str, list[Candidate]] = {}
+    for candidate in first:
+        alike = [[other for other in each if not settings_that_differ(candidate, other)] for each in machines.values()]
         if all(alike):
-            row = [max(each, key=lambda other: float(other.group.ok.iloc[0].world_size)) for each in alike]
+            row = [max(each, key=lambda other: float(other.group.ok_runs.iloc[0].world_size)) for each in alike]
             found.setdefault(row[0].label, row)
     return [*found.values()]
 
 
-def describe_left_out(machines: dict[str, list[Choice]], shared: list[list[Choice]]) -> list[str]:
-    """Why each choice that is not among `shared` is left out at equal settings: a phrase for each reason."""
-    kept = {id(choice) for row in shared for choice in row}
+def describe_left_out(machines: dict[str, list[Candidate]], shared: list[list[Candidate]]) -> list[str]:
+    """Why each candidate that is not among `shared` is left out at equal settings: a phrase for each reason."""
+    kept = {id(candidate) for row in shared for candidate in row}
     reasons: dict[str, str] = {}
-    for machine, choices in machines.items():
-        for choice in choices:
-            if id(choice) not in kept:
-                reasons.setdefault(choice.label, _why_left_out(choice, machine, machines))
+    for machine, candidates in machines.items():
+        for candidate in candidates:
+            if id(candidate) not in kept:
+                reasons.setdefault(candidate.label, _why_left_out(candidate, machine, machines))
     labels: dict[str, list[str]] = {}
     for label, why in reasons.items():
         labels.setdefault(why, []).append(label)
     return [f"{'; '.join(names)} ({why})" for why, names in labels.items()]
 
 
-def _why_left_out(choice: Choice, machine: str, machines: dict[str, list[Choice]]) -> str:
+def _why_left_out(candidate: Candidate, machine: str, machines: dict[str, list[Candidate]]) -> str:
     for other_machine, others in machines.items():
-        same = [other for other in others if other.group.strategy == choice.group.strategy]
-        if other_machine == machine or any(not settings_that_differ(choice, other) for other in same):
+        same = [other for other in others if other.group.strategy == candidate.group.strategy]
+        if other_machine == machine or any(not settings_that_differ(candidate, other) for other in same):
             continue
         if not same:
             return f"not timed on {other_machine}"
-        nearest = min(same, key=lambda other: len(settings_that_differ(choice, other)))
+        nearest = min(same, key=lambda other: len(settings_that_differ(candidate, other)))
         texts = [
-            f"{name.removesuffix(RESOLVED_SUFFIX)} {_setting(choice, name)} on {machine} and "
+            f"{name.removesuffix(RESOLVED_SUFFIX)} {_setting(candidate, name)} on {machine} and "
             f"{_setting(nearest, name)} on {other_machine}"
-            for name in settings_that_differ(choice, nearest)
+            for name in settings_that_differ(candidate, nearest)
         ]
         return printable(", ".join(dict.fromkeys(texts)))
     return f"{machine} has it on more devices, too"
 
 
-def _setting(choice: Choice, name: str) -> str:
-    identity = choice.group.identity
-    special = {"all cores": _has_all_cores(choice), "recorded settings": identity.recorded}
+def _setting(candidate: Candidate, name: str) -> str:
+    identity = candidate.group.identity
+    special = {"all cores": _has_all_cores(candidate), "recorded settings": identity.recorded}
     return format_setting(special.get(name, (identity.resolved | identity.fields).get(name)))
 
 
-def software_that_differs(shared: list[list[Choice]]) -> list[str]:
+def software_that_differs(shared: list[list[Candidate]]) -> list[str]:
     """Versions and commits in which the machines of `shared` differ, such as "torch (2.10.0; 2.15.0)"."""
     found: dict[str, None] = {}
     for row in shared:
-        names = differing_fields([choice.group.identity for choice in row])
+        names = differing_fields([candidate.group.identity for candidate in row])
         for name in [name for name in names if name in SOFTWARE]:
-            found[printable(f"{name} ({'; '.join(dict.fromkeys(_setting(choice, name) for choice in row))})")] = None
+            found[printable(f"{name} ({'; '.join(dict.fromkeys(_setting(candidate, name) for candidate in row))})")] = (
+                None
+            )
     return [*found]
 
 
-def cores_that_differ(shared: list[list[Choice]]) -> str:
+def cores_that_differ(shared: list[list[Candidate]]) -> str:
     """The cores of a Slurm task, whose loader workers they feed, by machine, where they differ; else ''."""
     for row in shared:
-        found = {choice.machine: choice.group.identity.requested.get("cpus_per_task") for choice in row}
+        found = {candidate.machine: candidate.group.identity.requested.get("cpus_per_task") for candidate in row}
         if len({*map(str, found.values())}) > 1:
             return printable("; ".join(f"{machine}: {format_setting(cores)}" for machine, cores in found.items()))
     return ""
