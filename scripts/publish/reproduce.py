@@ -37,6 +37,7 @@ from scripts.publish.manifest import NAME, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets import compare
+from scripts.sets.hardware import why_too_many
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.safe_names import COMMIT
 from scripts.stats.formatting import printable
@@ -134,6 +135,10 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
     requested, resolved, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
     if why := allowed_settings.why_not_allowed(requested, resolved):
         raise UserError(f"{where}: {why}; a set may not choose that")
+    if why := why_too_many(requested):
+        raise UserError(
+            f"{where}: {why}; run it on a machine with more cores, or choose others by {option_as_typed('STRATEGIES')}"
+        )
     if name := next(
         (name for name in allowed_settings.CHOSEN_BY_USER if requested.get(name.lower()) and name not in os.environ), ""
     ):

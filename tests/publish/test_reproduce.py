@@ -160,6 +160,9 @@ def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
         ({"asked__config": "a\nb"}, {}, "config is 'a\\nb', which is no line of text"),
         ({"asked__loader": "folder", "asked__data": "/"}, {}, "the fingerprint of the images is empty"),
         ({"asked__threads_per_rank": 10**9}, {}, "which is no number from 1 to 1000000"),
+        ({"asked__ranks": 10**5}, {}, "it asks for 100000 ranks on one machine, and with "),
+        ({"asked__workers": 10**5}, {}, " loader workers in all on one machine, and with "),
+        ({"asked__threads_per_rank": 10**5}, {}, "it asks for 100000 threads a rank on one machine, and with "),
         (
             {"run__strategy": "../x", "asked__strategy": "../x"},
             {},
