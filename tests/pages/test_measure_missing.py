@@ -152,7 +152,7 @@ def test_a_set_stays_on_its_hardware(measured, here, allowed):
 
 
 def test_no_set_asks_a_report_for_thousands_of_workers(a_set, monkeypatch):
-    """Protects the machine of whoever makes a report of somebody else's set. Mutant: the configuration not looked at."""
+    """Protects the machine of whoever makes a report of somebody else's set. Mutant: its configuration not read."""
     folder = a_set / "logs/single-1"
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {}}))

@@ -388,8 +388,8 @@ def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
     left out; only some kinds of files looked through."""
     for name in ("runs.csv", "deep/environment.json", "report.html", "charts/a.svg", "report.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4, threading.local,"
-        fine += " ./bench run, `./bench verify`, configs/smoke.yaml, ... and so on/off"
+        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4,"
+        fine += " threading.local, ./bench run, `./bench verify`, configs/smoke.yaml, ... and so on/off"
         (tmp_path / name).write_text(f"fine\n{fine} {text}\n")
         (line,) = allowlist.not_allowed(tmp_path, {"bluebird-3"})
         assert line.startswith(f"{name}, line 2: {words}"), line
