@@ -55,7 +55,7 @@ def main() -> int:
         )
     manifest = read_manifest(published)
     if lines := find_faults(published, manifest):
-        raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
+        raise UserError(f"{published} is not what was published: {'; '.join(map(printable, lines))}")
     options = read_options(published, variables.results)
     preflight.check_rendezvous()
     commit, chosen = commit_of_set(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
@@ -126,7 +126,7 @@ def choose_runs(runs: list[dict], strategies: str, published: Path) -> list[dict
     """The runs of STRATEGIES, all without any. Raises UserError for one that the set has not."""
     known = dict.fromkeys(run["strategy"] for run in runs)
     if unknown := [name for name in strategies.split() if name not in known]:
-        raise UserError(f"{published} has no {unknown[0]}; it has {', '.join(known)}")
+        raise UserError(f"{published} has no {unknown[0]}; it has {', '.join(map(printable, known))}")
     return [run for run in runs if not strategies or run["strategy"] in strategies.split()]
 
 

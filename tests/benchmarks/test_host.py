@@ -70,7 +70,7 @@ def test_a_variable_that_changes_the_speed_separates_runs(name, text):
 
 def test_variables_that_only_say_where_something_is_are_not_recorded():
     """Protects groups from falling apart: images of containers, and torch itself, set some of these."""
-    env = {"CUDA_HOME": "/usr/local/cuda", "CUDA_VERSION": "13.2", "CUDA_VISIBLE_DEVICES": "0", "TRITON_CACHE_DIR": "/x"}
+    env = {"CUDA_HOME": "/usr/local/cuda", "CUDA_VERSION": "13.2", "CUDA_VISIBLE_DEVICES": "0", "TRITON_HOME": "/x"}
     env |= {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_ann", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     env |= {"HOROVOD_WITH_PYTORCH": "1", "PYTORCH_VERSION": "2.15", "PYTORCH_BUILD_NUMBER": "0"}
     assert kernel_variables(env) == "none"

@@ -136,6 +136,8 @@ def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
         ({}, {"NNODES": "2"}, "RDZV_ENDPOINT is ''"),
         ({}, {"UNTIL": "5%"}, "UNTIL is the width of ratios"),
         ({"commit": "HEAD"}, {}, "manifest.json says commit HEAD, and runs.csv "),
+        ({"commit": "x\n\nrun: y"}, {}, "manifest.json says commit x??run: y, and runs.csv "),
+        ({"run__strategy": "x\nrun: y"}, {}, "manifest.json says x?run: y of settings of single"),
         ({"schema": 2}, {}, "is of schema 2"),
         ({"runs": [{"strategy": "single"}]}, {}, "manifest.json cannot be read"),
         ({"runs": []}, {}, "is not whole"),
