@@ -31,10 +31,11 @@ ADDRESS = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*://|(?<![\w/.~*:-])//(?=[\w\[%.@])|(?<![\w/.@-])www\.)[^\s\"'<>()\\]*", re.ASCII
 )
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
-# Only at the beginning of a word: images/s is no path. Of relative ones only those with ./ or ../ in front can be told
-# from other words; ./bench is the suite's own command.
+# At the beginning of a word, since images/s is no path, and after a letter of a compiler: -I/x. Of relative ones only
+# those with ./ or ../ in front can be told from other words; ./bench is the suite's own command.
 PATH_PATTERN = re.compile(
-    r"(?:(?<=[\s\"'`=:,;(\[{|>])|^)(?!\./bench\b)(?:~[\w-]*|[A-Z]:|\.\.?)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*"
+    r"(?:(?<=[\s\"'`=:,;(\[{|>])|(?<=\s-[A-Za-z])|^)(?!\./bench\b)"
+    r"(?:~[\w-]*|[A-Z]:|\.\.?)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*"
 )
 # Of four numbers, but for a version, name==1.2.3.4; at a sentence's end, too.
 IP = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?!\w|\.\w)")

@@ -16,8 +16,8 @@ PATH_FIELDS = ("config", "data", "checkpoint_dir")
 """The fields of the configuration that name a file or a folder."""
 OF_THE_CHECKOUT = ("configs", "data", "results")
 """Folders that every checkout has. What lies directly in one is a word of the suite, such as data/imagenet-mini."""
-# Begins with ./ or ../; ./bench is the suite's own command.
-DOTTED_PATH = re.compile(r"(?<![\w.~/-])(?!\./bench\b)\.\.?/(?:[\w.@+~-]+/)*[\w.@+~-]*")
+# Begins with ./ or ../, also in -I../x of a compiler; ./bench is the suite's own command.
+DOTTED_PATH = re.compile(r"(?:(?<![\w.~/-])|(?<=\s-[A-Za-z]))(?!\./bench\b)\.\.?/(?:[\w.@+~-]+/)*[\w.@+~-]*")
 
 
 def public_path(text: str) -> str:

@@ -57,7 +57,7 @@ QUOTED = re.compile(  # a path may have spaces where it is quoted
 )
 HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
 ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
-A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
+A_PATH = re.compile(r"(?:(?<![\w.~:/<>-])|(?<=\s-[A-Za-z]))/(?:[\w.@+~-]+/)+[\w.@+~-]*")  # also in -I/x/y of a compiler
 
 
 def main(options: PublishOptions) -> int:

@@ -157,6 +157,13 @@ def test_a_quoted_path_with_spaces_is_left_out():
     assert without_paths(text, {}) == expected
 
 
+def test_a_path_after_a_letter_of_a_compiler_is_left_out():
+    """Protects names of projects in the reason of a build that failed. Mutant: only words that begin with a slash."""
+    text = "g++ -O3 -I/scratch/acme/torch/include -L/scratch/acme/lib -I/usr/include/x a-b/c/d images/s"
+    expected = "g++ -O3 -Iinclude -Llib -I/usr/include/x a-b/c/d images/s"
+    assert without_paths(text, {}) == expected
+
+
 def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     """Protects who opens a published table: some rows may be somebody else's, whose suite marked nothing. Mutants: the
     text as it stands; numbers marked; cells that are marked already marked again."""
@@ -367,6 +374,7 @@ def _with(cells, **values):
         ("in `/srv/x`", "a path (/srv/x)"),
         ("in /home", "a path (/home)"),
         ("in ~ann/x", "a path (~ann/x)"),
+        ("g++ -I/srv/ann", "a path (/srv/ann)"),
         ("in ../ann/x", "a path (../ann/x)"),
         ("data=./ann", "a path (./ann)"),
         ("key=/secret", "a path (/secret)"),
