@@ -114,13 +114,13 @@ def _new_result_set(prefix: str) -> Path:
     try:
         remedy = f"name a folder that you have made: {option_as_typed('RESULTS', 'FOLDER')}"
         refuse_place_of_others(Path("results"), remedy)
+        make_folder(Path("results"))
     except OSError as error:
         another = option_as_typed("RESULTS", "FOLDER")
         raise UserError(f"results/ cannot be written: {error.strerror}; name another folder: {another}") from None
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
         try:
-            make_folder(path.parent)
             path.mkdir()
             sync_folder(path.parent)
             return path

@@ -205,6 +205,15 @@ def test_a_new_set_is_not_made_where_another_user_may_replace_it(tmp_path, monke
     assert preflight.open_result_set(Path(named) if named else None).is_dir()
 
 
+def test_a_folder_of_all_sets_that_leads_nowhere_is_named(tmp_path, monkeypatch):
+    """Protects a user whose results/ is a link to a disk that is not mounted from a traceback. Mutant: the folder made
+    in the search for a free name."""
+    (tmp_path / "results").symlink_to("not mounted")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="^results/ cannot be written: File exists; name another folder: RESULTS="):
+        preflight.open_result_set(None)
+
+
 def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
     """Protects make plot of results/latest. Mutant: the set's own folder refused for being a link."""
     (tmp_path / "latest").symlink_to(theirs)
