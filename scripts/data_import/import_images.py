@@ -23,6 +23,7 @@ import tyro
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, make_folder
+from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.data_import.find_source import find_source
@@ -65,6 +66,8 @@ def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
     source, folder = find_source(options.source, options.classes), options.to
     target, workshop = make_target(options, source), folder / WORKSHOP
     try:
+        # Whoever may rename the workshop could put a link in its place, and what is there would be written or removed.
+        refuse_place_of_others(folder, "choose a folder that you have made")
         if os.path.lexists(workshop):
             refuse_foreign(workshop, options.source)
         else:

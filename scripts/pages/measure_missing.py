@@ -22,7 +22,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images
+from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images, why_too_many
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {
@@ -37,7 +37,8 @@ OVERRIDDEN = {
 def measure(results_folder: Path) -> int:
     """Returns 0; 1 where a measurement failed, so that the report has a gap; 128 + the signal where one ended it all.
 
-    Raises UserError for a published set.
+    Raises UserError for a published set, and for one whose configuration asks for more loader workers than this machine
+    starts.
     """
     if not (results_folder / "runs.csv").exists():
         return 0
@@ -50,6 +51,7 @@ def measure(results_folder: Path) -> int:
     if why := why_no_images(results_folder):
         print(f"{results_folder}: {why}; nothing is measured here, and the report may lack something", flush=True)
         return 0
+    refuse_too_many_workers(results_folder)
     how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
     print(f"measuring what the report lacks, if anything; {how_long}", flush=True)
     failed = 0
@@ -96,6 +98,16 @@ def usual_settings(results_folder: Path) -> dict[str, str]:
     if found is None:
         return {}
     return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
+
+
+def refuse_too_many_workers(results_folder: Path) -> None:
+    """Raises UserError where the configuration of most runs asks for more loader workers than this machine starts."""
+    fields: dict[str, Any] = {}
+    if found := usual_config(results_folder):
+        with contextlib.suppress(UserError):  # the measurement that reads it says so, and leaves its gap
+            fields = read_yaml(str(found))
+    if why := why_too_many({"workers": fields.get("workers")}):
+        raise UserError(f"{results_folder}: {why}; {option_as_typed('MEASURE', 'no')} draws its report")
 
 
 def why_no_images(results_folder: Path) -> str:

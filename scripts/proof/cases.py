@@ -22,7 +22,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
-from scripts.runner.hardware import why_not_its_images
+from scripts.runner.hardware import why_not_its_images, why_too_many
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.strategies import strategy_list
@@ -165,6 +165,11 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
     """Raises UserError where this machine does not have the GPUs and ranks of a run, so that a proof would be about
     another run."""
     requested, num_gpus = settings["asked"], machine.num_gpus()
+    if why := why_too_many(requested):
+        raise UserError(
+            f"{results}, {requested['strategy']}: {why}; prove it on a machine with more cores, or choose "
+            f"{option_as_typed('STRATEGIES')}"
+        )
     on_gpus = (settings.get("met") or {}).get("device") == "cuda"
     ranks_here = requested["ranks"] // requested["nodes"]
     possible = [

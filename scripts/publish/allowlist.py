@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from scripts.publish.public_paths import public_arguments, public_path
 from scripts.runner.environment import PACKAGES
 
 TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
@@ -30,8 +31,12 @@ ADDRESS = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*://|(?<![\w/.~*:-])//(?=[\w\[%.@])|(?<![\w/.@-])www\.)[^\s\"'<>()\\]*", re.ASCII
 )
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
-# Only at the beginning of a word: images/s is no path.
-PATH_PATTERN = re.compile(r"(?:(?<=[\s\"'`=:,;(\[{|>])|^)(?:~[\w-]*|[A-Z]:)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*")
+# At the beginning of a word, since images/s is no path, and after a letter of a compiler: -I/x. Of relative ones only
+# those with ./ or ../ in front can be told from other words; ./bench is the suite's own command.
+PATH_PATTERN = re.compile(
+    r"(?:(?<=[\s\"'`=:,;(\[{|>])|(?<=\s-[A-Za-z])|^)(?!\./bench\b)"
+    r"(?:~[\w-]*|[A-Z]:|\.\.?)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*"
+)
 # Of four numbers, but for a version, name==1.2.3.4; at a sentence's end, too.
 IP = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?!\w|\.\w)")
 # A host's name and a port, such as node17:29400. The number of a line in Python's code is no port.
@@ -108,7 +113,8 @@ def allowed_environment(environment: dict, names: set[str]) -> dict:
     of collect_env that torch writes and that hold nothing private. collect_env is a long text of torch.utils."""
     kept = {key: value for key, value in environment.items() if key in ENVIRONMENT}
     if isinstance(kept.get("variables"), dict):
-        kept["variables"] = {name: text for name, text in kept["variables"].items() if name in PUBLISHED_VARIABLES}
+        variables = {name: text for name, text in kept["variables"].items() if name in PUBLISHED_VARIABLES}
+        kept["variables"] = {name: _without_folders(name, text) for name, text in variables.items()}
     if isinstance(kept.get("collect_env"), str):
         lines = kept["collect_env"].splitlines()
         known = (line for line in lines if not line or COLLECTED.fullmatch(line))
@@ -121,6 +127,15 @@ def allowed_environment(environment: dict, names: set[str]) -> dict:
     if isinstance(kept.get("measured_peak"), dict):
         kept["measured_peak"] = {name: value for name, value in kept["measured_peak"].items() if name in PEAK}
     return kept
+
+
+def _without_folders(name: str, value: object) -> object:
+    """The value of a variable without the user's folders, which relative paths name, too."""
+    if not isinstance(value, str):
+        return value
+    if name == "ARGS":
+        return public_arguments(value)
+    return public_path(value) if name in ("CONFIG", "DATA") else value
 
 
 def not_allowed(folder: Path, names: set[str]) -> list[str]:

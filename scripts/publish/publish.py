@@ -23,7 +23,7 @@ import tyro
 
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import write_json, write_text_atomically
-from benchmarks.common.store.safe_cells import without_formulas
+from benchmarks.common.store.safe_cells import has_formula_after_semicolon, without_formulas
 from benchmarks.common.store.safe_names import file_inside, first_line, read_text, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
@@ -34,8 +34,9 @@ from scripts.charts.figures import save_chart
 from scripts.options.set_options import PublishOptions
 from scripts.pages.page import make_report
 from scripts.publish import readme
-from scripts.publish.allowlist import OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
+from scripts.publish.allowlist import MOST_FAULTS, OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
 from scripts.publish.manifest import write_manifest
+from scripts.publish.public_paths import PATH_FIELDS, public_path, without_dotted_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.settings_made_public import publish_settings
 from scripts.sets.recorded_settings import identities_by_hash
@@ -47,10 +48,12 @@ KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "enviro
 KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
-QUOTED = re.compile(r"""(["'])/[^"'\n]*/([^"'/\n]*)\1""")  # a path may have spaces where it is quoted
+QUOTED = re.compile(  # a path may have spaces where it is quoted
+    r"""(["'])(?:/[^"'\n]*/|(?!\./bench\b)\.\.?/(?:[^"'\n]*/)?)([^"'/\n]*)\1"""
+)
 HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
 ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
-A_PATH = re.compile(r"(?<![\w.~:/<>-])/(?:[\w.@+~-]+/)+[\w.@+~-]*")
+A_PATH = re.compile(r"(?:(?<![\w.~:/<>-])|(?<=\s-[A-Za-z]))/(?:[\w.@+~-]+/)+[\w.@+~-]*")  # also in -I/x/y of a compiler
 
 
 def main(options: PublishOptions) -> int:
@@ -68,7 +71,7 @@ def main(options: PublishOptions) -> int:
         names = local_names() | _hosts(results)
         copy_set(options.results, new, _private(results, options.name), names)
         publish_settings(new)
-        if lines := not_allowed(new, names):  # before minutes of drawing
+        if lines := [*not_allowed(new, names), *formulas_left(new)]:  # before minutes of drawing
             return _refuse(options, [*lines, TAKE_OUT])
         write_report(new, results)
         if lines := not_allowed(new, names):
@@ -129,6 +132,20 @@ def copy_set(source: Path, target: Path, private: dict[str, str], names: set[str
             copy_set(source / name, target / name, private, names)
 
 
+def formulas_left(folder: Path) -> list[str]:
+    """A line for each line of a table that a spreadsheet would run where semicolons or tabs, not commas, separate its
+    cells. copy_set marks whole cells only. The gallery leaves out a set with such a line."""
+    what = "a spreadsheet may run what follows a semicolon or a tab, since it begins with =, +, - or @"
+    found = [
+        f"{path.relative_to(folder).as_posix()}, line {number}: {what}"
+        for path in sorted(folder.rglob("*.csv"))
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1)
+        if has_formula_after_semicolon(line)
+    ]
+    more = [f"and {len(found) - MOST_FAULTS} more"] if len(found) > MOST_FAULTS else []
+    return found[:MOST_FAULTS] + more
+
+
 def _allowed(path: Path, text: str, names: set[str]) -> str:
     """The text of environment.json with only what a set may say. Raises UserError where it is no JSON object."""
     try:
@@ -152,15 +169,19 @@ def _private(results: ResultSet, name: str) -> dict[str, str]:
     variables = results.environment.get("variables", {})
     sources = [variables, *_requested_settings(results)]
     paths = {text for half in sources for text in half.values() if isinstance(text, str) and text.startswith("/")}
+    typed = [half.get(name) for half in sources for name in (*PATH_FIELDS, *map(str.upper, PATH_FIELDS))]
+    relative = {text for text in typed if isinstance(text, str) and "/" in text} - paths
     images = {half.get(name) for half in sources for name in ("CONTAINER", "container")}
     paths |= {text for text in images if isinstance(text, str) and "/" in text}
     stands = {path: Path(path).name for path in paths if path.rstrip("/")}
+    stands |= {path: public_path(path) for path in relative if public_path(path) not in ("", path)}
     dropped = {name: variables.get(name) for name in ("HOSTS", "RDZV_ENDPOINT")}
     stands |= {text: name for name, text in dropped.items() if isinstance(text, str) and ":" in text}
     stands |= {f"{ROOT}/": "", f"{ROOT}": "."}
     if (folder := home_folder()) not in (None, Path("/")):  # containers have HOME=/
         stands |= {f"{folder}/": "", str(folder): "~"}
-    stands |= {str(path): f"results/{name}" for path in (results.path, results.path.resolve()) if path.is_absolute()}
+    places = (results.path, results.path.resolve())
+    stands |= {str(path): f"results/{name}" for path in places if "/" in str(path)}
     stands |= {json.dumps(path)[1:-1]: word for path, word in stands.items()}  # as JSON writes what is beyond ASCII
     return dict(sorted(stands.items(), key=lambda pair: -len(pair[0])))
 
@@ -171,13 +192,19 @@ def _requested_settings(results: ResultSet) -> list[dict]:
 
 
 def without_paths(text: str, private: dict[str, str]) -> str:
-    """`text` with what stands for each private path, and of every other path but the system's its last name."""
-    for path, word in private.items():
-        text = text.replace(path, word)
+    """`text` with what stands for each private path, and of every other path but the system's its last name. A relative
+    path can be told from other words where it is private, or begins with ./ or ../."""
+    relative = [path for path in private if "/" in path and not path.startswith("/") and ":" not in path]
+    for path in [path for path in private if path not in relative]:
+        text = text.replace(path, private[path])
+    for path in relative:  # by whole names: in x/a/b, a/b is no path that the user typed
+        stands = private[path].replace("\\", "\\\\")
+        text = re.sub(rf"(?<![\w./~-]){re.escape(path)}(?![\w-])", stands, text)
     text = QUOTED.sub(
         lambda found: found[0] if found[0][1:].startswith(OF_THE_SYSTEM) else f"{found[1]}{found[2]}{found[1]}", text
     )
-    return A_PATH.sub(lambda found: found[0] if found[0].startswith(OF_THE_SYSTEM) else Path(found[0]).name, text)
+    text = A_PATH.sub(lambda found: found[0] if found[0].startswith(OF_THE_SYSTEM) else Path(found[0]).name, text)
+    return without_dotted_paths(text)
 
 
 def copy_commands(new: Path, source: ResultSet) -> None:

@@ -36,6 +36,7 @@ from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
+from scripts.runner.hardware import why_too_many
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
@@ -54,7 +55,7 @@ def main() -> int:
         )
     manifest = read_manifest(published)
     if lines := find_faults(published, manifest):
-        raise UserError(f"{published} is not what was published: {'; '.join(lines)}")
+        raise UserError(f"{published} is not what was published: {'; '.join(map(printable, lines))}")
     options = read_options(published, variables.results)
     preflight.check_rendezvous()
     commit, chosen = commit_of_set(manifest, published), choose_runs(manifest["runs"], variables.strategies, published)
@@ -127,7 +128,7 @@ def choose_runs(runs: list[dict], strategies: str, published: Path) -> list[dict
     """The runs of STRATEGIES, all without any. Raises UserError for one that the set has not."""
     known = dict.fromkeys(run["strategy"] for run in runs)
     if unknown := [name for name in strategies.split() if name not in known]:
-        raise UserError(f"{published} has no {unknown[0]}; it has {', '.join(known)}")
+        raise UserError(f"{published} has no {unknown[0]}; it has {', '.join(map(printable, known))}")
     return [run for run in runs if not strategies or run["strategy"] in strategies.split()]
 
 
@@ -136,6 +137,10 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
     requested, resolved, where = run["asked"], run["met"], f"{published}, {printable(run['label'])}"
     if why := allowed_settings.why_not_allowed(requested, resolved):
         raise UserError(f"{where}: {why}; a set may not choose that")
+    if why := why_too_many(requested):
+        raise UserError(
+            f"{where}: {why}; run it on a machine with more cores, or choose others by {option_as_typed('STRATEGIES')}"
+        )
     if name := next(
         (name for name in allowed_settings.CHOSEN_BY_USER if requested.get(name.lower()) and name not in os.environ), ""
     ):

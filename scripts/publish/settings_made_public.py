@@ -1,4 +1,5 @@
-"""The settings of a copied set without what names a machine: "host 1" for a host's hash, and values of few variables.
+"""The settings of a copied set without what names a machine or its folders: "host 1" for a host's hash, values of few
+variables, and the last names of paths.
 
     publish_settings(folder)
 
@@ -8,12 +9,16 @@ runs.csv. A table in which nothing changes stays as it is, to the last byte. Nee
 
 import csv
 import io
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import json_cell, write_text_atomically
+from benchmarks.common.store.safe_cells import format_cell, unguard_cell
 from benchmarks.common.system.host import NONE, PREFIXES, WHOLE_NAMES, recorded_value
+from scripts.publish.public_paths import PATH_FIELDS, public_arguments, public_path
 from scripts.sets.recorded_settings import read_identity
 
 VARIABLE = re.compile(rf"(?:^|(?<= ))({'|'.join([*(f'{each}[A-Za-z0-9_]*' for each in PREFIXES), *WHOLE_NAMES])})=")
@@ -34,7 +39,9 @@ def publish_settings(folder: Path) -> None:
 
 
 def _public_row(row: dict[str, str], hosts: dict[str, str]) -> dict[str, str]:
-    """A row whose cell `met`, where it has one, names no machine. hosts: what stands for each; new ones are added."""
+    """A row without folders of the user, whose cell `met`, where it has one, names no machine. hosts: what stands for
+    each; new ones are added."""
+    row = row | {name: _changed(row[name], change) for name, change in CELLS_WITH_PATHS.items() if row.get(name)}
     identity = read_identity(row.get("asked") or "", row.get("met") or "")
     if identity is None:
         return row
@@ -47,6 +54,31 @@ def _public_row(row: dict[str, str], hosts: dict[str, str]) -> dict[str, str]:
         return row
     own = {"settings": settings_hash(identity.requested, public)} if "settings" in row else {}
     return row | {"met": json_cell(public)} | own
+
+
+def _changed(cell: str, change: Callable[[str], str]) -> str:
+    """The cell of what `change` makes of its text; the same cell where it changes nothing."""
+    text = unguard_cell(cell)
+    made = change(text)
+    return cell if made == text else format_cell(made)
+
+
+def public_requested(text: str) -> str:
+    """The requested half of settings as JSON, without folders of the user in the fields that name a file or a folder.
+    These fields are not compared, so that the hash of the settings stays."""
+    try:
+        half = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(half, dict):
+        return text
+    places = {name: half[name] for name in PATH_FIELDS if isinstance(half.get(name), str)}
+    public = {name: public_path(place) for name, place in places.items()}
+    return text if public == places else json_cell(half | public)
+
+
+CELLS_WITH_PATHS = {"asked": public_requested, "config": public_path, "options": public_arguments}
+"""The columns in which a user's paths stand, and what makes each public."""
 
 
 def public_variables(text: str) -> str:

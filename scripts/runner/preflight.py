@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
-from benchmarks.common.system.folders_of_others import refuse_folder_of_others
+from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.setup.check_data import check_image_folder
@@ -110,11 +109,18 @@ def open_result_set(results: Path | None, prefix: str = "") -> Path:
 
 
 def _new_result_set(prefix: str) -> Path:
-    """A folder that no other suite has made, even in the same second."""
+    """A folder that no other suite has made, even in the same second. Raises UserError where another user may change or
+    replace the folder of all sets, which may be a link, or where it cannot be written."""
+    try:
+        remedy = f"name a folder that you have made: {option_as_typed('RESULTS', 'FOLDER')}"
+        refuse_place_of_others(Path("results"), remedy)
+        make_folder(Path("results"))
+    except OSError as error:
+        another = option_as_typed("RESULTS", "FOLDER")
+        raise UserError(f"results/ cannot be written: {error.strerror}; name another folder: {another}") from None
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
         try:
-            make_folder(path.parent)
             path.mkdir()
             sync_folder(path.parent)
             return path
@@ -146,11 +152,11 @@ def check_result_folder(results: Path) -> None:
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
         raise UserError(f"{named}: there is no newest set; leave {option_as_typed('RESULTS')} out for a new one")
     refuse_links(results)
+    remedy = "choose a folder that you have made"
     try:
+        refuse_place_of_others(results, remedy)  # before anything is made there
         make_folder(results / "logs")
-        with tempfile.TemporaryFile(dir=results) as probe:
-            own_user_id = os.fstat(probe.fileno()).st_uid
+        for folder in (results, results / "logs"):
+            refuse_place_of_others(folder, remedy)
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
-    for folder in (results, results / "logs"):
-        refuse_folder_of_others(folder, own_user_id, "choose a folder that you have made")

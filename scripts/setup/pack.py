@@ -31,6 +31,7 @@ from benchmarks.common.data.packed import PackedSource, note_checked, pack_path
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, read_regular_file, sync_folder
+from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
@@ -57,7 +58,8 @@ def main(options: PackOptions) -> None:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
     todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), images)}
     sizes = {split: estimate_bytes(config, split, listing) for split, listing in todo.items()}
-    check_free_space(pack_path(config, "train").parent, sum(sizes.values()))
+    if todo:
+        check_folder(pack_path(config, "train").parent, sum(sizes.values()))
     for split, listing in todo.items():
         with lock_pack(pack_path(config, split)):
             write_pack(pack_path(config, split), listing, config.pack, images, began_ns)
@@ -118,8 +120,11 @@ def estimate_bytes(config: Config, split: str, listing: ImageListing) -> int:
     return max(0, size - (there.stat().st_size if there.exists() else 0))
 
 
-def check_free_space(folder: Path, size: int) -> None:
+def check_folder(folder: Path, size: int) -> None:
+    """Make the folder. Raises UserError where it cannot be written, another user may change or replace it, or its disk
+    has less than `size` bytes."""
     try:
+        refuse_place_of_others(folder, "give another folder by PACKED")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; give another folder by PACKED") from None

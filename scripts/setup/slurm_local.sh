@@ -86,9 +86,10 @@ install_missing() {
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    # one at a time: apt-get does not wait for another one
-    { flock /var/lib/dpkg apt-get -q update && DEBIAN_FRONTEND=noninteractive \
-        flock /var/lib/dpkg apt-get -qy install --no-install-recommends "${packages[@]}"; } >&2 9>&- ||
+    # apt-get has locks of its own, which root alone can take: it waits for the other one's, and not for ever
+    local apt=(apt-get -q -o DPkg::Lock::Timeout=120)
+    { "${apt[@]}" update && DEBIAN_FRONTEND=noninteractive \
+        "${apt[@]}" -y install --no-install-recommends "${packages[@]}"; } >&2 9>&- ||
         die 3 "not possible here: apt-get could not install ${packages[*]} (see above)"
     [[ -z ${policy:-} ]] || rm -f -- "$policy"
 }

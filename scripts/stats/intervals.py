@@ -5,7 +5,7 @@
 A run's throughput is its total images over its total seconds, and a strategy's the geometric mean of its runs'.
 Intervals are Student's t on the logarithms of the runs' throughputs, which hold the windows' noise already, and for a
 ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.py. Sets of two
-days, each with an effect of its own: scripts/stats/two_days.py.
+days, each with an effect of its own: scripts/studies/compare/two_days.py.
 scripts/stats/README.md has the error rates. Needs numpy and scipy only.
 """
 

@@ -56,7 +56,8 @@ def test_no_folder_above_may_belong_to_another_user(folder, above):
     """Protects from what its owner puts there later. Mutants: as above, for the owner."""
     os.chown(folder / above, OTHER, -1)
     named = (folder / above).resolve()
-    assert why_refused(folder) == f"{named} belongs to another user ({OTHER}); choose another"
+    trust = f"set TRUSTED_OWNERS={OTHER} if you trust this user as you trust root"
+    assert why_refused(folder) == f"{named} belongs to another user ({OTHER}); choose another, or {trust}"
     assert why_refused(folder, own_user_id=OTHER) == ""  # a file system that gives all files to one user
 
 
@@ -68,6 +69,41 @@ def test_a_folder_that_its_owner_shares_with_the_users_group_passes(folder, grou
     os.chown(folder.parent, OTHER, group)
     folder.parent.chmod(mode)
     assert (why_refused(folder) == "") == passes and why_refused(folder.parent)
+
+
+@needs_root
+@pytest.mark.parametrize(("trusted", "passes"), [(f"{OTHER}", True), (f"7,{OTHER}", True), ("7", False), ("", False)])
+def test_a_folder_of_an_owner_whom_the_user_trusts_passes(folder, monkeypatch, trusted, passes):
+    """Protects those who work below /data or /scratch of an administrator who is not root, and everybody else from
+    owners whom nobody named. What everybody may write to is refused all the same. Mutants: the variable not read; any
+    number enough; the mode not looked at."""
+    monkeypatch.setenv("TRUSTED_OWNERS", trusted)
+    os.chown(folder.parent, OTHER, -1)
+    folder.parent.chmod(0o755)
+    assert (why_refused(folder) == "") == passes
+    folder.parent.chmod(0o777)
+    assert why_refused(folder)
+
+
+@pytest.mark.parametrize("text", ["ann", "0x5", "1001;1002", "1001,", " "])
+def test_trusted_owners_are_numbers(folder, monkeypatch, text):
+    """Protects from a name that is read as nobody. Mutant: what is no number left out."""
+    monkeypatch.setenv("TRUSTED_OWNERS", text)
+    assert why_refused(folder).startswith(f"TRUSTED_OWNERS is {text!r}, but must be numbers of users")
+
+
+@pytest.mark.parametrize("missing", ["new", "new/er", "link"])
+def test_what_is_yet_to_be_made_is_looked_at_as_far_as_it_is_there(folder, missing):
+    """Protects a new set: who may replace a folder above it may replace the set. Mutants: nothing looked at; the
+    nearest folder taken for the last one, which may not be a group's."""
+    (folder / "link").symlink_to("new/er")
+    assert why_refused(folder / missing) == ""
+    if not os.geteuid():
+        os.chown(folder, OTHER, -1)
+    folder.chmod(0o2775)
+    assert why_refused(folder / missing) == ""
+    folder.parent.chmod(0o777)
+    assert why_refused(folder / missing).startswith(f"everybody may write to {folder.parent}")
 
 
 @needs_root

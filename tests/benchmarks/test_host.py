@@ -14,6 +14,7 @@ from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
 from benchmarks.common.system import machine
 from benchmarks.common.system.host import host, kernel_variables, machine_facts, vector_flags
+from scripts.publish.settings_made_public import public_variables
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
@@ -42,6 +43,37 @@ def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
     recorded = kernel_variables({name: text})
     assert re.fullmatch(f"{name}=#[0-9a-f]{{12}}", recorded)
     assert recorded != kernel_variables({name: f"{text}2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "1"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
+        ("TORCHINDUCTOR_MAX_AUTOTUNE", "1"),
+        ("TORCHDYNAMO_DISABLE", "1"),
+        ("HOROVOD_CYCLE_TIME", "100"),
+        ("HOROVOD_FUSION_THRESHOLD", "0"),
+        ("GOMP_SPINCOUNT", "0"),
+        ("MALLOC_ARENA_MAX", "1"),
+        ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1"),
+    ],
+)
+def test_a_variable_that_changes_the_speed_separates_runs(name, text):
+    """Protects an interval from rounds of two kinds: one shell had CUDA_LAUNCH_BLOCKING left from a search for a bug.
+    Mutant: each of the names left out."""
+    assert kernel_variables({name: text}) == f"{name}={text}"
+    assert public_variables(kernel_variables({name: text, "OMP_DYNAMIC": "true"})).count(f"{name}={text}") == 1
+
+
+def test_variables_that_only_say_where_something_is_are_not_recorded():
+    """Protects groups from falling apart: images of containers, and torch itself, set some of these."""
+    env = {"CUDA_HOME": "/usr/local/cuda", "CUDA_VERSION": "13.2", "CUDA_VISIBLE_DEVICES": "0", "TRITON_HOME": "/x"}
+    env |= {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_ann", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
+    env |= {"HOROVOD_WITH_PYTORCH": "1", "PYTORCH_VERSION": "2.15", "PYTORCH_BUILD_NUMBER": "0"}
+    assert kernel_variables(env) == "none"
 
 
 def test_a_host_is_more_than_its_name(monkeypatch):

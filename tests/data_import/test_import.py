@@ -514,6 +514,34 @@ def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     assert contents(source / "imagenet") == contents(tiny_data)
 
 
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("place", ["imagenet", ".", "new/imagenet"])
+def test_nothing_is_imported_where_another_user_could_put_a_link(tmp_path, tiny_data, half, place):
+    """Protects all files of the user: the owner of TO, or of a folder above, renamed .importing and put a link to the
+    user's home in its place, and the end of the import removed what was there. Mutants: no look; TO alone looked at; a
+    half import gone on with."""
+    source, above = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "above"
+    target = above / ("imagenet" if place == "." else place)
+    above.mkdir()
+    if half:
+        with pytest.raises(UserError):
+            import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
+    open_to_all = target if place == "imagenet" else above
+    open_to_all.mkdir(exist_ok=True)
+    before = sorted(above.rglob("*"))
+    open_to_all.chmod(0o777)
+    assert refused(source, target).startswith(f"everybody may write to {open_to_all}; run: chmod o-w")
+    if not os.geteuid():
+        open_to_all.chmod(0o755)
+        os.chown(open_to_all, 12345, -1)
+        assert f"{open_to_all} belongs to another user (12345); choose a folder that you" in refused(source, target)
+        os.chown(open_to_all, 0, -1)
+    assert sorted(above.rglob("*")) == before
+    open_to_all.chmod(0o755)
+    import_all(source, target)
+    assert contents(target) == contents(tiny_data)
+
+
 # --- killed, and started again ------------------------------------------------------------------------------------
 
 

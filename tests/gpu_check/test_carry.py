@@ -269,12 +269,17 @@ def test_what_runs_there_needs_the_standard_library_alone():
 
 @pytest.mark.medium
 def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
-    """Protects the rows that are written there: git tells their commit."""
+    """Protects the rows that are written there: git tells their commit. And who made the file: no name, number or
+    folder of theirs goes along. Mutants: git's reflog, hooks of a template, or the address of the clone kept."""
     carry.pack_tree(tmp_path / "tree.tar")
     with tarfile.open(tmp_path / "tree.tar") as tar:
         assert {(member.uid, member.uname, member.gname) for member in tar} == {(0, "", "")}, "nobody's name goes along"
     with tarfile.open(tmp_path / "tree.tar") as tar:
         names = tar.getnames()
     assert {"./.git/HEAD", "./Makefile", "./scripts/gpu_check/run.py"} <= {*names}
-    assert not [name for name in names if name.startswith("./.venv")]
+    assert not [name for name in names if name.startswith(("./.venv", "./.git/logs", "./.git/hooks"))]
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        of_git = [member for member in tar if member.isfile() and not member.name.endswith((".pack", ".idx", ".rev"))]
+        texts = [tar.extractfile(member).read() for member in of_git if member.name.startswith("./.git/")]
+    assert texts and not [text for text in texts if str(ROOT).encode() in text]
     assert json.dumps(names).count("imagenet-mini/manifest.json") <= 1

@@ -15,13 +15,14 @@ from result_sets import write_set
 from support import ROOT, environment
 
 from benchmarks.common.store.results import append_rows
+from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.host import host
 from scripts.pages import measure_missing
 from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
-from scripts.runner.hardware import Hardware, why_not_here
+from scripts.runner.hardware import Hardware, why_not_here, why_too_many
 from scripts.studies.loaders.measure_loader_limit import measure_set
 
 STUB = """
@@ -148,6 +149,48 @@ def test_a_set_stays_on_its_hardware(measured, here, allowed):
     """Protects comparisons within a set. Mutant: kinds alone are compared."""
     why = why_not_here({Hardware(*each) for each in measured}, Hardware(*here))
     assert (why == "") == allowed, why
+
+
+def test_no_set_asks_a_report_for_thousands_of_workers(a_set, monkeypatch):
+    """Protects the machine of whoever makes a report of somebody else's set. Mutant: its configuration not read."""
+    folder = a_set / "logs/single-1"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {}}))
+    monkeypatch.setattr(measure_missing, "missing_parts", lambda results: [Measurement(["false"], {})])
+    (folder / "config.yaml").write_text("loader: synthetic\nworkers: 100000\n")
+    with pytest.raises(UserError, match=r"it asks for 100000 loader workers in all .*; MEASURE=no draws its report"):
+        measure_missing.measure(a_set)
+    (folder / "config.yaml").write_text("loader: synthetic\nworkers: 4\n")
+    assert measure_missing.measure(a_set) == 1, "the part was started"
+
+
+@pytest.mark.parametrize(
+    ("requested", "what"),
+    [
+        ({"ranks": 4, "nodes": 1, "workers": 16, "threads_per_rank": 1}, ""),  # a rank for each GPU
+        ({"ranks": 20, "nodes": 1, "workers": 4, "threads_per_rank": 1}, ""),  # more GPUs than RANKS_PER_CORE says
+        ({"ranks": 8, "nodes": 1, "workers": 4, "threads_per_rank": 2}, ""),  # 4 ranks a core
+        ({"ranks": 2, "nodes": 1, "workers": "auto", "threads_per_rank": 256}, ""),  # all cores of a large machine
+        ({"ranks": 40, "nodes": 2, "workers": 0, "threads_per_rank": 1}, ""),
+        ({"ranks": 21, "nodes": 1, "workers": 0, "threads_per_rank": 1}, "21 ranks"),
+        ({"ranks": 2, "nodes": 1, "workers": 65, "threads_per_rank": 1}, "130 loader workers in all"),
+        ({"ranks": 2, "nodes": 1, "workers": "5000", "threads_per_rank": 1}, "10000 loader workers in all"),
+        ({"ranks": 1, "nodes": 1, "workers": 0, "threads_per_rank": 257}, "257 threads a rank"),
+        ({"workers": 129}, "129 loader workers in all"),
+    ],
+)
+def test_what_an_honest_set_asks_for_is_started_and_no_more(monkeypatch, requested, what):
+    """Protects whoever runs sets of this machine again, one with 2 cores and 20 GPUs. Mutants: the GPUs not counted;
+    all ranks of all nodes; the workers of one rank; a number in text let through."""
+    monkeypatch.setattr(machine, "num_cores", lambda: 2)
+    monkeypatch.setattr(machine, "num_gpus", lambda: 20)
+    for name in ("TASKS_PER_NODE", "HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    why = why_too_many(requested)
+    assert why.startswith(f"it asks for {what} on one machine, and with 2 cores at most ") if what else why == ""
+    if requested.get("ranks") == 21:
+        monkeypatch.setenv("HOSTS", "a:21")
+        assert why_too_many(requested) == "", "nodes that the user names have other cores"
 
 
 def test_a_part_that_fails_leaves_a_gap_and_the_others_go_on(a_set):

@@ -548,6 +548,24 @@ def test_a_set_of_another_machine_chooses_no_folder_of_images(tiny_data, tmp_pat
     assert why_not_its_images(Config().data, {}) == "" != why_not_its_images(f"{Config().data}/..", {})
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("ranks", "ranks"), ("workers", "loader workers in all"), ("threads_per_rank", "threads a rank")],
+)
+def test_no_set_asks_a_proof_for_thousands_of_processes(tiny_data, tmp_path, monkeypatch, name, words):
+    """Protects the machine of whoever proves somebody else's set. Mutant: each limit left out."""
+    results = tmp_path / "theirs"
+    recorded_set(results, tiny_data, monkeypatch)
+    set_variables(monkeypatch, DATA=tiny_data, NUM_GPUS=0)
+    assert len(cases.cases_of_set(run_plan.read_variables(), results, 20)) == 1
+    (path,) = results.glob("logs/*/settings.json")
+    settings = json.loads(path.read_text())
+    settings["asked"][name] = 10**5
+    path.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=f"theirs, ddp: it asks for [12]00000 {words} on one machine, and with "):
+        cases.cases_of_set(run_plan.read_variables(), results, 20)
+
+
 def test_no_settings_are_read_through_a_link(tiny_data, tmp_path, monkeypatch, capsys):
     """Protects files of the user from a set whose logs/ is a link: a message said what they hold. Mutant: the links
     looked for once the settings are read."""

@@ -183,6 +183,37 @@ def test_nothing_is_measured_into_a_folder_that_another_user_may_replace(tmp_pat
             preflight.open_result_set(results)
 
 
+@pytest.mark.parametrize("named", ["results/new/er", ""])
+def test_a_new_set_is_not_made_where_another_user_may_replace_it(tmp_path, monkeypatch, named):
+    """Protects a new set, named or not: results/ may be a link to a disk of many users. Nothing is made there.
+    Mutants: only named sets looked at; the folders made before the look; results/ itself left out."""
+    (above := tmp_path / "disk").mkdir()
+    (above / "of all").mkdir()
+    (tmp_path / "results").symlink_to(above / "of all")
+    monkeypatch.chdir(tmp_path)
+    above.chmod(0o777)
+    with pytest.raises(UserError, match=r"^everybody may write to .*disk; run: chmod o-w "):
+        preflight.open_result_set(Path(named) if named else None)
+    above.chmod(0o755)
+    if not os.geteuid():
+        os.chown(above, 12345, -1)
+        words = r"disk belongs to another user \(12345\); .*, or set TRUSTED_OWNERS=12345 if"
+        with pytest.raises(UserError, match=words):
+            preflight.open_result_set(Path(named) if named else None)
+        assert [*(above / "of all").iterdir()] == []
+        monkeypatch.setenv("TRUSTED_OWNERS", "12345")
+    assert preflight.open_result_set(Path(named) if named else None).is_dir()
+
+
+def test_a_folder_of_all_sets_that_leads_nowhere_is_named(tmp_path, monkeypatch):
+    """Protects a user whose results/ is a link to a disk that is not mounted from a traceback. Mutant: the folder made
+    in the search for a free name."""
+    (tmp_path / "results").symlink_to("not mounted")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^results/ cannot be written: File exists; name another folder: RESULTS="):
+        preflight.open_result_set(None)
+
+
 def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
     """Protects make plot of results/latest. Mutant: the set's own folder refused for being a link."""
     (tmp_path / "latest").symlink_to(theirs)

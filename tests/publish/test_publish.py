@@ -157,6 +157,13 @@ def test_a_quoted_path_with_spaces_is_left_out():
     assert without_paths(text, {}) == expected
 
 
+def test_a_path_after_a_letter_of_a_compiler_is_left_out():
+    """Protects names of projects in the reason of a build that failed. Mutant: only words that begin with a slash."""
+    text = "g++ -O3 -I/scratch/acme/torch/include -L/scratch/acme/lib -I/usr/include/x a-b/c/d images/s"
+    expected = "g++ -O3 -Iinclude -Llib -I/usr/include/x a-b/c/d images/s"
+    assert without_paths(text, {}) == expected
+
+
 def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     """Protects who opens a published table: some rows may be somebody else's, whose suite marked nothing. Mutants: the
     text as it stands; numbers marked; cells that are marked already marked again."""
@@ -175,6 +182,84 @@ def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     assert not (tmp_path / "new/runs.csv").read_text().endswith("1+1\n")
     for name in ("windows", "steps", "telemetry"):  # which have no paths either
         assert (tmp_path / f"new/{name}.csv").read_bytes() == (own / f"{name}.csv").read_bytes()
+
+
+RELATIVE = {  # as a user types them in the folder of the checkout
+    "DATA": "../acme/photos",
+    "CONFIG": "./plans/acme/c.yaml",
+    "ARGS": "--data ../acme/photos --checkpoint-dir=runs/acme/ckpt --lr 0.1",
+}
+
+
+def test_relative_paths_are_published_without_the_users_folders(own, tmp_path):
+    """Protects names of projects and people, which stand in relative paths as well as in absolute ones. Mutants: the
+    variables as they stand; the settings; the flags of runs.csv; free text; its quoted paths with spaces."""
+    saved = json.loads((own / "environment.json").read_text())
+    (own / "environment.json").write_text(json.dumps(saved | {"variables": RELATIVE}))
+    typed = {"data": "../acme/photos", "config": "plans/acme/c.yaml", "checkpoint_dir": "runs/acme/ckpt/ddp-1"}
+    for table in ("settings", "equivalence"):
+        change(own, table, lambda frame: frame.assign(asked=_with(frame.asked, **typed)))
+    options = "'--data ../acme/photos --config=plans/acme/c.yaml --lr 0.1"  # marked, since it begins with -
+    reason = "no runs/acme/ckpt/ddp-1/last.pt, '../acme my disk/x.JPEG' nor ./acme/y.log; images/s and/or ./bench run"
+    row = {"config": "plans/acme/c.yaml", "options": options, "reason": reason}
+    change(own, "runs", lambda frame: frame.assign(**row))
+    results, new = load_set(own), tmp_path / "new"
+    publish_module.copy_set(own, new, publish_module._private(results, "new"), set())
+    publish_settings(new)
+    assert "acme" not in "".join(path.read_text() for path in new.rglob("*.*"))
+    kept = json.loads((new / "environment.json").read_text())["variables"]
+    assert kept == {"DATA": "photos", "CONFIG": "c.yaml", "ARGS": "--data photos --checkpoint-dir=ckpt --lr 0.1"}
+    runs, settings = read_table(new, "runs"), read_table(new, "settings")
+    assert {*runs.config} == {"c.yaml"} and {*runs.options} == {"--data photos --config=c.yaml --lr 0.1"}
+    assert {*runs.reason} == {"no ddp-1/last.pt, 'x.JPEG' nor y.log; images/s and/or ./bench run"}
+    asked = json.loads(settings.asked[0])
+    assert {name: asked[name] for name in typed} == {"data": "photos", "config": "c.yaml", "checkpoint_dir": "ddp-1"}
+    assert [*settings.settings] == [*read_table(own, "settings").settings], "no hash covers a path"
+    assert find_problems(load_set(new)) == []
+
+
+def test_paths_that_are_words_of_the_suite_stay_readable(own, tmp_path):
+    """Protects whoever wants to know what ran, and the command that runs it again. Mutant: each path its last name."""
+    words = {"data": "data/imagenet-mini", "config": "configs/smoke.yaml", "checkpoint_dir": "results/checkpoints"}
+    variables = {"DATA": words["data"], "CONFIG": words["config"], "ARGS": "--comm-hook 'fp16' --lr 0.1"}
+    saved = json.loads((own / "environment.json").read_text())
+    (own / "environment.json").write_text(json.dumps(saved | {"variables": variables}))
+    for table in ("settings", "equivalence"):
+        change(own, table, lambda frame: frame.assign(asked=_with(frame.asked, **words)))
+    row = {"config": words["config"], "reason": "./bench verify --results results/x, images/s, a/b/c and N/A"}
+    change(own, "runs", lambda frame: frame.assign(**row))
+    publish_module.copy_set(own, tmp_path / "new", publish_module._private(load_set(own), "new"), set())
+    publish_settings(tmp_path / "new")
+    for name in ("runs", "settings", "equivalence"):
+        assert (tmp_path / f"new/{name}.csv").read_text() == (own / f"{name}.csv").read_text()
+    assert json.loads((tmp_path / "new/environment.json").read_text())["variables"] == variables
+    assert allowlist.not_allowed(tmp_path / "new", set()) == []
+
+
+@pytest.mark.parametrize("separator", [";", "; ", ";\t", "\t"])
+def test_no_set_is_published_that_a_spreadsheet_would_run(own, tmp_path, separator):
+    """Protects who opens a published table where semicolons or tabs separate cells. The gallery leaves such a set out,
+    and publishing had let it in. Mutants: the first table alone; whole cells alone."""
+    publish_module.copy_set(own, tmp_path / "fine", {}, set())
+    assert publish_module.formulas_left(tmp_path / "fine") == []
+    change(own, "epochs", lambda frame: frame.assign(phase=frame.phase + f"{separator}=HYPERLINK(1)"))
+    publish_module.copy_set(own, tmp_path / "new", {}, set())
+    text = (tmp_path / "new/epochs.csv").read_text()
+    assert separator.strip(" ") in text and "=HYPERLINK" in text
+    line = publish_module.formulas_left(tmp_path / "new")[0]
+    assert line.startswith("epochs.csv, line 2: a spreadsheet may run what follows a semicolon or a tab")
+
+
+def test_a_set_that_a_spreadsheet_would_run_is_refused_with_its_line(own, tmp_path, capsys, monkeypatch):
+    """Protects the same, by the command. Mutant: no call of the check."""
+    (published := tmp_path / "published").mkdir()
+    monkeypatch.setattr("scripts.publish.readme.PUBLISHED", published)
+    monkeypatch.setattr("scripts.publish.readme.READMES", ())
+    monkeypatch.setattr(publish_module, "write_report", lambda *_: pytest.fail("its report was drawn"))
+    change(own, "runs", setting("reason", "ended;=HYPERLINK(1)"))
+    assert publish_module.main(PublishOptions(name="cpu2_none", results=own)) == 1
+    assert re.search(r"(?m)^  runs\.csv, line \d+: a spreadsheet may run", capsys.readouterr().err)
+    assert [*published.iterdir()] == []
 
 
 TOLD = {  # of a cluster, which its user would not publish
@@ -289,6 +374,9 @@ def _with(cells, **values):
         ("in `/srv/x`", "a path (/srv/x)"),
         ("in /home", "a path (/home)"),
         ("in ~ann/x", "a path (~ann/x)"),
+        ("g++ -I/srv/ann", "a path (/srv/ann)"),
+        ("in ../ann/x", "a path (../ann/x)"),
+        ("data=./ann", "a path (./ann)"),
         ("key=/secret", "a path (/secret)"),
         ("with pypi-AgEIcHlwaS5vcmcCJDU5MTIz of", "a token (pypi-A...)"),
         ("with nvapi-0123456789abcdef0123 of", "a token (nvapi-...)"),
@@ -308,7 +396,8 @@ def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
     left out; only some kinds of files looked through."""
     for name in ("runs.csv", "deep/environment.json", "report.html", "charts/a.svg", "report.tex"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4, threading.local"
+        fine = "AMD EPYC @ 2.2 GHz, images/s, a / b, </td> localhost:29400, run.py:1234, cuda:0, a:1e4,"
+        fine += " threading.local, ./bench run, `./bench verify`, configs/smoke.yaml, ... and so on/off"
         (tmp_path / name).write_text(f"fine\n{fine} {text}\n")
         (line,) = allowlist.not_allowed(tmp_path, {"bluebird-3"})
         assert line.startswith(f"{name}, line 2: {words}"), line
@@ -385,6 +474,8 @@ def test_hosts_become_numbers_and_hashes_follow(own, tmp_path):
         return changed
 
     plain = shutil.copytree(own, tmp_path / "plain")
+    for table in ("settings", "equivalence"):
+        change(plain, table, lambda frame: frame.assign(asked=_with(frame.asked, data="data/imagenet-mini")))
     before = {path.name: path.read_bytes() for path in plain.glob("*.csv")}
     publish_settings(plain)
     assert {path.name: path.read_bytes() for path in plain.glob("*.csv")} == before

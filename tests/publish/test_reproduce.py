@@ -136,6 +136,8 @@ def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
         ({}, {"NNODES": "2"}, "RDZV_ENDPOINT is ''"),
         ({}, {"UNTIL": "5%"}, "UNTIL is the width of ratios"),
         ({"commit": "HEAD"}, {}, "manifest.json says commit HEAD, and runs.csv "),
+        ({"commit": "x\n\nrun: y"}, {}, "manifest.json says commit x??run: y, and runs.csv "),
+        ({"run__strategy": "x\nrun: y"}, {}, "manifest.json says x?run: y of settings of single"),
         ({"schema": 2}, {}, "is of schema 2"),
         ({"runs": [{"strategy": "single"}]}, {}, "manifest.json cannot be read"),
         ({"runs": []}, {}, "is not whole"),
@@ -160,6 +162,9 @@ def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
         ({"asked__config": "a\nb"}, {}, "config is 'a\\nb', which is no line of text"),
         ({"asked__loader": "folder", "asked__data": "/"}, {}, "the fingerprint of the images is empty"),
         ({"asked__threads_per_rank": 10**9}, {}, "which is no number from 1 to 1000000"),
+        ({"asked__ranks": 10**5}, {}, "it asks for 100000 ranks on one machine, and with "),
+        ({"asked__workers": 10**5}, {}, " loader workers in all on one machine, and with "),
+        ({"asked__threads_per_rank": 10**5}, {}, "it asks for 100000 threads a rank on one machine, and with "),
         (
             {"run__strategy": "../x", "asked__strategy": "../x"},
             {},

@@ -156,6 +156,24 @@ def test_nothing_is_written_through_a_link(own_data, ending):
     assert precious.read_text() == "kept"
 
 
+@pytest.mark.parametrize("place", ["packed", "packed/full", "disk/mine"])
+def test_nothing_is_packed_where_another_user_could_put_a_link(own_data, monkeypatch, place):
+    """Protects a user's files from whoever may rename the folder while it is written. Whole packs are checked and kept
+    there all the same. Mutants: no look; the folder alone looked at."""
+    (folder := own_data / place).mkdir(parents=True)
+    if place == "disk/mine":
+        monkeypatch.setenv("PACKED", str(folder))
+        folder = folder.parent
+    folder.chmod(0o777)
+    with pytest.raises(UserError, match=r"^everybody may write to .*, or give another folder by PACKED"):
+        make(own_data)
+    assert not [*folder.rglob("train.*")]
+    folder.chmod(0o755)
+    pack.main(pack.PackOptions(str(own_data)))
+    folder.chmod(0o777)
+    pack.main(pack.PackOptions(str(own_data)))
+
+
 @pytest.mark.parametrize("ending", ["journal", "part"])
 @pytest.mark.parametrize("named", [False, True])
 def test_a_pipe_among_the_packed_files_is_not_waited_for(own_data, monkeypatch, ending, named):

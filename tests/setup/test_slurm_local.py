@@ -274,6 +274,23 @@ def test_whoever_can_read_the_script_cannot_keep_root_waiting(tmp_path):
     assert stat.S_IMODE(os.stat("/run/slurm-local.lock").st_mode) == 0o700
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not Path("/var/lib/dpkg").is_dir(), reason="only root installs, on Debian")
+def test_whoever_can_read_the_packages_folder_cannot_keep_root_waiting(tmp_path):
+    """Protects root from another user who holds a lock of a folder that everybody can read, for ever. Mutant: apt-get
+    under flock /var/lib/dpkg."""
+    put(tmp_path / "bin", **{"apt-get": "exit 9"})
+    for name in "bash cat chmod flock grep mkdir readlink realpath rm stat uname".split():  # and nothing of Slurm's
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    folder = os.open("/var/lib/dpkg", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH)
+        started = slurm_local("start", tmp_path / "state", PATH=str(tmp_path / "bin"))
+    finally:
+        os.close(folder)
+    assert started.returncode == 3 and "apt-get could not install" in started.stderr
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_a_munged_of_another_user_is_not_taken_for_ours():
     """Protects the cluster from another user's program of that name: start would have trusted it with the key that

@@ -108,6 +108,28 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
         assert path.read_text() == text and read("HEAD", **variables).commit
 
 
+def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
+    """Protects whoever has fetched a fork, whose tags came along: one had the 12 digits by which a report names a
+    commit, another the name of a branch, and ab ran the fork's code. Mutants: what git takes; short hashes alone."""
+    own = kept_clone.git("rev-parse", "HEAD").strip()
+    fork = kept_clone.git("commit-tree", "-m", "of a fork", "HEAD^{tree}").strip()
+    tags = (own[:12], own[:7], "main", "20241101", "of-a-fork")
+    for name in tags:
+        kept_clone.git("tag", name, fork)
+    try:
+        for text in (own[:12], own[:7], own[:12].upper(), f"commit:{own[:12]}", f"{own[:12]}~0", own, "HEAD"):
+            assert read(text).commit == own, text
+        assert read("refs/heads/main").commit == own
+        assert read("refs/tags/main").commit == read("refs/tags/20241101").commit == read("of-a-fork").commit == fork
+        with pytest.raises(UserError, match=r"main is the name of a tag, .* refs/heads/main for the branch, or refs"):
+            read("main")
+        with pytest.raises(UserError, match=r"20241101 is the name of a tag, .* the hash of a commit, or refs/tags"):
+            read("20241101")
+    finally:
+        kept_clone.git("tag", "-d", *tags)
+    assert read("main").commit == own
+
+
 def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
     """Protects comparisons with commits whose modules lie elsewhere, such as 03b5e43."""
     common = kept_clone.folder / "benchmarks/common"

@@ -340,6 +340,13 @@ def test_mistakes_are_sentences(run, tmp_path, words, message):
     assert done.code == 2 and message in done.err and done.out == ""
 
 
+def test_a_printed_price_quotes_the_name_of_a_set(run, tmp_path):
+    """Protects who pastes the option: somebody's archive may have a folder of any name. Mutant: the name as it is."""
+    evil = add_machine(tmp_path / "$(touch ran)", {"ddp": 100})
+    done = run(evil, add_machine(tmp_path / "b", {"ddp": 100}), "--price", "b=1")
+    assert done.code == 2 and "one hour: --price '$(touch ran)=2.50'" in done.err
+
+
 def test_one_set_is_no_choice(run, sets):
     for words in ([sets[0]], [sets[0], sets[0]]):
         done = run(*words, "--price", "1")

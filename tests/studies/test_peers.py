@@ -100,12 +100,17 @@ def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:
 
 
 def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, tiny_config):
+    """Protects launches of half an hour: after a kill they are in peer_launches.csv alone, and were written over.
+    Mutant: peers.csv alone looked at."""
     where = {"DATA": tiny_data, "CONFIG": tiny_config, "RESULTS": tmp_path, "NPROC": 2}
     failed = run_peers("--only", "fabrik", **where)
     assert failed.returncode == 2 and "no peer 'fabrik'; there are imagenet_example, fabric" in failed.stderr
-    (tmp_path / "peers.csv").touch()
-    failed = run_peers(**where)
-    assert failed.returncode == 2 and "has peers of another session" in failed.stderr
+    for name in ("peers.csv", "peer_launches.csv"):
+        (tmp_path / name).write_text("measured")
+        failed = run_peers(**where)
+        assert failed.returncode == 2 and "has peers of another session" in failed.stderr
+        assert f"move {name} away" in failed.stderr and (tmp_path / name).read_text() == "measured"
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ refuse_folder_of_others(Path("results/mine/logs"), os.geteuid(), "choose another
 
 import errno
 import os
+import re
 import shlex
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,16 +17,19 @@ from benchmarks.common.system.repository import ROOT
 
 MAX_LINKS = 40  # as many as Linux follows in one path
 ALL_USERS = 2**32 - 1
+TRUSTED_OWNERS = "TRUSTED_OWNERS"
+"""Environment variable: numbers of users whom the user trusts as root, such as 1001 or 1001,1002."""
 
 
 def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None:
     """Raises UserError for a folder that another user could change, or could replace by another folder or a link.
 
-    `folder` exists. It, each folder above it and each link in its path must belong to this user, to root (or whoever
-    owns /, as in some containers) or to the owner of the checkout. None may be writable by everybody, unless it is
-    sticky, as /tmp is: there only the owner of an entry replaces it. Folders above the checkout pass: who can replace
-    those can replace the code. A group's rights are the group's own choice: a folder above may also belong to somebody
-    who shares it with a group of this user's, as the project folders of clusters do.
+    `folder`, each folder above it and each link in its path must belong to this user, to root (or whoever owns /, as in
+    some containers), to the owner of the checkout or to one of TRUSTED_OWNERS. None may be writable by everybody,
+    unless it is sticky, as /tmp is: there only the owner of an entry replaces it. Folders above the checkout pass: who
+    can replace those can replace the code. A group's rights are the group's own choice: a folder above may also belong
+    to somebody who shares it with a group of this user's, as the project folders of clusters do. Where `folder` is yet
+    to be made, what there is of its path is looked at.
 
     In a user namespace that does not map every user, as that of a rootless container, the folders of root and of all
     other users outside have one owner, the overflow user, mostly 65534. They pass, since nothing tells them apart.
@@ -32,22 +37,49 @@ def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None
     own_user_id: the owner of new files in `folder`, which some network file systems choose. It is trusted on that file
     system only. remedy: ends the message. Raises OSError for a path that cannot be read.
     """
-    trusted = {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike()
-    device, last, groups = folder.stat().st_dev, folder.resolve(), {os.getegid(), *os.getgroups()}
+    trusted = {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike() | _trusted_owners()
+    device, last = nearest_folder(folder).stat().st_dev, Path(os.path.realpath(folder))
+    groups = {os.getegid(), *os.getgroups()}
     for path in _path_of(folder):
         if path in ROOT.parents:
             continue
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:  # it is yet to be made, and so is all that is below
+            return
         shown = shlex.quote("".join(letter if letter.isprintable() else "?" for letter in str(path)))
         is_folder, mode = stat.S_ISDIR(status.st_mode), status.st_mode
         is_shared = is_folder and path != last and mode & 0o022 == stat.S_IWGRP and status.st_gid in groups
         is_own = status.st_uid in trusted or (status.st_uid, status.st_dev) == (own_user_id, device)
         if not is_own and not is_shared:
-            raise UserError(f"{shown} belongs to another user ({status.st_uid}); {remedy}")
+            raise UserError(
+                f"{shown} belongs to another user ({status.st_uid}); {remedy}, or set {TRUSTED_OWNERS}="
+                f"{status.st_uid} if you trust this user as you trust root"
+            )
         if is_folder and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             can_change = os.geteuid() in (0, status.st_uid)
             remedy = f"run: chmod o-w {shown}, or {remedy}" if can_change else remedy
             raise UserError(f"everybody may write to {shown}; {remedy}")
+
+
+def refuse_place_of_others(folder: Path, remedy: str) -> None:
+    """refuse_folder_of_others for a folder that may be yet to be made. A temporary file says to whom new files there
+    belong. Raises OSError where none can be made."""
+    with tempfile.TemporaryFile(dir=nearest_folder(folder)) as probe:
+        refuse_folder_of_others(folder, os.fstat(probe.fileno()).st_uid, remedy)
+
+
+def nearest_folder(folder: Path) -> Path:
+    """`folder`, or the nearest one above it that is there."""
+    return next(each for each in (folder, *folder.parents, Path("/")) if os.path.exists(each))
+
+
+def _trusted_owners() -> set[int]:
+    """TRUSTED_OWNERS. Raises UserError for anything but numbers of users."""
+    text = os.environ.get(TRUSTED_OWNERS, "")
+    if text and not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10})*", text, re.ASCII):
+        raise UserError(f"{TRUSTED_OWNERS} is {text[:40]!r}, but must be numbers of users, such as 1001 or 1001,1002")
+    return {int(number) for number in text.split(",") if number}
 
 
 def _path_of(folder: Path) -> Iterator[Path]:

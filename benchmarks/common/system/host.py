@@ -17,12 +17,25 @@ HASH_DIGITS = 12
 BOARD_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name", "board_version")  # without root's rights
 VECTOR_FLAGS = re.compile(r"(avx|amx|sse|ssse|fma|f16c|bmi|vnni|sve|sme(?!p)|asimd|neon|bf16|i8mm)\w*")
 """Of /proc/cpuinfo: what kernels are chosen by. The other flags change with the Linux kernel."""
-PREFIXES = ("OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "TORCH_", "CUBLAS_", "CUDNN_")
-WHOLE_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE")
+PREFIXES = (
+    *("OMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "CUBLAS_", "CUDNN_", "MALLOC_"),
+    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_"),
+)
+# Of these words, others say where something is, or how it was built: CUDA_HOME, HOROVOD_WITH_PYTORCH.
+OF_CUDA = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS")
+OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+OF_HOROVOD = (
+    *("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_AUTOTUNE"),
+    *("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_BATCH_D2D_MEMCOPIES", "HOROVOD_NUM_NCCL_STREAMS"),
+)
+WHOLE_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES", *OF_CUDA, *OF_PYTORCH, *OF_HOROVOD)
 # The launchers set the first two themselves. The others say where something is, and change no kernel.
 NOT_RECORDED = (
     *("OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
     *("TORCH_HOME", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE"),
+    # compiling.py sets these, and torch the first, where nobody else does
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"),
+    *("TRITON_CACHE_DIR", "TRITON_HOME"),
 )
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 # Only of these is the value recorded: numbers and words. Others, such as NCCL_AUTH, may hold a password: its hash is.
@@ -41,6 +54,9 @@ WITH_VALUE = {
     *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_AVOID_RECORD_STREAMS"),
     *("TORCH_NCCL_HIGH_PRIORITY", "TORCH_COMPILE_DISABLE", "TORCH_BLAS_PREFER_CUBLASLT", "CUBLAS_WORKSPACE_CONFIG"),
     *("CUBLASLT_WORKSPACE_SIZE", "TORCH_DIST_USE_NCCL2"),
+    *("GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_CONF", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY"),
+    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE"),
+    *(*OF_CUDA, *OF_PYTORCH, *OF_HOROVOD),
 }
 WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
 HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
@@ -75,7 +91,7 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def kernel_variables(env: Mapping[str, str]) -> str:
-    """The variables that may change kernels or communication, such as "ATEN_CPU_CAPABILITY=avx2"; NONE without any.
+    """The variables that may change kernels, memory or communication: "ATEN_CPU_CAPABILITY=avx2"; NONE without any.
 
     env: of the run's supervisor. Loopback is what launchers choose on one machine. LD_PRELOAD has its value; of others
     that are not in WITH_VALUE, a hash stands for it: NCCL_AUTH=#0123456789ab.

@@ -8,6 +8,7 @@ them.
 
 import ast
 import contextlib
+import re
 import shutil
 import socket
 import sys
@@ -27,11 +28,31 @@ from scripts.runner import source_version
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
+HASH_DIGITS = re.compile(r"[0-9a-fA-F]{7,64}")
 
 
 def find_commit(rev: str) -> str:
-    """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing."""
-    return git_text("rev-parse", "--verify", "--quiet", "--end-of-options", rev + "^{commit}").strip()
+    """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing.
+
+    The digits of a hash, 7 or more, are no tag: whoever fetches a fork gets its tags, and git would take one of that
+    name for the commit. Raises UserError for the name of a tag that is also that of a branch, or looks like a hash.
+    """
+    name = re.split(r"[~^@:]", rev, maxsplit=1)[0]
+    rest, found = rev[len(name) :], _commits_with_digits(name) if HASH_DIGITS.fullmatch(name) else None
+    is_tag, is_branch = (git_succeeds("show-ref", "--verify", f"refs/{kind}/{name}") for kind in ("tags", "heads"))
+    if is_tag and (is_branch or found == []):
+        other = f"refs/heads/{name} for the branch" if is_branch else "the hash of a commit"
+        raise UserError(f"{name} is the name of a tag, which may be a fork's; give {other}, or refs/tags/{name}")
+    if found is not None and len(found) > 1:
+        return ""
+    wanted = f"{(found or [name])[0]}{rest}^{{commit}}"
+    return git_text("rev-parse", "--verify", "--quiet", "--end-of-options", wanted).strip()
+
+
+def _commits_with_digits(digits: str) -> list[str]:
+    """The whole hashes of all commits whose hashes begin with these digits."""
+    objects = git_text("rev-parse", f"--disambiguate={digits.lower()}").split()
+    return [name for name in objects if git_text("cat-file", "-t", name).strip() == "commit"]
 
 
 def why_not_startable(commit: str, strategy: str) -> str:

@@ -102,7 +102,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     if option.needs in ("cuda", "copies") and not machine.num_gpus():
         return "needs a GPU"
     if option.needs in ("files", "pack", "copies") and config.loader == "synthetic":
-        return "images are synthetic, so that nothing is read; -- --loader folder reads some"
+        return "images are synthetic, so that nothing is read; add -- --loader folder, which reads some"
     if option.needs == "compiler":
         return missing_compiler(on_gpu=machine.num_gpus() > 0)
     if option.needs == "ranks" and machine.ranks_and_nodes(ranks_here)[0] < 2:

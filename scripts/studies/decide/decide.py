@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
+from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from scripts.charts.figures import save_chart
@@ -176,8 +177,8 @@ def prices_of(sets: Sequence[ResultSet], words: Sequence[str]) -> dict[str, floa
     names = [results.name for results in sets]
     prices = read_prices(words, names, "--price")
     if missing := [name for name in names if name not in prices]:
-        name = printable(missing[0])
-        raise UserError(f"{name} has no price; give that of one machine for one hour: --price {name}=2.50")
+        name, option = printable(missing[0]), shell_word(f"{missing[0]}=2.50")
+        raise UserError(f"{name} has no price; give that of one machine for one hour: --price {option}")
     return prices
 
 

@@ -110,9 +110,9 @@ def main(options: PeersOptions) -> int:
     all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
     limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_result_set(variables.results, "peers-")
-    if (results / "peers.csv").exists():
-        another = f"choose another {option_as_typed('RESULTS', '')}"
-        raise UserError(f"{results} has peers of another session; {another}, or move peers.csv away")
+    if there := next((name for name in ("peers.csv", "peer_launches.csv") if (results / name).exists()), ""):
+        remedy = f"choose another {option_as_typed('RESULTS', '')}, or move {there} away"
+        raise UserError(f"{results} has peers of another session, maybe of one that was stopped; {remedy}")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
     available = [peer for peer in chosen if peer.name not in why_not]
     with repeated_images(config.data, all_images) as folder:
