@@ -6,14 +6,17 @@
 import ast
 import math
 import re
+import subprocess
+import sys
 
 import pytest
-from support import ROOT, STRATEGIES
+from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
 from benchmarks.common.system import machine
 from benchmarks.common.system.host import host, kernel_variables, machine_facts, vector_flags
+from scripts.publish.settings_made_public import public_variables
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
@@ -42,6 +45,56 @@ def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
     recorded = kernel_variables({name: text})
     assert re.fullmatch(f"{name}=#[0-9a-f]{{12}}", recorded)
     assert recorded != kernel_variables({name: f"{text}2"})
+
+
+FASTER_OR_SLOWER = {
+    **{"CUDA_LAUNCH_BLOCKING": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1", "CUDA_MODULE_LOADING": "EAGER"},
+    **{"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    **{"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHDYNAMO_DISABLE": "1", "HOROVOD_CYCLE_TIME": "100"},
+    **{"HOROVOD_FUSION_THRESHOLD": "0", "GOMP_SPINCOUNT": "0", "MALLOC_ARENA_MAX": "1"},
+    **{"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"},
+}
+
+
+def test_variables_that_change_how_long_a_step_takes_are_recorded_with_their_values():
+    """Protects a mean of two speeds: CUDA_LAUNCH_BLOCKING=1 was left in a shell after debugging, and its rounds were
+    pooled with the others. Publishing keeps what is no secret. Mutants: each prefix left out of PREFIXES."""
+    recorded = kernel_variables(FASTER_OR_SLOWER)
+    assert recorded == " ".join(f"{name}={text}" for name, text in sorted(FASTER_OR_SLOWER.items()))
+    assert public_variables(recorded) == recorded
+    hashed = kernel_variables({"TRITON_ALWAYS_COMPILE": "1", "CUDA_NEW": "my secret"})
+    assert re.fullmatch("CUDA_NEW=#[0-9a-f]{12} TRITON_ALWAYS_COMPILE=#[0-9a-f]{12}", hashed)
+    assert public_variables(hashed) == hashed and "secret" not in public_variables("CUDA_NEW=my secret")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER",
+        "CUDA_HOME CUDA_PATH CUDA_ROOT CUDA_BIN_PATH CUDA_CACHE_PATH CUDA_VERSION CUDA_MPS_PIPE_DIRECTORY",
+        "PYTORCH_VERSION PYTORCH_BUILD_NUMBER TORCHINDUCTOR_CACHE_DIR TORCHINDUCTOR_COMPILE_THREADS",
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS TRITON_CACHE_DIR TRITON_PTXAS_PATH TRITON_LIBDEVICE_PATH",
+        "HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_HOSTNAME HOROVOD_GLOO_RENDEZVOUS_PORT HOROVOD_CONTROLLER",
+        "HOROVOD_WITH_PYTORCH HOROVOD_WITHOUT_MPI HOROVOD_CUDA_HOME HOROVOD_NCCL_LINK HOROVOD_NCCL_LIB LD_LIBRARY_PATH",
+    ],
+)
+def test_what_launchers_and_libraries_set_separates_no_runs(names):
+    """Protects groups from falling apart: torch, Slurm, horovodrun, modules of a cluster and container images set
+    these. Mutants: PLACE_WORDS empty; each line of NOT_RECORDED left out."""
+    assert kernel_variables({name: "/any/17" for name in names.split()}) == "none"
+    assert kernel_variables({"CUDA_MODULE_LOADING": "LAZY"}) == "none"
+
+
+@pytest.mark.medium
+@pytest.mark.real_interpreter  # what an import leaves in the environment
+def test_what_torch_leaves_in_the_environment_separates_no_runs():
+    """Protects groups from what the suite has imported before it starts a launcher: torch sets variables by itself.
+    Mutant: PLACE_WORDS empty."""
+    code = "import os, torch, torchvision, torch._inductor.config, torch._dynamo\n"
+    code += "from benchmarks.common.system.host import kernel_variables\n"
+    code += "print('TORCHINDUCTOR_CACHE_DIR' in os.environ, kernel_variables(os.environ))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "none"], done.stderr
 
 
 def test_a_host_is_more_than_its_name(monkeypatch):

@@ -17,14 +17,30 @@ HASH_DIGITS = 12
 BOARD_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name", "board_version")  # without root's rights
 VECTOR_FLAGS = re.compile(r"(avx|amx|sse|ssse|fma|f16c|bmi|vnni|sve|sme(?!p)|asimd|neon|bf16|i8mm)\w*")
 """Of /proc/cpuinfo: what kernels are chosen by. The other flags change with the Linux kernel."""
-PREFIXES = ("OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "TORCH_", "CUBLAS_", "CUDNN_")
-WHOLE_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE")
-# The launchers set the first two themselves. The others say where something is, and change no kernel.
+WITH_PLACES = ("CUDA_", "PYTORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "HOROVOD_")
+PREFIXES = (
+    *("OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "TORCH_", "CUBLAS_", "CUDNN_"),
+    *(*WITH_PLACES, "GOMP_", "MALLOC_"),
+)
+# Not LD_LIBRARY_PATH: shells differ in it for the sake of other programs. The versions of cuDNN and NCCL are settings.
+WHOLE_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES")
+PLACE_WORDS = {"HOME", "PATH", "ROOT", "DIR", "DIRECTORY", "INCLUDE", "LIB", "VERSION", "BUILD", "WITH", "WITHOUT"}
+"""A name that begins as WITH_PLACES does and has one of these words says where something is, or how it was built. It is
+not recorded: the modules of a cluster, container images and torch itself set such variables."""
+# The launchers set the first two themselves. The next four say where something is, and change no kernel. The next two
+# choose GPUs. Of the rest, the suite, torch and horovodrun set most; none of them changes how long a step takes.
 NOT_RECORDED = (
     *("OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
     *("TORCH_HOME", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+    *("TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "HOROVOD_GLOO_TIMEOUT_SECONDS"),
+    *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"),
+    *("HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS", "HOROVOD_GLOO_IFACE"),
+    *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_GPU_OPERATIONS", "HOROVOD_NCCL_LINK"),
 )
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+DEFAULTS = {*((name, "lo") for name in INTERFACES), ("CUDA_MODULE_LOADING", "LAZY")}
+"""Not recorded: launchers choose loopback on one machine. LAZY is CUDA's default, which older versions of torch set."""
 # Only of these is the value recorded: numbers and words. Others, such as NCCL_AUTH, may hold a password: its hash is.
 WITH_VALUE = {
     *INTERFACES,
@@ -41,6 +57,12 @@ WITH_VALUE = {
     *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_AVOID_RECORD_STREAMS"),
     *("TORCH_NCCL_HIGH_PRIORITY", "TORCH_COMPILE_DISABLE", "TORCH_BLAS_PREFER_CUBLASLT", "CUBLAS_WORKSPACE_CONFIG"),
     *("CUBLASLT_WORKSPACE_SIZE", "TORCH_DIST_USE_NCCL2"),
+    *("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_FORCE_PTX_JIT"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE"),
+    *("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_AUTOTUNE"),
+    *("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_NUM_NCCL_STREAMS", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY"),
+    *("MALLOC_ARENA_MAX", "MALLOC_CONF", "GLIBC_TUNABLES"),
 }
 WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
 HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
@@ -75,20 +97,25 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def kernel_variables(env: Mapping[str, str]) -> str:
-    """The variables that may change kernels or communication, such as "ATEN_CPU_CAPABILITY=avx2"; NONE without any.
+    """The variables that may change kernels, memory or communication, such as "ATEN_CPU_CAPABILITY=avx2"; NONE without
+    any.
 
-    env: of the run's supervisor. Loopback is what launchers choose on one machine. LD_PRELOAD has its value; of others
-    that are not in WITH_VALUE, a hash stands for it: NCCL_AUTH=#0123456789ab.
+    env: of the run's supervisor. LD_PRELOAD has its value; of others that are not in WITH_VALUE, a hash stands for it:
+    NCCL_AUTH=#0123456789ab. Older sets have none of the second line of PREFIXES.
     """
-    chosen = {name: text for name, text in env.items() if name.startswith(PREFIXES) or name in WHOLE_NAMES}
     return (
         " ".join(
             f"{name}={text if name == 'LD_PRELOAD' else recorded_value(name, text)}"
-            for name, text in sorted(chosen.items())
-            if text and name not in NOT_RECORDED and (name, text) not in {(each, "lo") for each in INTERFACES}
+            for name, text in sorted(env.items())
+            if text and _is_recorded(name) and (name, text) not in DEFAULTS
         )
         or NONE
     )
+
+
+def _is_recorded(name: str) -> bool:
+    is_place = name.startswith(WITH_PLACES) and not PLACE_WORDS.isdisjoint(name.split("_"))
+    return (name.startswith(PREFIXES) or name in WHOLE_NAMES) and name not in NOT_RECORDED and not is_place
 
 
 def recorded_value(name: str, text: str) -> str:
