@@ -68,8 +68,10 @@ class CoTenants:
 
     def _is_foreign(self, pid: int) -> bool:
         try:
-            return psutil.Process(pid).environ().get(RUN_DIR_VARIABLE) != self.run_dir
-        except psutil.AccessDenied:  # another user's
+            process = psutil.Process(pid)
+            is_own = process.uids().real == os.getuid()  # root can read what another user's process says of itself
+            return not is_own or process.environ().get(RUN_DIR_VARIABLE) != self.run_dir
+        except psutil.AccessDenied:  # what a process hides, as one that has changed its user
             return True
         except psutil.Error:
             return False

@@ -22,11 +22,15 @@ RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovo
 
 
 def processes_of_run(run_dir: Path) -> list[psutil.Process]:
-    """The living processes that carry RUN_DIR=run_dir, without this one."""
+    """The living processes of this user that carry RUN_DIR=run_dir, without this one.
+
+    Root can read the environment of other users' processes, and anybody may set that variable.
+    """
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            own = process.pid != os.getpid() and process.uids().real == os.getuid()
+            alive = own and process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get("RUN_DIR") == str(run_dir):
                 found.append(process)
     return found

@@ -12,6 +12,7 @@ import pytest
 
 from scripts.runner import co_tenants, telemetry
 from scripts.runner.co_tenants import CoreCounters, CoTenants
+from scripts.runner.processes import processes_of_run
 from scripts.runner.telemetry import Sampler
 
 pytestmark = pytest.mark.real_interpreter  # the CPU time of children
@@ -98,3 +99,22 @@ def test_a_stranger_stays_one_and_a_rank_of_ours_does_not_become_one(sleeper, tm
     known = CoTenants(tmp_path)
     assert [known.count([mine]), known.count([mine, theirs]), known.count([theirs])] == [0, 1, 1]
     assert CoTenants(tmp_path, there_before=[theirs]).count([theirs]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
+def test_another_users_process_with_the_runs_mark_is_a_stranger(tmp_path):
+    """Protects a row of root's, who can read what other users' processes say: another user's job on the GPU had RUN_DIR,
+    and the row said that the run was alone there. Such a process also was the run's rank in the reason of a failure, and
+    was ended with it. Mutants: no look at the owner in either function."""
+    started = [
+        subprocess.Popen(["/bin/sleep", "600"], user=user, env={"RUN_DIR": str(tmp_path), "RANK": "1"}, cwd="/")
+        for user in ("nobody", None)
+    ]
+    theirs, mine = (process.pid for process in started)
+    try:
+        assert CoTenants(tmp_path).count([theirs, mine]) == 1
+        assert [process.pid for process in processes_of_run(tmp_path)] == [mine]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
