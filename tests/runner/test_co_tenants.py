@@ -103,9 +103,9 @@ def test_a_stranger_stays_one_and_a_rank_of_ours_does_not_become_one(sleeper, tm
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a process of another user")
 def test_another_users_process_with_the_runs_mark_is_a_stranger(tmp_path):
-    """Protects a row of root's, who can read what other users' processes say: another user's job on the GPU had RUN_DIR,
-    and the row said that the run was alone there. Such a process also was the run's rank in the reason of a failure, and
-    was ended with it. Mutants: no look at the owner in either function."""
+    """Protects a row of root's, who can read what other users' processes say: another user's job on the GPU had
+    RUN_DIR, and the row said that the run was alone there. Such a process also was a rank in the reason of a failure,
+    and was ended with the run. Mutants: no look at the owner in either function."""
     started = [
         subprocess.Popen(["/bin/sleep", "600"], user=user, env={"RUN_DIR": str(tmp_path), "RANK": "1"}, cwd="/")
         for user in ("nobody", None)
