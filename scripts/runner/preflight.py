@@ -137,8 +137,8 @@ def why_not_writable(results: Path) -> str:
 
 
 def _is_marked(folder: Path) -> bool:
-    """Whether the folder is a published set, by the mark of its owner, of root or of this user: anybody can put one into
-    /tmp."""
+    """Whether the folder is a published set, by the mark of its owner, of root or of this user. Anybody can put one
+    into /tmp."""
     with contextlib.suppress(OSError):
         return (folder / MARK).lstat().st_uid in (0, os.geteuid(), folder.stat().st_uid)
     return False

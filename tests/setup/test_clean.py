@@ -157,9 +157,9 @@ def test_nothing_is_measured_into_a_published_set(tmp_path, monkeypatch, name):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 @pytest.mark.parametrize("kind", ["a file", "a link to a file of the user's"])
 def test_another_users_mark_of_a_published_set_stops_nobody(tmp_path, kind):
-    """Protects all sets below a folder that everybody may write to, and `./bench ab`, which asks before each run: another
-    user's published.json in /tmp ended them. The mark of the folder's owner counts. Mutants: whoever owns the mark; the
-    owner of what a link leads to."""
+    """Protects all sets below a folder that everybody may write to, and `./bench ab`, which asks before each run:
+    another user's published.json in /tmp ended them. The mark of the folder's owner counts. Mutants: whoever owns the
+    mark; the owner of what a link leads to."""
     results, mark = tmp_path / "shared/mine/a set", tmp_path / "shared" / preflight.MARK
     results.mkdir(parents=True)
     (tmp_path / "a file").touch()
