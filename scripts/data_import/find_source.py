@@ -9,7 +9,7 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import folder_shards, parquet_shards, tar_shards
 from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
-from scripts.data_import.source_images import Source, SourceImage, SourceShard, split_of
+from scripts.data_import.source_images import Source, SourceImage, SourceShard, refuse_outside, split_of
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 EXPECTED = (
@@ -46,13 +46,17 @@ def find_source(given: Path, classes: Path | None) -> Source:
 def find_archives(folder: Path) -> list[Path]:
     """All Parquet and tar files below a folder, sorted. The hub's cache has links to files, which are followed.
 
-    Raises UserError for one that is no regular file, such as a FIFO.
+    Raises UserError for one that is no regular file, such as a FIFO, and as refuse_outside does: a link could lead to a
+    private file of the user's.
     """
     found = []
     for path, _, names in os.walk(folder):
         found += [Path(path, name) for name in names if name.endswith((".parquet", ".tar"))]
     if strange := [path for path in found if not path.is_file()]:
         raise UserError(f"{str(strange[0])!r} is not a regular file; remove it")
+    for archive in found:
+        if archive.is_symlink():
+            refuse_outside(archive, folder)
     return sorted(found)
 
 

@@ -20,7 +20,7 @@ from benchmarks.common.data.contents import contents_of, hash_of_image
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, pack_path
+from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, note_written, pack_path
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import (
@@ -125,6 +125,7 @@ class PackTarget:
             elif not path.exists():
                 raise UserError(f"{self._unfinished(split)} is gone; remove {self._workshop}, and begin again")
             note_checked(path)
+            note_written(path, path)
         sync_folder(pack_path(self._config, "train").parent)
 
     def report(self, totals: dict[str, Total]) -> None:

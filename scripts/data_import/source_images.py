@@ -123,8 +123,14 @@ def check_size(num_bytes: int, name: str, shard_name: str) -> None:
 
 
 def refuse_outside(path: Path, source: Path) -> None:
-    """Raises UserError where a link leads from `path` out of the source."""
-    if not path.resolve().is_relative_to(source.resolve()):
+    """Raises UserError where a link leads from `path` out of the source.
+
+    In the hub's cache links of snapshots/<commit>/ lead to blobs/ beside snapshots/, which passes where the source is
+    such a snapshot. blobs/ itself must be no link.
+    """
+    real, target = source.resolve(), path.resolve()
+    blobs = [above.parent / "blobs" for above in (real, *real.parents) if above.name == "snapshots"]
+    if not any(target.is_relative_to(folder) for folder in (real, *blobs)):
         raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
 
 

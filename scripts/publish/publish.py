@@ -27,7 +27,7 @@ from benchmarks.common.store.safe_cells import has_formula_after_semicolon, with
 from benchmarks.common.store.safe_names import file_inside, first_line, read_text, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import home_folder
+from benchmarks.common.system.files import exchange, home_folder
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
@@ -278,15 +278,21 @@ def _sweep(results: Path, strategy: str = "...", key: str = "...") -> str:
 
 
 def replace_set(new: Path, place: Path, aside: Path) -> None:
-    """Move the set in `new` to `place`; what was there goes aside, and back where that fails."""
+    """Move the set in `new` to `place`. What was there goes to `new` in one step, so that a kill leaves one of the two.
+
+    Where the file system cannot do that, it goes to `aside`, and back where an exception ends the move.
+    """
     if not place.exists():
         os.replace(new, place)
         return
-    os.replace(place, aside)
+    if exchange(new, place):
+        return
     try:
+        os.replace(place, aside)
         os.replace(new, place)
     except BaseException:
-        os.replace(aside, place)
+        if not place.exists():
+            os.replace(aside, place)
         raise
 
 

@@ -1,5 +1,6 @@
 """The checks before the first run, and the folder of a new result set. Needs no torch."""
 
+import contextlib
 import itertools
 import math
 import os
@@ -136,9 +137,17 @@ def why_not_writable(results: Path) -> str:
     """
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
-    if inside or any((each / MARK).exists() for each in (place, *place.parents)):
+    if inside or any(_is_marked(each) for each in (place, *place.parents)):
         return f"{option_as_typed('RESULTS', results)} is published, and nothing is measured into it"
     return ""
+
+
+def _is_marked(folder: Path) -> bool:
+    """Whether the folder is a published set, by the mark of its owner, of root or of this user. Anybody can put one
+    into /tmp."""
+    with contextlib.suppress(OSError):
+        return (folder / MARK).lstat().st_uid in (0, os.geteuid(), folder.stat().st_uid)
+    return False
 
 
 def check_result_folder(results: Path) -> None:

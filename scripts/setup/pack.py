@@ -4,13 +4,15 @@
 
 full holds every pixel (ImageNet: about 700 GB); 256 the images shrunk to 256 pixels on the shorter side (350 GB);
 jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. Started again after
-it was stopped or killed, it goes on; a packed file that is whole already is checked and kept.
+it was stopped or killed, it goes on; a packed file of yours that is whole already is checked and kept. One that you
+have not packed here, which may have come with the images, is refused: remove it first.
 """
 
 import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -25,9 +27,9 @@ from tqdm import tqdm
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
+from benchmarks.common.data.listing import ImageListing, cache_path, is_unchanged, list_images
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
-from benchmarks.common.data.packed import PackedSource, note_checked, pack_path
+from benchmarks.common.data.packed import PackedSource, note_checked, note_written, pack_path, was_written
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import locked, open_no_follow, read_regular_file, sync_folder
@@ -41,6 +43,7 @@ from scripts.setup.pack_file import flush, header_size, pack_metadata, write_tab
 
 CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
 MAX_JOURNAL_BYTES = 1 << 31  # of what a stopped run has noted
+MAX_TOKEN_BYTES = 1000
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 
 
@@ -81,7 +84,8 @@ def refuse_links_in_data(config: Config) -> None:
 def is_complete(path: Path, images: dict[str, str]) -> bool:
     """Whether a packed file of these images, by their fingerprint and contents, is there; all of it is read.
 
-    Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
+    Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's, and
+    for one that this user has not packed, which may have other pixels under right checksums.
     """
     if not path.exists():
         return False
@@ -95,6 +99,11 @@ def is_complete(path: Path, images: dict[str, str]) -> bool:
     except (OSError, DamagedFile, KeyError, ValueError) as error:
         print(f"{path} is written anew: {error}")
         return False
+    if not was_written(path):
+        raise UserError(
+            f"{path} is whole, but nothing says that you packed it: it may have come with the images, and have other "
+            "pixels; remove it, and run ./bench data pack again, or train on it as it is"
+        )
     note_checked(path)
     print(f"{path} is whole: {len(pack)} images")
     return True
@@ -157,7 +166,7 @@ def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, s
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = pack_metadata(kind, listing, images)
     header_bytes = header_size(metadata)
-    plan = json.dumps([metadata, listing.times, header_bytes])
+    plan = json.dumps([metadata, listing.times, header_bytes, journal_token(path)])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
         done, written = [], header_bytes  # bytes that the journal tells of are lost
@@ -184,6 +193,7 @@ def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, s
             ) from None
         raise UserError(f"the disk of {path.parent} is full; free space, and ./bench data pack goes on") from None
     check_written(part, journal)
+    note_written(path, part)  # before it is there: a kill may come between
     os.replace(part, path)
     sync_folder(path.parent)
     journal.unlink()
@@ -192,6 +202,23 @@ def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, s
     for index in bad[:3]:
         print(f"warning: {listing.path(index)!r} is not a readable image; a run that meets it says so")
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
+
+
+def journal_token(path: Path) -> str:
+    """What the journals of this user's packing of a file hold, and no other journal: random, kept in the user's cache.
+
+    A journal that came with the images could tell of other pixels. Without a cache each start has another token, and
+    begins anew.
+    """
+    kept = cache_path(path, "packing")
+    with contextlib.suppress(OSError, ValueError):
+        if token := read_regular_file(kept, MAX_TOKEN_BYTES).decode():
+            return token
+    token = secrets.token_hex()
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(kept, token)
+    return token
 
 
 def write_chunks(

@@ -13,7 +13,14 @@ import pytest
 from support import ROOT
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import home_folder, locked, open_lock, read_regular_file, replace_atomically
+from benchmarks.common.system.files import (
+    exchange,
+    home_folder,
+    locked,
+    open_lock,
+    read_regular_file,
+    replace_atomically,
+)
 
 
 def test_a_regular_file_is_read_also_through_a_link(tmp_path):
@@ -101,3 +108,10 @@ def test_a_user_without_a_name_and_a_home_can_list_images(tiny_data, tmp_path, v
 def test_home_is_what_the_user_says(monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere else")
     assert home_folder() == Path("/somewhere else")
+
+
+def test_what_cannot_be_exchanged_stays_as_it_was(tmp_path):
+    """Protects the caller, who has another way then. Mutant: the answer of the system not looked at."""
+    (tmp_path / "one").mkdir()
+    assert not exchange(tmp_path / "one", tmp_path / "nothing") and not exchange(tmp_path / "nothing", tmp_path / "one")
+    assert [*tmp_path.iterdir()] == [tmp_path / "one"]

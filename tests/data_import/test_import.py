@@ -392,6 +392,33 @@ def test_a_folders_links_and_files_are_only_its_own_images(tmp_path, tiny_data):
     assert not (tmp_path / "imagenet" / "train").exists()
 
 
+def test_no_shard_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_data):
+    """Protects the user's own images: a download had a link to a tar of theirs, whose images came into the data set.
+    Links in the source and those of the hub's cache stay fine. Mutants: no look at links; any blobs/; blobs/ that is a
+    link."""
+    plain = write_parquet(tmp_path / "plain", tiny_data)
+    name = "data/train-00000-of-00001.parquet"
+    (plain / "store").mkdir()
+    (plain / name).rename(plain / "store/a file")
+    (plain / name).symlink_to(plain / "store/a file")
+    import_all(plain, tmp_path / "linked inside")
+    assert contents(tmp_path / "linked inside") == contents(tiny_data)
+    hub = tmp_path / "datasets--a--b"
+    (hub / "blobs").mkdir(parents=True)
+    snapshot = Path(shutil.copytree(plain / "data", hub / "snapshots/0123abc/data")).parent
+    for number, path in enumerate(sorted((snapshot / "data").iterdir())):
+        path.rename(hub / f"blobs/{number}")
+        path.symlink_to(f"../../../blobs/{number}")
+    import_all(snapshot, tmp_path / "of the hub")
+    assert contents(tmp_path / "of the hub") == contents(tiny_data)
+    (hub / "blobs").rename(tmp_path / "private")
+    (hub / "blobs").symlink_to(tmp_path / "private")
+    assert "leads out of" in refused(snapshot, tmp_path / "imagenet")
+    (plain / name).unlink()
+    (plain / name).symlink_to(tmp_path / "private/0")
+    assert "leads out of" in refused(plain, tmp_path / "imagenet") and not (tmp_path / "imagenet").exists()
+
+
 @pytest.mark.parametrize("kind", ["WebDataset", "flat val"])
 def test_no_list_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_data, kind):
     """Protects the words of a private file: a download had a link to it as its classes.txt, and they became names of

@@ -3,7 +3,9 @@
 .venv/bin/python -m pytest tests/publish/test_publish.py
 """
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ from support import ROOT, environment
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
+from benchmarks.common.system.files import exchange
 from benchmarks.common.system.host import kernel_variables
 from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
@@ -539,6 +542,29 @@ def test_a_failed_move_leaves_the_old_set(tmp_path):
     with pytest.raises(OSError):
         replace_set(tmp_path / "is not there", tmp_path / "place", tmp_path / "aside")
     assert (tmp_path / "place/runs.csv").read_text() == "old"
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_stop_while_a_set_is_replaced_leaves_one_of_the_two(tmp_path, monkeypatch, in_one_step):
+    """Protects a published set: a signal after the first of two renames left neither in the place, and the folder with
+    both was removed. Mutants: no exchange; the old set not moved back."""
+    for name in ("new", "place"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "runs.csv").write_text(name)
+    if in_one_step and not (exchange(tmp_path / "new", tmp_path / "place") and exchange(*tmp_path.iterdir())):
+        pytest.skip("this file system exchanges no two names")
+    if not in_one_step:
+        monkeypatch.setattr(publish_module, "exchange", lambda one, other: False, raising=False)
+    rename = os.replace
+
+    def rename_and_stop(source, target):
+        rename(source, target)
+        raise SystemExit  # as a signal's handler does
+
+    monkeypatch.setattr(publish_module.os, "replace", rename_and_stop)
+    with contextlib.suppress(SystemExit):
+        replace_set(tmp_path / "new", tmp_path / "place", tmp_path / "aside")
+    assert (tmp_path / "place/runs.csv").read_text() == ("new" if in_one_step else "place")
 
 
 @pytest.fixture

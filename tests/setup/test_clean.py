@@ -155,6 +155,28 @@ def test_nothing_is_measured_into_a_published_set(tmp_path, monkeypatch, name):
     preflight.open_result_set(tmp_path / "results/other")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("kind", ["a file", "a link to a file of the user's"])
+def test_another_users_mark_of_a_published_set_stops_nobody(tmp_path, kind):
+    """Protects all sets below a folder that everybody may write to, and `./bench ab`, which asks before each run:
+    another user's published.json in /tmp ended them. The mark of the folder's owner counts. Mutants: whoever owns the
+    mark; the owner of what a link leads to."""
+    results, mark = tmp_path / "shared/mine/a set", tmp_path / "shared" / preflight.MARK
+    results.mkdir(parents=True)
+    (tmp_path / "a file").touch()
+    if kind == "a file":
+        mark.touch()
+    else:
+        mark.symlink_to(tmp_path / "a file")
+    os.chown(mark, 12345, -1, follow_symlinks=False)
+    assert preflight.why_not_writable(results) == ""
+    os.chown(mark, 0, -1, follow_symlinks=False)
+    assert "is published" in preflight.why_not_writable(results)
+    for path in (mark, mark.parent):
+        os.chown(path, 12345, -1, follow_symlinks=False)
+    assert "is published" in preflight.why_not_writable(results)
+
+
 @pytest.mark.slow
 def test_every_command_that_measures_refuses_a_published_set():
     """The real commands and the real set. Mutant: each check left out."""

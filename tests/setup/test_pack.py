@@ -404,6 +404,22 @@ def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
     assert path.read_bytes() == whole
 
 
+def test_a_packed_file_that_came_with_the_images_is_not_kept(own_data, tmp_path, monkeypatch):
+    """Protects who packs a downloaded set to be sure of its pixels: a packed file of the right names, with other pixels
+    and their checksums, was called whole. What was packed here is known by the user's cache. Mutants: no look at the
+    cache; the note beside the file believed."""
+    path = make(own_data)
+    whole = path.read_bytes()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the cache of another user"))
+    with pytest.raises(UserError, match=r"nothing says that you packed it: .* remove it, and run ./bench data pack"):
+        make(own_data)
+    assert path.read_bytes() == whole
+    shutil.rmtree(path.parent)
+    make(own_data)
+    make(own_data)
+    assert path.read_bytes() == whole
+
+
 def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, monkeypatch):
     """Protects hours of packing where PACKED names one disk for all; beside its folder an old pack makes room."""
     shared, other = tmp_path / "a large disk", tmp_path / "other images"
@@ -704,3 +720,21 @@ def test_a_part_that_changed_while_nobody_wrote_is_found_at_the_end(own_data, st
         make(own_data)
     assert not part.with_suffix(".safetensors").exists()
     assert make(own_data).read_bytes() == expected
+
+
+def test_a_journal_that_came_with_the_images_is_not_gone_on_with(own_data, stopped, tmp_path, monkeypatch, capsys):
+    """Protects who packs a downloaded set from pixels that lie beside it: a journal and a part, with the checksums of
+    these, became a file that was packed here. Mutant: no token in the journal's first line."""
+    part, expected = stopped
+    journal, whole = part.with_suffix(".journal"), bytearray(part.read_bytes())
+    part.with_name("val.safetensors").unlink()
+    plan, first, *others = journal.read_text().splitlines()
+    sizes, shapes, checksums = json.loads(first)
+    begin = len(whole) - sum(sum(json.loads(line)[0]) for line in (first, *others))
+    whole[begin] ^= 1
+    checksums[0] = zlib.crc32(whole[begin : begin + sizes[0]])
+    part.write_bytes(whole)
+    journal.write_text("\n".join([plan, json.dumps([sizes, shapes, checksums]), *others, ""]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the cache of another user"))
+    assert make(own_data).read_bytes() == expected
+    assert "going on" not in capsys.readouterr().out

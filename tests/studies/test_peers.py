@@ -17,7 +17,8 @@ from support import NUM_TRAIN, ROOT, TINY_YAML, environment
 from torchvision.datasets import ImageFolder
 
 from benchmarks.common.system.errors import UserError
-from scripts.studies.peers import peer_rank
+from benchmarks.common.system.files import locked
+from scripts.studies.peers import measure, peer_rank
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart, read_peers, report_cells
 from scripts.studies.peers.measure import PEERS, Peer, PeersOptions, is_done, launch
@@ -111,6 +112,24 @@ def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, t
         assert failed.returncode == 2 and "has peers of another session" in failed.stderr
         assert f"move {name} away" in failed.stderr and (tmp_path / name).read_text() == "measured"
         (tmp_path / name).unlink()
+
+
+def test_launches_of_a_session_that_was_stopped_are_not_overwritten(tmp_path, tiny_data, tiny_config, monkeypatch):
+    """Protects half an hour of launches: after a kill the same command began anew, and its first launch replaced them.
+    And a session that goes on from make clean, by the set's lock. Mutants: peers.csv looked for alone; no lock."""
+    variables = {"DATA": tiny_data, "CONFIG": tiny_config, "RESULTS": tmp_path / "a set", "NPROC": 2, "NUM_GPUS": 0}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(measure, "launch", lambda *peer, **options: pytest.fail("it launches"))
+    (tmp_path / "a set").mkdir()
+    launched = tmp_path / "a set/peer_launches.csv"
+    launched.write_text("of half an hour")
+    with pytest.raises(UserError, match=r"has peers of another session; .*, or move peer_launches\.csv away"):
+        measure.main(PeersOptions(only=("bare",)))
+    assert launched.read_text() == "of half an hour"
+    launched.unlink()
+    with locked(tmp_path / "a set/.suite"), pytest.raises(UserError, match="is in use"):
+        measure.main(PeersOptions(only=("bare",)))
 
 
 @pytest.mark.parametrize(

@@ -245,19 +245,37 @@ def note_paths(path: Path) -> list[Path]:
 
 
 def was_checked(path: Path) -> bool:
-    for note in note_paths(path):
-        with contextlib.suppress(OSError):
-            if read_regular_file(note, LARGEST_NOTE_BYTES) == _state(path).encode():
-                return True
-    return False
+    return any(_is_noted(note, path) for note in note_paths(path))
 
 
 def note_checked(path: Path) -> None:
     for note in note_paths(path):
         with contextlib.suppress(OSError):  # where neither can be written, the next run checks again
-            note.parent.mkdir(parents=True, exist_ok=True)
-            write_text_atomically(note, _state(path))
-            return
+            return _write_note(note, path)
+
+
+def was_written(path: Path) -> bool:
+    """Whether this user packed the file, by a note in the user's cache: one beside the file may have come with it."""
+    return _is_noted(cache_path(path, "written"), path)
+
+
+def note_written(path: Path, file: Path) -> None:
+    """Note that this user packed what is at `path`, or is there as soon as `file` is renamed. Without a cache nothing is
+    noted."""
+    with contextlib.suppress(OSError):
+        _write_note(cache_path(path, "written"), file)
+
+
+def _is_noted(note: Path, path: Path) -> bool:
+    """Whether a note is of the file as it is now."""
+    with contextlib.suppress(OSError):
+        return read_regular_file(note, LARGEST_NOTE_BYTES) == _state(path).encode()
+    return False
+
+
+def _write_note(note: Path, path: Path) -> None:
+    note.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(note, _state(path))
 
 
 def _state(path: Path) -> str:

@@ -25,6 +25,7 @@ from benchmarks.common.system.errors import UserError
 LOCK_LIMIT_S = 60.0
 FIRST_POLL_S, POLL_S = 0.001, 0.05  # most locks are held for a millisecond
 CHUNK_BYTES = 1 << 16
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of fcntl.h and linux/fs.h
 # Of one image's file: more than any photograph has, and less than what each reader may take of the memory.
 MAX_IMAGE_BYTES = 1 << 28
 
@@ -170,6 +171,18 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object], durable:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Give each of two files or folders of one file system the other's name, in one step (renameat2(2)).
+
+    False, and nothing has changed, where the system or the file system cannot, as NFS.
+    """
+    function = getattr(ctypes.CDLL(None), "renameat2", None)  # since glibc 2.28
+    if function is None:
+        return False
+    failed: int = function(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE)
+    return not failed
 
 
 def sync_folder(folder: Path) -> None:

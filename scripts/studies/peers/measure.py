@@ -40,6 +40,7 @@ from scripts.charts.figures import save_chart
 from scripts.options.study_options import PeersOptions
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_data, check_ranks, open_result_set
+from scripts.runner.schedule import lock_result_set
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
@@ -115,7 +116,7 @@ def main(options: PeersOptions) -> int:
         raise UserError(f"{results} has peers of another session, maybe of one that was stopped; {remedy}")
     about = f"{config.arch}, {config.image_size} px, {machine.num_ranks()} ranks"
     available = [peer for peer in chosen if peer.name not in why_not]
-    with repeated_images(config.data, all_images) as folder:
+    with lock_result_set(results), repeated_images(config.data, all_images) as folder:
         launch_here = functools.partial(launch, flags=flags, folder=folder, limit_s=limit_s)
         launches = run_rounds(options, available, launch_here, results, why_not)
     rows = ratio_rows([(peer.name, peer.what, peer.suite) for peer in chosen], launches, why_not)
