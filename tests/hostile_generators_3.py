@@ -291,7 +291,7 @@ def rounds_in_budget(pair: Pair, budget: float) -> Array:
     return (seconds.cumsum(axis=1) <= budget).sum(axis=1)
 
 
-# --- days, as in hostile_generators.py ---------------------------------------------------------------------------------
+# --- days, as in hostile_generators.py --------------------------------------------------------------------------------
 
 
 def days_of_two_kinds(rng: Generator, shape: Shape) -> Array:

@@ -395,7 +395,7 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     ab.report_verdict(
         ab.look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None
     )
-    assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
+    assert "it stopped early, where the answer was clear: the interval allows for that, the" in capsys.readouterr().out
 
 
 # --- acceptance: on a quiet machine -------------------------------------------------------------------------------

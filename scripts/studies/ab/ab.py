@@ -177,8 +177,8 @@ def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: 
     )
     if pair[0].content == pair[1].content:
         lines.append(
-            "A and B are the same: an A/A run, which finds a difference in 1 of 20 at most, where rounds are "
-            "independent or AR(0.5) or less, without rare stalls of one"
+            "A and B are the same: an A/A run, which finds a difference in about 1 of 20 at most, where rounds "
+            "are independent or AR(0.5) or less, without rare stalls of one"
         )
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
@@ -307,7 +307,7 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
         print(f"one look after {look}, had that been set beforehand, finds {least} with 80 % power (nominal)")
     if result.early:
-        print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
+        print("it stopped early, where the answer was clear: the interval allows for that, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     sentence += f": {found.why}" if found.why else ""
     print(f"{sentence}; {format_ratio(result)}" if num_rounds else "no verdict: no round was done", flush=True)
