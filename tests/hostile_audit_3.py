@@ -162,7 +162,8 @@ def of_accuracies(case: str, num: int, seed: int) -> Rows:
 def of_furthest_apart(case: str, num: int, seed: int) -> Rows:
     """How often the best and the worst of 18 equal strategies are said to differ, whose answers are independent."""
     cell, images = Cell("furthest apart", case, 18, 1, seed), int(case.split()[0].replace(",", ""))
-    rng, differ = numpy.random.default_rng(cell.seeds), []
+    rng = numpy.random.default_rng(cell.seeds)
+    differ: list[bool] = []
     for counts in rng.binomial(images, 0.5, size=(num, 18)):
         results = len({*counts.tolist()})
         p_value = fisher_p_value((int(counts.max()), images), (int(counts.min()), images))
