@@ -96,12 +96,12 @@ def of_loaders(num: int) -> Rows:
     for case in LAUNCHES:
         logs = launches(numpy.random.default_rng(len(case)), num, NUM_LAUNCHES, places.max() + 1, case)[..., places]
         speeds = numpy.exp(logs + truth[places % len(truth)])
-        said = [describe_limit(_loader_table(each, places)) for each in speeds]
+        said = [describe_limit(loader_table(each, places)) for each in speeds]
         decided = numpy.array([not each.startswith("no verdict") for each in said])
         yield row("loader", case, 1, NUM_LAUNCHES, "false_alarms_percent", decided)
 
 
-def _loader_table(speeds: numpy.ndarray, places: numpy.ndarray) -> pandas.DataFrame:
+def loader_table(speeds: numpy.ndarray, places: numpy.ndarray) -> pandas.DataFrame:
     """loader.csv of speeds [launches, windows]."""
     kinds = [WINDOW_KINDS[place % len(WINDOW_KINDS)] for place in places]
     rows = [(str(number), *each, 1) for number, launch in enumerate(speeds) for each in zip(kinds, launch, strict=True)]

@@ -6,11 +6,10 @@ Every sentence is made from the set's statistics; none says more than the interv
 """
 
 import dataclasses
-import math
 
 from scripts.sets.identity import comparable, compute_precision
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.stats.families import method_text, ratios_to_fastest
+from scripts.stats.families import count_compared, method_text, ratios_of_all_pairs, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate
 from scripts.strategies.strategy_list import BASELINE, all_strategies
@@ -131,7 +130,8 @@ def _unseen(ratios: list[RatioEstimate]) -> str:
     if least > 1:
         return "; this set may miss even a doubling"
     gain = f"a gain of {100 * least:.0f} %"
-    return f"; a set like it finds {gain} in about 4 of 5 cases (nominal), smaller ones less often" if least else ""
+    often = "in about 4 of 5 cases (nominal: as if its spread were known), smaller ones less often"
+    return f"; a set like it finds {gain} {often}" if least else ""
 
 
 def _two_digits(ratio: RatioEstimate) -> str:
@@ -204,10 +204,11 @@ def headline(results: ResultSet) -> list[str]:
         others = [group.label for group in ranked if group not in alike]
         sentences.append(f"Not compared, since they ran on other settings: {'; '.join(others)}.")
     if any(over.low is not None for over in (over_best | results.speedups).values()):
+        over_single = method_text(count_compared(results.speedups.values()))
+        all_pairs = ratios_of_all_pairs({group.label: group.sample for group in alike})
         sentences.append(
-            f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous "
-            f"({method_text(len(results.baseline_label_of))}), and so are those over the highest mean, which was "
-            f"picked after looking ({method_text(math.comb(len(alike), 2))})."
+            f"[a, b] is a 95 % interval. Those over {BASELINE} are simultaneous ({over_single}), and so are those over "
+            f"the highest mean, which was picked after looking ({method_text(count_compared(all_pairs.values()))})."
         )
     return sentences
 
@@ -247,9 +248,10 @@ def _times(over: RatioEstimate) -> str:
 
 
 def _describe_power(fraction: float) -> str:
+    power = "80 % power (nominal: as if this spread were known)"
     if fraction > 1:
-        return "with 80 % power (nominal) this data does not find a factor of 2: take more rounds"
-    return f"this data finds {100 * fraction:.0f} % with 80 % power (nominal)"
+        return f"with {power} this data does not find a factor of 2: take more rounds"
+    return f"this data finds {100 * fraction:.0f} % with {power}"
 
 
 def join(names: list[str]) -> str:

@@ -19,7 +19,7 @@ from scripts.sets.proofs import EXCEPTIONS, LENGTH
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_text import describe_images, describe_sets
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
-from scripts.stats.families import method_text
+from scripts.stats.families import count_compared, method_text
 from scripts.stats.formatting import format_number, format_setting, plural, plural_of_several
 from scripts.strategies.strategy_list import BASELINE
 
@@ -111,7 +111,7 @@ def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
         return text + "."
     return (
         f"{text}; ratios to {BASELINE} in the same precision have simultaneous 95 % intervals "
-        f"({method_text(len(results.baseline_label_of))})."
+        f"({method_text(count_compared(results.speedups.values()))})."
     )
 
 

@@ -96,9 +96,9 @@ def describe_error_rate(results: ResultSet) -> str:
     if not results.baseline_label_of:
         return f"All comparisons here are {exploratory}. {over_all}" if others else ""
     main = (
-        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, about 5 % of "
-        "pages show a difference there, if rounds are independent and nearly normal; with skewed noise, or where one "
-        "strategy stalls seldom, more do."
+        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most "
+        "about 5 % of pages show a difference there, if rounds are independent and nearly normal; with skewed noise, "
+        "or where one strategy stalls seldom, more do."
     )
     return f"{main} The rest is {exploratory}. {over_all}" if others else main
 

@@ -1,4 +1,4 @@
-"""The tables of scripts/stats/README.md, from false_alarms.csv, hostile.csv and hostile_2.csv of
+"""The tables of scripts/stats/README.md, from false_alarms.csv, hostile.csv, hostile_2.csv and hostile_3.csv of
 results/published/measured/.
 
 from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_2_figures, hostile_figures
@@ -133,6 +133,24 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
         "hostile_2.often": _often(_only(families, quantity="false_over_either")),
         "hostile_2.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
         "hostile_2.sets": _count(over_first), "hostile_2.origin": describe_origin(rows),
+    }  # fmt: skip
+
+
+def hostile_3_figures(measured: Path) -> dict[str, str]:
+    """By name, of the third audit; '' for what was not simulated."""
+    columns = (*KEYS, "rate_percent", "num_sets", "commit", "date", "machine")
+    rows = read_cells(measured / "hostile_3.csv", columns).rename(columns={"rate_percent": "value"})
+    families, days = _only(rows, what="family"), _only(rows, what="days", case="a rare bad day")
+    of_mfu, of_cuts = (_only(rows, what=what, quantity="covered") for what in ("mfu", "cuts"))
+    return {
+        "hostile_3.often": _often(_only(families, quantity="false_over_either")),
+        "hostile_3.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
+        "hostile_3.memory": _named(_only(rows, what="memory", quantity="false_alarms")),
+        "hostile_3.day_given": _range(_only(days, quantity="false_with_sd_given")),
+        "hostile_3.day_measured": _range(_only(days, quantity="false_with_three_sets")),
+        "hostile_3.mfu": _range(of_mfu), "hostile_3.cuts": _range(of_cuts),
+        "hostile_3.sets": _count(_only(families, quantity="false_over_first")),
+        "hostile_3.origin": describe_origin(rows),
     }  # fmt: skip
 
 

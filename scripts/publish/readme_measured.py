@@ -9,7 +9,12 @@ import pandas
 
 from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
-from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_2_figures, hostile_figures
+from scripts.publish.readme_false_alarms import (
+    false_alarm_figures,
+    hostile_2_figures,
+    hostile_3_figures,
+    hostile_figures,
+)
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number, plural_of_several
@@ -65,6 +70,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         **false_alarm_figures(measured),
         **hostile_figures(measured),
         **hostile_2_figures(measured),
+        **hostile_3_figures(measured),
     }
     commands = {
         "overhead": "./bench study overhead",
@@ -79,6 +85,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
         "hostile": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py",
         "hostile_2": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_2.py",
+        "hostile_3": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
         "allreduce": "./bench study allreduce",
         "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }
@@ -91,7 +98,7 @@ def _ratios(rows: pandas.DataFrame) -> str:
     shown = []
     for row in iterate_rows(rows):
         unit = "samples" if row.what == "instrumentation" else "pairs of windows"
-        of_one = f"{row.num_pairs} {unit} of one launch; it covers no other launch"
+        of_one = f"{row.num_pairs} {unit} of one launch, taken for independent; it covers no other launch"
         over = f"{row.num_launches} launches" if row.num_launches != "1" else of_one
         bounds = f"[{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]"
         shown.append(f"{float(row.ratio):.3f} {bounds} (95 % over {over})")

@@ -56,5 +56,5 @@ def calibration_text(samples: Mapping[str, ThroughputSample], baselines: Mapping
         f"own covariance of strategies, {100 * false_alarms:.1f} % raise a false alarm (5 % are nominal), "
         f"{100 * undecided:.0f} % have no verdict since their rounds seem to follow one another, and a difference of "
         f"{100 * DIFFERENCE:.0f} % from the baseline is found in {100 * power:.0f} %. "
-        "Where the noise of each strategy drifts by itself, families err more often."
+        "Where the noise of each strategy drifts by itself, families with a verdict err more often."
     )

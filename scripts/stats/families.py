@@ -11,13 +11,14 @@ scripts/stats/README.md has the reasons and the error rates. Needs numpy and sci
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy
 
 from scripts.stats.formatting import plural
 from scripts.stats.independence import FOLLOWS, rounds_follow_one_another, standard_error_factor
 from scripts.stats.intervals import (
+    FEW_ROUNDS,
     MIN_ROUNDS,
     NO_REPEAT,
     RatioEstimate,
@@ -55,6 +56,11 @@ class ThroughputSample:
 def method_text(num_comparisons: int) -> str:
     """The method of a family, for below a table or a chart."""
     return f"{METHOD} over {plural(num_comparisons, 'pair')}"
+
+
+def count_compared(family: Iterable[RatioEstimate]) -> int:
+    """Pairs of a family that share the 5 %: a pair with too few rounds has no interval, and no share."""
+    return sum(each.why not in (NO_REPEAT, FEW_ROUNDS, NO_COMMON_ROUNDS) for each in family)
 
 
 def make_sample(

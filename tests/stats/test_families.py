@@ -12,6 +12,7 @@ from scripts.stats.calibration import calibrate, calibration_text
 from scripts.stats.families import (
     NO_COMMON_ROUNDS,
     ThroughputSample,
+    count_compared,
     log_table,
     method_text,
     ratios_of_all_pairs,
@@ -56,6 +57,15 @@ def test_an_interval_is_scipys_paired_t_at_sidaks_level():
     two = {name: found[name] for name in ("single", "ddp")}
     assert logs(ratios_to_baseline("single", two)["ddp"])[::2] == scipys(two, "ddp", "single")
     assert method_text(1) == "paired by round, Student's t, AR(1) standard errors, Sidak over 1 pair"
+
+
+def test_a_pair_with_too_few_rounds_has_no_share_of_the_5_percent():
+    """Protects the number of pairs that a page names: it is that of the level. Mutant: every pair counts."""
+    found = samples(numpy.random.default_rng(20), (6, 6, 6, 4))
+    family = ratios_to_baseline("single", found)
+    assert (len(family), count_compared(family.values())) == (3, 2)
+    compared = ("ddp", "single", "slurm")
+    assert logs(family["ddp"])[::2] == scipys(found, "ddp", "single", count_compared(family.values()), compared)
 
 
 def test_what_a_round_does_to_both_cancels():
@@ -205,7 +215,8 @@ def test_the_line_of_a_report_says_what_it_cannot_know():
         and "is found in" in text
     )
     many = calibration_text(samples(numpy.random.default_rng(12), (6,) * 5), over)
-    assert all(each.endswith("drifts by itself, families err more often.") for each in (text, many)), "none is safe"
+    drift = "drifts by itself, families with a verdict err more often."
+    assert all(each.endswith(drift) for each in (text, many)), "none is safe"
     assert calibration_text({}, {}) == ""
 
 

@@ -7,8 +7,10 @@ Seeded, so that a rate is the same each time. The short forms run the same funct
 
 import generators
 import hostile_audit_2
+import hostile_audit_3
 import hostile_generators
 import hostile_generators_2
+import hostile_generators_3
 import numpy
 import pytest
 from false_alarms import false_over_fastest, families, family_rows, over_first
@@ -80,15 +82,19 @@ def test_the_published_rates_under_noise_that_the_method_was_not_chosen_by_are_f
                 assert_found_again(row["value"], 400, before["value"], before["num_sets"])
 
 
+LATER = {"hostile_2.csv": hostile_audit_2, "hostile_3.csv": hostile_audit_3}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("part", "case"), [(part, case) for part, (_, cases) in hostile_audit_2.PARTS.items() for case in cases]
+    ("name", "part", "case"),
+    [(name, part, case) for name, of in LATER.items() for part, (_, cases) in of.PARTS.items() for case in cases],
 )
-def test_the_published_rates_of_the_later_audit_are_found_again(part, case, num=400):
-    """Protects every row of hostile_2.csv: other random numbers, the same rates. Mutants: standard errors without the
-    factor for rounds that follow one another; a false alarm of a set without a verdict counted."""
-    published = {key_of(row): row for row in read_rows(MEASURED / "hostile_2.csv")}
-    simulate, _ = hostile_audit_2.PARTS[part]
+def test_the_published_rates_of_the_later_audits_are_found_again(name, part, case, num=400):
+    """Protects every row of hostile_2.csv and hostile_3.csv: other random numbers, the same rates. Mutants: standard
+    errors without the factor for rounds that follow one another; a false alarm of a set without a verdict counted."""
+    published = {key_of(row): row for row in read_rows(MEASURED / name)}
+    simulate, _ = LATER[name].PARTS[part]
     for row in simulate(case, num, seed=2):
         before = published[key_of(row)]
         assert_found_again(row["rate_percent"], row["num_sets"], before["rate_percent"], before["num_sets"])
@@ -122,9 +128,17 @@ def test_rounds_that_follow_one_another_have_no_verdict():
     assert false <= 0.06 and no_verdict > 0.8
 
 
-@pytest.mark.parametrize(("part", "case"), [("family", "AR(0.7) strategies"), ("shown", "independent runs")])
-def test_some_rates_of_the_later_audit_are_found_again(part, case):
-    test_the_published_rates_of_the_later_audit_are_found_again(part, case, num=150)
+@pytest.mark.parametrize(
+    ("name", "part", "case"),
+    [
+        ("hostile_2.csv", "family", "AR(0.7) strategies"),
+        ("hostile_2.csv", "shown", "independent runs"),
+        ("hostile_3.csv", "days", "a rare bad day"),
+        ("hostile_3.csv", "mfu", "peak measured twice"),
+    ],
+)
+def test_some_rates_of_the_later_audits_are_found_again(name, part, case):
+    test_the_published_rates_of_the_later_audits_are_found_again(name, part, case, num=150)
 
 
 def test_the_later_audit_goes_on_where_it_was_stopped(tmp_path):
@@ -195,8 +209,9 @@ def test_hostile_noise_has_no_truth_of_its_own():
     """Protects the audit from an unfair auditor: over many sets all strategies are equally fast, but for what depends
     on the order of runs or on what is missing."""
     in_order = ("drift of", "step in", "wave", "first of", "machine", "heat", "times out", "lost in", "suite's orders")
-    for case in (*hostile_generators.CASES, *hostile_generators_2.CASES):
-        drawn_by = hostile_generators if case in hostile_generators.CASES else hostile_generators_2
+    in_order += ("recovery", "boost", "7.3 runs", "lost again", "late, drift")
+    audits = (hostile_generators, hostile_generators_2, hostile_generators_3)
+    for case, drawn_by in ((case, audit) for audit in audits for case in audit.CASES):
         logs = drawn_by.draw(case, numpy.random.default_rng(1), 2000, 3, 6)
         assert logs.shape == (2000, 3, 6)
         if not any(word in case for word in (*in_order, "lost when")):

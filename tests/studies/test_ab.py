@@ -417,7 +417,7 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     assert "correlation of each round's ratio with the one before: -0.83" in output.out
     assert output.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
     report_verdict(look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None)
-    assert "it stopped early, where the answer was clear: the interval holds, the ratio is" in capsys.readouterr().out
+    assert "it stopped early, where the answer was clear: the interval allows for that, the" in capsys.readouterr().out
 
 
 # --- acceptance: on a quiet machine -------------------------------------------------------------------------------

@@ -146,8 +146,8 @@ def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: 
     )
     if pair[0].content == pair[1].content:
         lines.append(
-            "A and B are the same: an A/A run, which finds a difference in 1 of 20 at most, where rounds are "
-            "independent or AR(0.5) or less, without rare stalls of one"
+            "A and B are the same: an A/A run, which finds a difference in about 1 of 20 at most, where rounds "
+            "are independent or AR(0.5) or less, without rare stalls of one"
         )
     elif names:
         lines.append(f"they differ in {', '.join(values)}")

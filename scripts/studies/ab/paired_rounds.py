@@ -72,7 +72,7 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
         print(f"one look after {look}, had that been set beforehand, finds {least} with 80 % power (nominal)")
     if result.early:
-        print("it stopped early, where the answer was clear: the interval holds, the ratio is biased outward")
+        print("it stopped early, where the answer was clear: the interval allows for that, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     sentence += f": {found.why}" if found.why else ""
     print(f"{sentence}; {format_ratio(result)}" if num_rounds else "no verdict: no round was done", flush=True)

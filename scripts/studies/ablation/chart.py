@@ -20,7 +20,7 @@ from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.set_text import describe_rows
-from scripts.stats.families import method_text
+from scripts.stats.families import count_compared, method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.stats.intervals import FEW_ROUNDS
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
@@ -61,8 +61,9 @@ def ablate_chart(results: ResultSet, strategy: str, options: Sequence[OptionResu
     draw_bars(axes, bars, 1, "x baseline")
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
     axes.set_xlabel("throughput over the baseline's (dashed), one option at a time; 1 = no difference")
+    compared = count_compared(option.ratio for option in options if option.ratio)
     notes = [
-        f"black lines: simultaneous 95 % intervals ({method_text(len(bars) - 1)}); dots: runs over the baseline's."
+        f"black lines: simultaneous 95 % intervals ({method_text(compared)}); dots: runs over the baseline's."
         if any(bar.low is not None for bar in bars)
         else f"no interval: {FEW_ROUNDS}.",
         f"baseline: {format_number(baseline.value)} images/s.",

@@ -59,9 +59,10 @@ def footnotes(comparisons: list[Comparison], method: str = METHOD) -> list[str]:
         "of new simulated sets of several strategies, with the same noise, 60 to 73 % find that of a strategy "
         "named beforehand; two sets were not simulated).",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
-        f"({method}): about 1 of 20 families of equal things shows a difference, where rounds are independent and "
-        "nearly normal; with skewed noise, or where one strategy stalls seldom, more. Without B and --strategy there "
-        "are two: over single, and over the highest mean; together about 1 of 10 at most, under the same condition.",
+        f"({method}): at most about 1 of 20 families of equal things show a difference, where rounds, and of two sets "
+        "days, are independent and nearly normal; with skewed noise, or where one strategy or day is slow seldom, "
+        "more. Without B and --strategy there are two: over single, and over the highest mean; together at most "
+        "about 1 of 10, under the same condition.",
     ]
     whys = {each.estimate.why for each in comparisons}
     if NO_REPEAT in whys:

@@ -150,9 +150,9 @@ def describe(row: dict) -> str:
     percent = {name: f"{100 * row[f'{name}_largest_share']:.0f} %" for name in ("auto", "other", "best")}
     return (
         f"{row['image_size']} px: cut auto ({row['auto_cuts']}) over cut {row['against']} ({row['other_cut']}): "
-        f"{row['ratio']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] (95 %, n={row['num_pairs']} pairs); the "
-        f"largest stage has {percent['auto']} of the time, not {percent['other']}; at best {percent['best']}, "
-        f"with cut {row['best_cut']}"
+        f"{row['ratio']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] (95 % over {row['num_pairs']} pairs, "
+        f"taken for independent); the largest stage has {percent['auto']} of the time, not {percent['other']}; at best "
+        f"{percent['best']}, with cut {row['best_cut']}"
     )
 
 

@@ -41,7 +41,8 @@ def missing(results: Path) -> list[Measurement]:
 
 
 def families(sets: StudySets) -> int:
-    return int(not sets.main.table("loader").empty)
+    """Two ratios to training alone, each with an interval of its own: of the loader, and of both together."""
+    return 0 if sets.main.table("loader").empty else 2
 
 
 SECTION = StudySection(order=5, tables=tables, families=families, missing=missing)
