@@ -174,7 +174,7 @@ def test_what_is_about_sgd_refuses_other_optimizers():
     """Protects ratios to loops that train with SGD, a roofline that has SGD's update, and MLPerf's log, whose keys are
     of SGD."""
     identity = Identity({"seed": 0, "lr": 1.0, "arch": "vit_b_16"}, {"num_shards": 1})
-    group = SimpleNamespace(ok=SimpleNamespace(run_id=["ddp-1"]), identity=identity)
+    group = SimpleNamespace(ok_runs=SimpleNamespace(run_id=["ddp-1"]), identity=identity)
     with pytest.raises(UserError, match="ddp-1 trained vit_b_16 with AdamW, and MLPerf's resnet benchmark is of SGD"):
         mlperf_log.identity_of_run(SimpleNamespace(path="a set", groups=[group]), "ddp-1")
     with pytest.raises(UserError, match="vit_b_16 is trained with AdamW here, and by the other loops with SGD"):

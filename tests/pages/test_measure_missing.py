@@ -95,7 +95,7 @@ def test_nothing_is_measured_beside_a_published_set(tmp_path, monkeypatch):
     results.mkdir(parents=True)
     append_rows(results, "runs", [{"run_id": "single-1", "status": "ok"}])
     (results / preflight.MARK).write_text("{}")
-    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results: pytest.fail("measured"))
+    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results_folder: pytest.fail("measured"))
     with pytest.raises(UserError, match="is published, and nothing is measured into it; MEASURE=no draws its report"):
         measure_missing.measure(results)
 
@@ -122,12 +122,12 @@ def test_a_set_of_another_machine_chooses_no_images(a_set, monkeypatch, capsys):
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("data: /home/victim\n")
     (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": "0123456789ab"}}))
-    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results: [Measurement(["false"], {})])
+    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results_folder: [Measurement(["false"], {})])
     monkeypatch.setenv("DATA", "")
     assert measure_missing.measure(a_set) == 0
     assert "its runs are not of this machine, and name a folder of images; give" in capsys.readouterr().out
     monkeypatch.setenv("DATA", "/mine")
-    assert measure_missing.measure(a_set) == 1, "the part was started"
+    assert measure_missing.measure(a_set) == 1, "the measurement was started"
     monkeypatch.setenv("DATA", "")
     (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": host(os.environ)}}))
     assert measure_missing.measure(a_set) == 1
@@ -156,12 +156,12 @@ def test_no_set_asks_a_report_for_thousands_of_workers(a_set, monkeypatch):
     folder = a_set / "logs/single-1"
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {}}))
-    monkeypatch.setattr(measure_missing, "missing_parts", lambda results: [Measurement(["false"], {})])
+    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results_folder: [Measurement(["false"], {})])
     (folder / "config.yaml").write_text("loader: synthetic\nworkers: 100000\n")
     with pytest.raises(UserError, match=r"it asks for 100000 loader workers in all .*; MEASURE=no draws its report"):
         measure_missing.measure(a_set)
     (folder / "config.yaml").write_text("loader: synthetic\nworkers: 4\n")
-    assert measure_missing.measure(a_set) == 1, "the part was started"
+    assert measure_missing.measure(a_set) == 1, "the measurement was started"
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_launches_of_a_session_that_was_stopped_are_not_overwritten(tmp_path, ti
     (tmp_path / "a set").mkdir()
     launched = tmp_path / "a set/peer_launches.csv"
     launched.write_text("of half an hour")
-    with pytest.raises(UserError, match=r"has peers of another session; .*, or move peer_launches\.csv away"):
+    with pytest.raises(UserError, match=r"has peers of another session, .*, or move peer_launches\.csv away"):
         measure.main(PeersOptions(only=("bare",)))
     assert launched.read_text() == "of half an hour"
     launched.unlink()
