@@ -110,10 +110,14 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
 
 def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
     """Protects whoever has fetched a fork, whose tags came along: one had the 12 digits by which a report names a
-    commit, another the name of a branch, and ab ran the fork's code. Mutants: what git takes; short hashes alone."""
+    commit, others the name of a branch here or of a remote, and ab ran the fork's code. Mutants: what git takes; short
+    hashes alone; branches of this clone alone."""
     own = kept_clone.git("rev-parse", "HEAD").strip()
     fork = kept_clone.git("commit-tree", "-m", "of a fork", "HEAD^{tree}").strip()
-    tags = (own[:12], own[:7], "main", "20241101", "of-a-fork")
+    described = f"v1-3-g{own[:7]}"
+    tags = (own[:12], own[:7], "main", "upstream/main", "other", described, "20241101", "of-a-fork")
+    kept_clone.git("update-ref", "refs/remotes/upstream/main", own)
+    kept_clone.git("update-ref", "refs/remotes/other/HEAD", own)
     for name in tags:
         kept_clone.git("tag", name, fork)
     try:
@@ -121,12 +125,20 @@ def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
             assert read(text).commit == own, text
         assert read("refs/heads/main").commit == own
         assert read("refs/tags/main").commit == read("refs/tags/20241101").commit == read("of-a-fork").commit == fork
-        with pytest.raises(UserError, match=r"main is the name of a tag, .* refs/heads/main for the branch, or refs"):
+        with pytest.raises(UserError, match=r"main is the name of a tag, .* refs/heads/main, or refs/tags/main"):
             read("main")
-        with pytest.raises(UserError, match=r"20241101 is the name of a tag, .* the hash of a commit, or refs/tags"):
-            read("20241101")
+        with pytest.raises(UserError, match=r"upstream/main is the name of a tag, .* refs/remotes/upstream/main, or"):
+            read("upstream/main~0")
+        with pytest.raises(UserError, match=r"other is the name of a tag, .* refs/remotes/other/HEAD, or"):
+            read("other")
+        for name in ("20241101", described):
+            with pytest.raises(UserError, match=f"{name} is the name of a tag, .* the hash of a commit, or refs/tags"):
+                read(name)
     finally:
         kept_clone.git("tag", "-d", *tags)
+        assert read("upstream/main").commit == own
+        for name in ("upstream/main", "other/HEAD"):
+            kept_clone.git("update-ref", "-d", f"refs/remotes/{name}")
     assert read("main").commit == own
 
 

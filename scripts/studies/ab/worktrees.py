@@ -29,24 +29,33 @@ from scripts.runner import source_version
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
 HASH_DIGITS = re.compile(r"[0-9a-fA-F]{7,64}")
+DESCRIBED = re.compile(r".*-g[0-9a-fA-F]{4,64}")  # what git describe says: a tag, a number of commits, a hash
+OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
 
 
 def find_commit(rev: str) -> str:
     """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing.
 
     The digits of a hash, 7 or more, are no tag: whoever fetches a fork gets its tags, and git would take one of that
-    name for the commit. Raises UserError for the name of a tag that is also that of a branch, or looks like a hash.
+    name for the commit. Raises UserError for the name of a tag that is also that of a branch, here or of a remote, or
+    that looks like a hash or like what git describe says.
     """
     name = re.split(r"[~^@:]", rev, maxsplit=1)[0]
     rest, found = rev[len(name) :], _commits_with_digits(name) if HASH_DIGITS.fullmatch(name) else None
-    is_tag, is_branch = (git_succeeds("show-ref", "--verify", f"refs/{kind}/{name}") for kind in ("tags", "heads"))
-    if is_tag and (is_branch or found == []):
-        other = f"refs/heads/{name} for the branch" if is_branch else "the hash of a commit"
-        raise UserError(f"{name} is the name of a tag, which may be a fork's; give {other}, or refs/tags/{name}")
+    if not found and git_succeeds("show-ref", "--verify", f"refs/tags/{name}"):
+        _refuse_tag_with_another_meaning(name)
     if found is not None and len(found) > 1:
         return ""
     wanted = f"{(found or [name])[0]}{rest}^{{commit}}"
     return git_text("rev-parse", "--verify", "--quiet", "--end-of-options", wanted).strip()
+
+
+def _refuse_tag_with_another_meaning(name: str) -> None:
+    """Raises UserError where somebody who types the name of this tag may mean something else by it."""
+    others = [ref.format(name) for ref in OTHER_REFS if git_succeeds("show-ref", "--verify", ref.format(name))]
+    if others or HASH_DIGITS.fullmatch(name) or DESCRIBED.fullmatch(name):
+        other = others[0] if others else "the hash of a commit"
+        raise UserError(f"{name} is the name of a tag, which may be a fork's; give {other}, or refs/tags/{name}")
 
 
 def _commits_with_digits(digits: str) -> list[str]:
