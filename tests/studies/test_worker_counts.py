@@ -60,3 +60,14 @@ def test_a_sample_is_links_to_images_of_train(tiny_data, tmp_path):
     data = sample(Config(data=str(tiny_data)), tmp_path)
     assert len(list_images(data / "train")) == 40 and len(list_images(data / "val")) == 1
     assert {path.resolve().parents[1] for path in (data / "train" / "images").iterdir()} == {tiny_data / "train"}
+
+
+def test_the_users_packed_folder_is_not_written_to(tiny_data, tmp_path, monkeypatch):
+    """Protects packed files of another data set, whose folder PACKED names: hours of work for ImageNet. Mutant: PACKED
+    set after packing."""
+    mine = tmp_path / "my packed files"
+    mine.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    monkeypatch.setenv("PACKED", str(mine))
+    worker_counts.loaders_to_time(Config(data=str(tiny_data), image_size=32, global_batch=8), tmp_path)
+    assert not [*mine.iterdir()] and (tmp_path / "sample/packed/full/train.safetensors").exists()

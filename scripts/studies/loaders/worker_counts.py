@@ -96,9 +96,9 @@ def loaders_to_time(config: Config, temporary: Path) -> tuple[Batches, dict[str,
         if name != decoder and not import_problem(name)
     }
     data = sample(config, temporary)
+    os.environ["PACKED"] = str(data / "packed")  # before it is packed: the user's own PACKED holds another data set
     with contextlib.redirect_stdout(io.StringIO()):
         pack.main(PackOptions(str(data)))
-    os.environ["PACKED"] = str(data / "packed")
     others["packed, full size (./bench data pack)"] = own_loader(loader="packed", pack="full", data=str(data))
     return own_loader(decoder=decoder), others
 
