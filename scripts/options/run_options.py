@@ -8,7 +8,7 @@ A launcher and a Slurm job know an option as an environment variable. A new opti
 - PROFILE_OPTIONS below, if the profile of a cluster may set it for every command;
 - what reads it: for sbatch `set_job_shape` of launchers/cluster.sh, else scripts/runner/make_variables.py;
 - if a set should say it, RECORDED_VARIABLES of scripts/runner/environment.py; if a published set may, the list
-  PUBLISHED_VARIABLES of scripts/publish/allowlist.py; if a report's commands may, scripts/sets/pasteable_variables.py;
+  PUBLISHED_VARIABLES of scripts/publish/allowlist.py; if a report's commands may, scripts/pages/pasteable_variables.py;
 - if runs with and without it must not be pooled, CLUSTER_VARIABLES of scripts/runner/run_plan.py.
 
 Imports nothing heavy: --help reads this module.

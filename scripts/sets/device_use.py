@@ -1,6 +1,6 @@
 """How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
 
-    use = device_use(group, results.environment, results.other_peaks)
+    use = device_use(group, a_set.environment, a_set.other_peaks)
 
 Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image: convolutions and matrix
 products, a multiply-add counted as 2). MFU = achieved / (peak of one device x devices), as defined in
