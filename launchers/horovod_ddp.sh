@@ -1,5 +1,12 @@
 #!/usr/bin/env bash
 # horovodrun starts one process a GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
+# bash has no variable with a name such as db-password, but hands it on: start again without, for what is said below.
+# Functions stay (BASH_FUNC_module%%): BASH_ENV would define them again.
+UNNAMED=()
+while IFS= read -r -d '' entry; do
+  [[ ${entry%%=*} =~ ^([A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_.*%%)$ ]] || UNNAMED+=(-u "${entry%%=*}")
+done < <(env -0)
+((${#UNNAMED[@]} == 0)) || exec env "${UNNAMED[@]}" bash "$0" "$@"
 source "$(dirname "$0")/lib.sh"
 "${HERE[@]}" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
   skip "Horovod is not installed for ${CONTAINER:-$PYTHON}; run: scripts/setup/install_horovod.sh"

@@ -161,12 +161,14 @@ def lock_pack(path: Path) -> Iterator[None]:
 def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, str], began_ns: int) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
-    Raises UserError where the folder changed since it was listed, or one of its files since began_ns.
+    Raises UserError where the folder changed since it was listed, or one of its files since began_ns, and for half a
+    packed file of other images in the folder that PACKED names.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = pack_metadata(kind, listing, images)
     header_bytes = header_size(metadata)
     plan = json.dumps([metadata, listing.times, header_bytes, journal_token(path)])
+    refuse_half_of_other_images(journal, plan)
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
         done, written = [], header_bytes  # bytes that the journal tells of are lost
@@ -275,6 +277,24 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
         # a note without its line end was cut off, even where it still reads as JSON
         found.extend(chunks.Chunk(*json.loads(line)) for line in lines[1:-1])
     return found
+
+
+def refuse_half_of_other_images(journal: Path, plan: str) -> None:
+    """Raises UserError where this user has begun to pack other images into the folder that PACKED names: it may have
+    taken hours."""
+    if not os.environ.get("PACKED"):
+        return
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        begun, here = (
+            json.loads(text.partition("\n")[0])
+            for text in (read_regular_file(journal, MAX_JOURNAL_BYTES).decode(), plan)
+        )
+        same_user, same_images = begun[-1] == here[-1], begun[0]["fingerprint"] == here[0]["fingerprint"]
+        if same_user and not same_images:
+            part = journal.with_suffix(".part")
+            raise UserError(
+                f"{part} is half a pack of other images; give another folder by PACKED, or remove {journal}"
+            )
 
 
 def make_tables(listing: ImageListing, done: list[chunks.Chunk]) -> Arrays:

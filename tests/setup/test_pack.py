@@ -722,6 +722,23 @@ def test_a_part_that_changed_while_nobody_wrote_is_found_at_the_end(own_data, st
     assert make(own_data).read_bytes() == expected
 
 
+def test_half_a_pack_of_other_images_is_not_overwritten(own_data, tmp_path, monkeypatch, capsys):
+    """Protects hours of packing that was stopped, where PACKED names one disk for all data sets. Mutant: no look at
+    the images of the journal."""
+    shared, other = tmp_path / "a large disk", tmp_path / "other images"
+    for split, num_images in (("train", 8), ("val", 4)):
+        draw_images(other / split, num_images, seed=2)
+    monkeypatch.setenv("PACKED", str(shared))
+    stop_at_the_end(own_data, monkeypatch)
+    part = shared / "full" / "train.part"
+    half = part.read_bytes()
+    with pytest.raises(UserError, match=r"train.part is half a pack of other images; give another folder by PACKED"):
+        make(other)
+    assert part.read_bytes() == half
+    make(own_data)
+    assert "going on after" in capsys.readouterr().out
+
+
 def test_a_journal_that_came_with_the_images_is_not_gone_on_with(own_data, stopped, tmp_path, monkeypatch, capsys):
     """Protects who packs a downloaded set from pixels that lie beside it: a journal and a part, with the checksums of
     these, became a file that was packed here. Mutant: no token in the journal's first line."""
