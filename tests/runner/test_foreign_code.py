@@ -67,6 +67,17 @@ def test_a_launcher_is_started_from_anywhere(tmp_path):
     assert done.returncode == 2 and "'none'" in done.stderr and not ran.exists()
 
 
+@pytest.mark.parametrize("program", ["bench", "scripts/gpu_check/carried.py"])
+def test_the_command_takes_no_module_of_the_current_folder(tmp_path, program):
+    """Protects who asks for help in a folder that was downloaded, where PYTHONPATH has an empty part, as
+    `PYTHONPATH=/opt/x:$PYTHONPATH` leaves one. Mutant: sys.path as Python makes it."""
+    for name in ("signal", "functools", "pathlib", "fcntl", "contextlib", "hashlib", "json", "subprocess"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
+    words, env = [sys.executable, "-S", ROOT / program, "--help"], environment(PYTHONPATH="/opt/x:")
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert not (tmp_path / "ran").exists() and "Traceback" not in done.stderr, done.stderr
+
+
 def test_a_makefile_of_another_folder_is_refused(tmp_path):
     """Protects from `make -f`, by which the current folder's programs would be run as if they were the checkout's."""
     folder, ran = folder_of_others(tmp_path / "foreign")

@@ -29,6 +29,7 @@ from scripts.runner import source_version
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
 HASH_DIGITS = re.compile(r"[0-9a-fA-F]{7,64}")
+SHORT_DIGITS = re.compile(r"[0-9a-fA-F]{4,6}")  # git takes as few
 DESCRIBED = re.compile(r".*-g[0-9a-fA-F]{4,64}")  # what git describe says: a tag, a number of commits, a hash
 OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
 
@@ -53,7 +54,8 @@ def find_commit(rev: str) -> str:
 def _refuse_tag_with_another_meaning(name: str) -> None:
     """Raises UserError where somebody who types the name of this tag may mean something else by it."""
     others = [ref.format(name) for ref in OTHER_REFS if git_succeeds("show-ref", "--verify", ref.format(name))]
-    if others or HASH_DIGITS.fullmatch(name) or DESCRIBED.fullmatch(name):
+    is_short_hash = SHORT_DIGITS.fullmatch(name) and _commits_with_digits(name)
+    if others or is_short_hash or HASH_DIGITS.fullmatch(name) or DESCRIBED.fullmatch(name):
         other = others[0] if others else "the hash of a commit"
         raise UserError(f"{name} is the name of a tag, which may be a fork's; give {other}, or refs/tags/{name}")
 
