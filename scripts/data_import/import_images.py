@@ -73,7 +73,7 @@ def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
         if is_new:
             target.refuse_existing()
             make_folder(folder)
-        refuse_place_of_others(folder, OWN_FOLDER)  # again: in /tmp another user may have made it meanwhile
+        refuse_place_of_others(folder, OWN_FOLDER, is_made=True)  # in /tmp another user may have made it meanwhile
         if is_new:
             os.mkdir(workshop, 0o700)  # whatever the umask: only the user steers what is written below it
         else:

@@ -166,6 +166,6 @@ def check_result_folder(results: Path) -> None:
         refuse_place_of_others(results, remedy)  # before anything is made there
         make_folder(results / "logs")
         for folder in (results, results / "logs"):
-            refuse_place_of_others(folder, remedy)
+            refuse_place_of_others(folder, remedy, is_made=True)
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None

@@ -136,7 +136,7 @@ def check_folder(folder: Path, size: int) -> None:
     try:
         refuse_place_of_others(folder, ANOTHER_FOLDER)
         make_folder(folder)
-        refuse_place_of_others(folder, ANOTHER_FOLDER)  # again: in /tmp another user may have made it meanwhile
+        refuse_place_of_others(folder, ANOTHER_FOLDER, is_made=True)  # in /tmp another user may have made it
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; give another folder by PACKED") from None
     free = shutil.disk_usage(folder).free

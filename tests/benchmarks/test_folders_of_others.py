@@ -14,17 +14,18 @@ import pytest
 
 from benchmarks.common.system import folders_of_others
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import refuse_folder_of_others
+from benchmarks.common.system.folders_of_others import refuse_folder_of_others, refuse_place_of_others
 from benchmarks.common.system.repository import ROOT
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
 OTHER = 12345
 
 
-def why_refused(folder: Path, own_user_id: int | None = None) -> str:
+def why_refused(folder: Path, own_user_id: int | None = None, is_made: bool = True) -> str:
     """'' where the folder passes."""
     try:
-        refuse_folder_of_others(folder, os.geteuid() if own_user_id is None else own_user_id, "choose another")
+        user_id = os.geteuid() if own_user_id is None else own_user_id
+        refuse_folder_of_others(folder, user_id, "choose another", is_made)
     except UserError as error:
         return str(error)
     return ""
@@ -97,13 +98,22 @@ def test_what_is_yet_to_be_made_is_looked_at_as_far_as_it_is_there(folder, missi
     """Protects a new set: who may replace a folder above it may replace the set. Mutants: nothing looked at; the
     nearest folder taken for the last one, which may not be a group's."""
     (folder / "link").symlink_to("new/er")
-    assert why_refused(folder / missing) == ""
+    assert why_refused(folder / missing, is_made=False) == ""
     if not os.geteuid():
         os.chown(folder, OTHER, -1)
     folder.chmod(0o2775)
-    assert why_refused(folder / missing) == ""
+    assert why_refused(folder / missing, is_made=False) == ""
     folder.parent.chmod(0o777)
-    assert why_refused(folder / missing).startswith(f"everybody may write to {folder.parent}")
+    assert why_refused(folder / missing, is_made=False).startswith(f"everybody may write to {folder.parent}")
+
+
+@pytest.mark.parametrize("missing", ["new", "new/er"])
+def test_what_has_been_made_has_to_be_there(folder, missing):
+    """Protects from another user who made the folder first, in /tmp, and has moved it away until the look is over.
+    Mutant: what is not there passes."""
+    with pytest.raises(FileNotFoundError):
+        refuse_place_of_others(folder / missing, "", is_made=True)
+    refuse_place_of_others(folder / missing, "")
 
 
 @needs_root

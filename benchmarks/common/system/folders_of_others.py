@@ -21,21 +21,21 @@ TRUSTED_OWNERS = "TRUSTED_OWNERS"
 """Environment variable: numbers of users whom the user trusts as root, such as 1001 or 1001,1002."""
 
 
-def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None:
+def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str, is_made: bool = True) -> None:
     """Raises UserError for a folder that another user could change, or could replace by another folder or a link.
 
     `folder`, each folder above it and each link in its path must belong to this user, to root (or whoever owns /, as in
     some containers), to the owner of the checkout or to one of TRUSTED_OWNERS. None may be writable by everybody,
     unless it is sticky, as /tmp is: there only the owner of an entry replaces it. Folders above the checkout pass: who
     can replace those can replace the code. A group's rights are the group's own choice: a folder above may also belong
-    to somebody who shares it with a group of this user's, as the project folders of clusters do. Where `folder` is yet
-    to be made, what there is of its path is looked at.
+    to somebody who shares it with a group of this user's, as the project folders of clusters do.
 
     In a user namespace that does not map every user, as that of a rootless container, the folders of root and of all
     other users outside have one owner, the overflow user, mostly 65534. They pass, since nothing tells them apart.
 
     own_user_id: the owner of new files in `folder`, which some network file systems choose. It is trusted on that file
-    system only. remedy: ends the message. Raises OSError for a path that cannot be read.
+    system only. remedy: ends the message. is_made: False for a folder that may be yet to be made: what there is of its
+    path is looked at. Raises OSError for a path that cannot be read, or that is not there with is_made.
     """
     trusted = {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike() | _trusted_owners()
     device, last = nearest_folder(folder).stat().st_dev, Path(os.path.realpath(folder))
@@ -45,7 +45,9 @@ def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None
             continue
         try:
             status = path.lstat()
-        except FileNotFoundError:  # it is yet to be made, and so is all that is below
+        except FileNotFoundError:
+            if is_made:  # another user may have moved it away until this look is over
+                raise
             return
         shown = shlex.quote("".join(letter if letter.isprintable() else "?" for letter in str(path)))
         is_folder, mode = stat.S_ISDIR(status.st_mode), status.st_mode
@@ -62,11 +64,11 @@ def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str) -> None
             raise UserError(f"everybody may write to {shown}; {remedy}")
 
 
-def refuse_place_of_others(folder: Path, remedy: str) -> None:
+def refuse_place_of_others(folder: Path, remedy: str, is_made: bool = False) -> None:
     """refuse_folder_of_others for a folder that may be yet to be made. A temporary file says to whom new files there
     belong. Raises OSError where none can be made."""
     with tempfile.TemporaryFile(dir=nearest_folder(folder)) as probe:
-        refuse_folder_of_others(folder, os.fstat(probe.fileno()).st_uid, remedy)
+        refuse_folder_of_others(folder, os.fstat(probe.fileno()).st_uid, remedy, is_made)
 
 
 def nearest_folder(folder: Path) -> Path:
