@@ -47,7 +47,7 @@ from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
-from scripts.studies.measured_csv import add_rows
+from scripts.studies.measured_csv import add_rows, set_tables_aside
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
@@ -127,6 +127,7 @@ def write_results(
         "links": pandas.DataFrame(map(links_row, fits)),
     }
     out.mkdir(parents=True, exist_ok=True)
+    set_tables_aside(out, [*tables])
     for name, frame in tables.items():
         write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
     return [
