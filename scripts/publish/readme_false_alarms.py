@@ -141,14 +141,16 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
     columns = (*KEYS, "rate_percent", "num_sets", "commit", "date", "machine")
     rows = read_cells(measured / "hostile_3.csv", columns).rename(columns={"rate_percent": "value"})
     families, days = _only(rows, what="family"), _only(rows, what="days", case="a rare bad day")
-    of_mfu, of_cuts = (_only(rows, what=what, quantity="covered") for what in ("mfu", "cuts"))
+    of_seeds = _only(rows, what="top-1", case="seeds differ, 2000 images")
     return {
         "hostile_3.often": _often(_only(families, quantity="false_over_either")),
         "hostile_3.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
         "hostile_3.memory": _named(_only(rows, what="memory", quantity="false_alarms")),
         "hostile_3.day_given": _range(_only(days, quantity="false_with_sd_given")),
         "hostile_3.day_measured": _range(_only(days, quantity="false_with_three_sets")),
-        "hostile_3.mfu": _range(of_mfu), "hostile_3.cuts": _range(of_cuts),
+        "hostile_3.loader": _named(_only(rows, what="loader")),
+        "hostile_3.two_seeds": _range(_only(of_seeds, num_rounds="2")),
+        "hostile_3.three_seeds": _range(_only(of_seeds, num_rounds="3")),
         "hostile_3.sets": _count(_only(families, quantity="false_over_first")),
         "hostile_3.origin": describe_origin(rows),
     }  # fmt: skip

@@ -121,6 +121,8 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
         True: "95 % interval for the images and the spread over seeds (s²/n + p(1-p)/N)",
     }
     text += "; of several seeds ".join(methods[way] for way in sorted(ways))
+    if any(each.num_seeds == 2 for each in found.values()):
+        text += "; of two seeds it covers less"
     if difference := furthest_apart(groups):
         best, worst = difference.best.label, difference.worst.label
         text += (

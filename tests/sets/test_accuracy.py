@@ -35,6 +35,14 @@ def test_repeats_of_one_seed_are_one_seed_bit_identical_or_not(tmp_path):
     assert single.text == f"45.5 [{low:.1f}, {high:.1f}]" and high - low == pytest.approx(16.8, abs=0.2)
 
 
+def test_the_interval_of_two_seeds_says_that_it_covers_less(tmp_path):
+    """Protects who reads 95 %: of two seeds the spread itself is hardly known. Mutant: the words left out."""
+    add_runs(tmp_path, "single", [(50, 2.0), (70, 2.1)], {"seeds": [0, 1]})
+    assert "the spread over seeds (s²/n + p(1-p)/N); of two seeds it covers less." in describe_top1(
+        load_set(tmp_path).groups
+    )
+
+
 def test_several_seeds_widen_the_interval_and_the_sentence_says_so(tmp_path):
     """Mutant: Wilson's interval of the mean, which seeds far apart leave as it is."""
     three = {"seeds": [0, 1, 2]}
@@ -47,6 +55,7 @@ def test_several_seeds_widen_the_interval_and_the_sentence_says_so(tmp_path):
     assert single.high - single.low > 1.5 * 100 * (high - low)
     text = describe_top1(groups)
     assert "for the images and the spread over seeds" in text and "(Welch, unpaired approximation)" in text
+    assert "two seeds" not in text
     assert "n = 3 seeds, 3/4 runs, rounds equal in all recorded digits; " in text
     add_runs(tmp_path, "slurm", [(60, 2.0)])
     text = describe_top1(load_set(tmp_path).groups)
