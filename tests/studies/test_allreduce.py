@@ -147,3 +147,13 @@ def test_tables_of_an_earlier_session_are_kept(tmp_path, capsys):
         assert pandas.read_csv(folder / "allreduce.csv").bare_seconds.tolist() == pytest.approx([*rows.bare_seconds])
     assert {path.name for path in aside.iterdir()} == {"allreduce.csv", "bandwidths.csv", "links.csv"}
     assert f"they are in {aside} now" in capsys.readouterr().out
+
+
+def test_a_file_of_another_suite_costs_no_measurement(tmp_path):
+    """Protects minutes of measuring, which ended without its tables where --output had other columns. Mutant: the row
+    of --output first."""
+    measured, output = rounds(), tmp_path / "old.csv"
+    output.write_text("path,ranks,of_an_older_suite\n")
+    with pytest.raises(UserError, match="has other columns"):
+        measure.report(measured, "a machine", tmp_path / "out", output)
+    assert (tmp_path / "out/allreduce.csv").exists()

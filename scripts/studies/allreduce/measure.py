@@ -94,10 +94,10 @@ def report(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = 
     print(f"{about}\n{table(of_sizes)}\n")
     of_paths = [links_row(fit) | bare_loop_columns(rows, fit.path) for fit in fits]
     print("\n" + "\n".join(map(describe_fit, fits)))
-    if output:
-        add_rows(output, of_paths)
     written = write_results(rows, of_sizes, fits, about, out)
     print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
+    if output:  # last, since it may be a file of another suite, which is refused
+        add_rows(output, of_paths)
     if num_wrong := int(rows.wrong.sum()):
         num_calls = int((rows.wrong > 0).sum())
         print(f"error: {num_wrong} values of {num_calls} all-reduces were not the sum", file=sys.stderr)
