@@ -38,6 +38,7 @@ from scripts.pages.report_tables import (
     COLUMN_MEANINGS,
     REPORT_COLUMNS,
     SUMMARY_COLUMNS,
+    describe_aa,
     describe_mfu,
     summary_rows,
     table_rows,
@@ -46,7 +47,7 @@ from scripts.pages.report_tables import (
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
 from scripts.sets.accuracy import describe_top1, furthest_apart
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.set_text import describe_aa, describe_failures, describe_sets
+from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text

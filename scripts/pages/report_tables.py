@@ -159,6 +159,21 @@ def scale_with_interval(
     return format_with_interval(value, low, high, style)
 
 
+def describe_aa(results: ResultSet) -> str:
+    """What the A/A comparisons of a set found; '' for a set without one."""
+    found = {
+        "no difference seen": "no difference was seen, and there is none",
+        "faster": "a difference was seen where there is none: a false alarm",
+        "slower": "a difference was seen where there is none: a false alarm",
+    }
+    sentences = []
+    for label, over in results.aa_comparisons.items():
+        ratio = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
+        baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
+        sentences.append(f"A/A: {label} over {baseline}, the same runs under two names, is {ratio}: {verdict}.")
+    return " ".join(sentences)
+
+
 def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:
     """Why the fastest has not the highest MFU, where that is so: a column's name, and what to know of it."""
     uses = [(group.label, use) for group in results.groups if (use := device_use(group, results.environment))]

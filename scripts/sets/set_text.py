@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pandas
 
 from scripts.sets.result_set import ResultSet, RunGroup
-from scripts.stats.formatting import device_count, format_setting, format_with_interval
+from scripts.stats.formatting import device_count, format_setting
 
 # benchmarks.common.data.fingerprint: classes, training and validation images
 COUNTS = re.compile(r"(\d{1,12})-(\d{1,12})-(\d{1,12})-", re.ASCII)
@@ -64,21 +64,6 @@ def _images_of(group: RunGroup) -> str:
         return UNKNOWN
     classes, train, val = (f"{int(number):,}" for number in found.groups())
     return f"{classes} classes, {train} training and {val} validation images"
-
-
-def describe_aa(results: ResultSet) -> str:
-    """What the A/A comparisons of a set found; '' for a set without one."""
-    found = {
-        "no difference seen": "no difference was seen, and there is none",
-        "faster": "a difference was seen where there is none: a false alarm",
-        "slower": "a difference was seen where there is none: a false alarm",
-    }
-    sentences = []
-    for label, over in results.aa_comparisons.items():
-        ratio = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
-        baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
-        sentences.append(f"A/A: {label} over {baseline}, the same runs under two names, is {ratio}: {verdict}.")
-    return " ".join(sentences)
 
 
 def describe_failures(results: ResultSet) -> list[str]:

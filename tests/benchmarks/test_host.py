@@ -14,6 +14,7 @@ from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
 from benchmarks.common.system import machine
 from benchmarks.common.system.host import host, kernel_variables, machine_facts, vector_flags
+from scripts.publish.allowlist import faults_in_line
 from scripts.publish.settings_made_public import public_variables
 
 
@@ -51,7 +52,6 @@ def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
         ("CUDA_LAUNCH_BLOCKING", "1"),
         ("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"),
-        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
         ("TORCHINDUCTOR_MAX_AUTOTUNE", "1"),
         ("TORCHDYNAMO_DISABLE", "1"),
@@ -67,6 +67,18 @@ def test_a_variable_that_changes_the_speed_separates_runs(name, text):
     Mutant: each of the names left out."""
     assert kernel_variables({name: text}) == f"{name}={text}"
     assert public_variables(kernel_variables({name: text, "OMP_DYNAMIC": "true"})).count(f"{name}={text}") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:1024"), ("MALLOC_CONF", "dirty_decay_ms:10000")],
+)
+def test_settings_of_an_allocator_can_be_published(name, text):
+    """Protects a user's set from being refused for `an address of a machine`. Sets of before have the text. Mutant: the
+    text recorded."""
+    recorded = kernel_variables({name: text})
+    assert recorded != kernel_variables({name: f"{text}0"}) and [*faults_in_line(recorded, set())] == []
+    assert public_variables(f"{name}={text}") == recorded
 
 
 def test_variables_that_only_say_where_something_is_are_not_recorded():

@@ -13,10 +13,10 @@ from benchmarks.common.config.config import FIELD_TYPES, FIELDS, Config
 from benchmarks.common.config.settings import NOT_COMPARED, READERS, requested_settings, settings_hash
 from benchmarks.common.store.results import add_settings, append_rows
 from scripts.pages.headline import headline
+from scripts.pages.report_tables import describe_aa
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set, same_hash_other_settings
-from scripts.sets.set_text import describe_aa
 from scripts.sets.strategy_cells import over_which_baseline
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
