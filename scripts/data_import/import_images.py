@@ -34,6 +34,7 @@ from scripts.data_import.source_images import Source, SourceShard
 from scripts.options.data_options import ImportOptions
 
 MAX_THREADS = 32
+OWN_FOLDER = "choose a folder that you have made"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -67,13 +68,16 @@ def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
     target, workshop = make_target(options, source), folder / WORKSHOP
     try:
         # Whoever may rename the workshop could put a link in its place, and what is there would be written or removed.
-        refuse_place_of_others(folder, "choose a folder that you have made")
-        if os.path.lexists(workshop):
-            refuse_foreign(workshop, options.source)
-        else:
+        refuse_place_of_others(folder, OWN_FOLDER)
+        is_new = not os.path.lexists(workshop)
+        if is_new:
             target.refuse_existing()
             make_folder(folder)
+        refuse_place_of_others(folder, OWN_FOLDER)  # again: in /tmp another user may have made it meanwhile
+        if is_new:
             os.mkdir(workshop, 0o700)  # whatever the umask: only the user steers what is written below it
+        else:
+            refuse_foreign(workshop, options.source)
         with locked(workshop / "lock", limit_s=0):
             totals = import_source(source, target, folder, free_bytes)
             remove_workshop(workshop)

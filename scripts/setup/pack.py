@@ -32,7 +32,7 @@ from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
 from benchmarks.common.data.packed import PackedSource, note_checked, note_written, pack_path, was_written
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_no_follow, read_regular_file, sync_folder
+from benchmarks.common.system.files import locked, make_folder, open_no_follow, read_regular_file, sync_folder
 from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
@@ -44,6 +44,7 @@ from scripts.setup.pack_file import flush, header_size, pack_metadata, write_tab
 CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
 MAX_JOURNAL_BYTES = 1 << 31  # of what a stopped run has noted
 MAX_TOKEN_BYTES = 1000
+ANOTHER_FOLDER = "give another folder by PACKED"
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 
 
@@ -133,8 +134,9 @@ def check_folder(folder: Path, size: int) -> None:
     """Make the folder. Raises UserError where it cannot be written, another user may change or replace it, or its disk
     has less than `size` bytes."""
     try:
-        refuse_place_of_others(folder, "give another folder by PACKED")
-        folder.mkdir(parents=True, exist_ok=True)
+        refuse_place_of_others(folder, ANOTHER_FOLDER)
+        make_folder(folder)
+        refuse_place_of_others(folder, ANOTHER_FOLDER)  # again: in /tmp another user may have made it meanwhile
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; give another folder by PACKED") from None
     free = shutil.disk_usage(folder).free

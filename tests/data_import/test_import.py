@@ -500,6 +500,22 @@ def test_what_another_user_puts_beside_the_source_says_no_classes(tmp_path, tiny
     assert f"labels: {planted}" in capsys.readouterr().out
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_that_another_user_makes_after_the_look_is_not_imported_into(tmp_path, tiny_data, monkeypatch):
+    """Protects a folder of the user's, which the end of the import emptied through a link: TO was to be made in /tmp,
+    and another user made it between the look and the making. Mutant: no second look."""
+    source, target = write_parquet(tmp_path / "from", tiny_data), tmp_path / "to"
+    make_folder = import_images.make_folder
+
+    def make_late(folder):
+        folder.mkdir()
+        os.chown(folder, 12345, -1)
+        make_folder(folder)
+
+    monkeypatch.setattr(import_images, "make_folder", make_late)
+    assert "belongs to another user" in refused(source, target) and not [*target.iterdir()]
+
+
 def test_a_label_that_is_no_number_is_named_with_its_sample(tmp_path, tiny_data):
     """Protects the user from Python's own text, which named no file. Mutant: any number of - before the digits."""
     source = write_webdataset(tmp_path / "from", tiny_data)

@@ -203,6 +203,24 @@ def test_a_data_set_does_not_choose_where_packs_are_written(own_data, tmp_path, 
     assert len([*models.rglob("*")]) == 3, "nothing is left there"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_that_another_user_makes_after_the_look_is_not_packed_into(own_data, tmp_path, monkeypatch):
+    """Protects from pixels that another user puts there: PACKED was to be made in /tmp, and they made it between the
+    look and the making. Mutant: no second look."""
+    make_folder = pack.make_folder
+
+    def make_late(folder):
+        folder.parent.mkdir()
+        os.chown(folder.parent, 12345, -1)
+        make_folder(folder)
+
+    monkeypatch.setenv("PACKED", str(tmp_path / "packs"))
+    monkeypatch.setattr(pack, "make_folder", make_late)
+    with pytest.raises(UserError, match="belongs to another user"):
+        make(own_data)
+    assert not [*(tmp_path / "packs/full").iterdir()]
+
+
 NUM_BYTES = 32
 numbers = st.sampled_from([0, 1, 2, 3, 4, 12, 24, 25, 33, -1, 255, 2**31 - 1, 2**62, 2**63 - 1, -(2**63)])
 anything = st.one_of(numbers, st.sampled_from([2**70, 1.5, "3", None, True, [], {}, [12], float("nan")]))
