@@ -10,6 +10,7 @@ import csv
 import datetime
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.store.results import append_csv
@@ -33,6 +34,23 @@ def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     append_csv(path, columns, [row | of_all for row in rows], replace=replace)
+
+
+def set_tables_aside(folder: Path, names: Sequence[str]) -> None:
+    """Move the tables of an earlier session, names without .csv, into a folder beside them that has the time of the
+    newest, so that nothing measured is lost. Raises UserError where they cannot be moved."""
+    there = [path for name in names if (path := folder / f"{name}.csv").exists()]
+    if not there:
+        return
+    newest = datetime.datetime.fromtimestamp(max(path.stat().st_mtime for path in there), datetime.UTC)
+    aside = folder / newest.strftime("earlier-%Y%m%d-%H%M%S")
+    try:
+        make_folder(aside)
+        for path in there:
+            os.replace(path, aside / path.name)
+    except OSError as error:
+        raise UserError(f"cannot move {folder}/{there[0].name} to {aside}: {error.strerror}") from None
+    print(f"{folder} has tables of an earlier session; they are in {aside} now", flush=True)
 
 
 def origin() -> dict[str, str]:

@@ -51,6 +51,7 @@ def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
     [
         ("CUDA_LAUNCH_BLOCKING", "1"),
         ("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
         ("TORCHINDUCTOR_MAX_AUTOTUNE", "1"),
         ("TORCHDYNAMO_DISABLE", "1"),

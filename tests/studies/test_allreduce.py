@@ -133,3 +133,27 @@ def test_the_command_writes_a_link_that_predict_reads(tmp_path):
     fits = read_links(tmp_path / "a b" / "links.csv")
     assert {"gloo", "gloo, bf16"} <= fits.keys() and "busbw / a bare loop's" in done.stdout
     assert (tmp_path / "a b" / "allreduce.png").stat().st_size > 10_000
+
+
+def test_tables_of_an_earlier_session_are_kept(tmp_path, capsys):
+    """Protects what took minutes or hours to measure: the same command again replaced its tables without a word.
+    Mutant: nothing set aside."""
+    first, again = rounds(), rounds(bare=2.0)
+    measure.write_results(first, bandwidth_rows(first), fit_links(first), "a machine", tmp_path)
+    assert "earlier" not in capsys.readouterr().out
+    measure.write_results(again, bandwidth_rows(again), fit_links(again), "a machine", tmp_path)
+    (aside,) = tmp_path.glob("earlier-*")
+    for folder, rows in ((aside, first), (tmp_path, again)):
+        assert pandas.read_csv(folder / "allreduce.csv").bare_seconds.tolist() == pytest.approx([*rows.bare_seconds])
+    assert {path.name for path in aside.iterdir()} == {"allreduce.csv", "bandwidths.csv", "links.csv"}
+    assert f"they are in {aside} now" in capsys.readouterr().out
+
+
+def test_a_file_of_another_suite_costs_no_measurement(tmp_path):
+    """Protects minutes of measuring, which ended without its tables where --output had other columns. Mutant: the row
+    of --output first."""
+    measured, output = rounds(), tmp_path / "old.csv"
+    output.write_text("path,ranks,of_an_older_suite\n")
+    with pytest.raises(UserError, match="has other columns"):
+        measure.report(measured, "a machine", tmp_path / "out", output)
+    assert (tmp_path / "out/allreduce.csv").exists()

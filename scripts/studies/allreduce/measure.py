@@ -47,7 +47,7 @@ from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
-from scripts.studies.measured_csv import add_rows
+from scripts.studies.measured_csv import add_rows, set_tables_aside
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
 HOROVOD = "horovod"
@@ -94,10 +94,10 @@ def report(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = 
     print(f"{about}\n{table(of_sizes)}\n")
     of_paths = [links_row(fit) | bare_loop_columns(rows, fit.path) for fit in fits]
     print("\n" + "\n".join(map(describe_fit, fits)))
-    if output:
-        add_rows(output, of_paths)
     written = write_results(rows, of_sizes, fits, about, out)
     print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
+    if output:  # last, since it may be a file of another suite, which is refused
+        add_rows(output, of_paths)
     if num_wrong := int(rows.wrong.sum()):
         num_calls = int((rows.wrong > 0).sum())
         print(f"error: {num_wrong} values of {num_calls} all-reduces were not the sum", file=sys.stderr)
@@ -127,6 +127,7 @@ def write_results(
         "links": pandas.DataFrame(map(links_row, fits)),
     }
     out.mkdir(parents=True, exist_ok=True)
+    set_tables_aside(out, [*tables])
     for name, frame in tables.items():
         write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
     return [

@@ -60,9 +60,9 @@ def main(options: CutsOptions) -> int:
         for image_size in options.image_sizes:
             measured = measure_size(options, image_size, pools, blocks, rng)
             rows = [result_row(options, image_size, name, measured) for name in options.against]
-            add_rows(options.output, rows)
-            for row in rows:
+            for row in rows:  # printed first: the file may be of another suite, and is refused then
                 print(describe(row), flush=True)
+            add_rows(options.output, rows)
     print(f"written: {options.output}")
     return 0
 

@@ -39,7 +39,7 @@ from scripts.studies.loaders.chart import loaders_chart
 from scripts.studies.loaders.cpu_costs import measure_costs
 from scripts.studies.loaders.loader_variants import LoaderVariant, prepare_variants
 from scripts.studies.loaders.timed_loaders import Batches
-from scripts.studies.measured_csv import origin
+from scripts.studies.measured_csv import origin, set_tables_aside
 
 WARMUP_IMAGES = 64
 PLAIN = "torchvision, Pillow"
@@ -73,6 +73,7 @@ def main(options: LoadersOptions) -> int:
     print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
     print(costs.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
     options.out.mkdir(parents=True, exist_ok=True)
+    set_tables_aside(options.out, ("loaders", "costs"))
     about = origin() | {"machine": machine}
     rates = rates.assign(image_size=options.image_size, **about)
     write_text_atomically(options.out / "loaders.csv", rates.to_csv(index=False))

@@ -31,7 +31,7 @@ from scripts.runner.preflight import check_data
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes
 from scripts.studies.allreduce.worker_pool import WorkerPool
-from scripts.studies.measured_csv import add_rows
+from scripts.studies.measured_csv import add_rows, set_tables_aside
 from scripts.studies.predict.network_namespaces import joined_namespaces
 from scripts.studies.predict.prediction_error import (
     ALONE,
@@ -108,6 +108,7 @@ def measure(options: PredictCheckOptions) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         workers = start_workers(stack, options, len(cases))
+        set_tables_aside(options.out, [*tables, "predictions", "compared"])
         rng = random.Random(options.seed)
         with tqdm(total=len(cases) * options.rounds, desc="rounds", disable=None, leave=False) as bar:
             for case in cases:
