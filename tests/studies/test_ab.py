@@ -115,9 +115,10 @@ def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
     own = kept_clone.git("rev-parse", "HEAD").strip()
     fork = kept_clone.git("commit-tree", "-m", "of a fork", "HEAD^{tree}").strip()
     described = f"v1-3-g{own[:7]}"
-    tags = (own[:12], own[:7], own[:5], "main", "upstream/main", "other", described, "20241101", "of-a-fork")
+    tags = (own[:12], own[:7], own[:5], "main", "upstream/main", "other", "stable", described, "20241101", "of-a-fork")
     kept_clone.git("update-ref", "refs/remotes/upstream/main", own)
     kept_clone.git("update-ref", "refs/remotes/other/HEAD", own)
+    kept_clone.git("update-ref", "refs/remotes/origin/stable", own)
     for name in tags:
         kept_clone.git("tag", name, fork)
     try:
@@ -131,13 +132,15 @@ def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
             read("upstream/main~0")
         with pytest.raises(UserError, match=r"other is the name of a tag, .* refs/remotes/other/HEAD, or"):
             read("other")
+        with pytest.raises(UserError, match=r"stable is the name of a tag, .* refs/remotes/origin/stable, or"):
+            read("stable")
         for name in ("20241101", own[:5], described):
             with pytest.raises(UserError, match=f"{name} is the name of a tag, .* the hash of a commit, or refs/tags"):
                 read(name)
     finally:
         kept_clone.git("tag", "-d", *tags)
         assert read("upstream/main").commit == own
-        for name in ("upstream/main", "other/HEAD"):
+        for name in ("upstream/main", "other/HEAD", "origin/stable"):
             kept_clone.git("update-ref", "-d", f"refs/remotes/{name}")
     assert read("main").commit == own
 

@@ -54,6 +54,8 @@ def find_commit(rev: str) -> str:
 def _refuse_tag_with_another_meaning(name: str) -> None:
     """Raises UserError where somebody who types the name of this tag may mean something else by it."""
     others = [ref.format(name) for ref in OTHER_REFS if git_succeeds("show-ref", "--verify", ref.format(name))]
+    # a clone may know a branch from its remote alone
+    others += git_text("for-each-ref", "--format=%(refname)", f"refs/remotes/*/{name}").split()
     is_short_hash = SHORT_DIGITS.fullmatch(name) and _commits_with_digits(name)
     if others or is_short_hash or HASH_DIGITS.fullmatch(name) or DESCRIBED.fullmatch(name):
         other = others[0] if others else "the hash of a commit"
