@@ -8,12 +8,12 @@ folder to work in, which stays, and in which each such file has a folder of its 
 codes: those of gpu-check; 2, too, where it cannot begin.
 """
 
-# ruff: noqa: E402
 import os
 import sys
 
 # An empty part of PYTHONPATH is the current folder, whose modules would go before the standard library's.
-sys.path[1:] = [folder for folder in sys.path[1:] if os.path.realpath(folder) != os.getcwd()]
+if __name__ == "__main__":
+    sys.path[1:] = [folder for folder in sys.path[1:] if os.path.realpath(folder) != os.getcwd()]
 
 import contextlib
 import hashlib
