@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
 from benchmarks.common.system.options_as_typed import split_at_dashes
 from benchmarks.common.system.repository import ROOT
@@ -112,7 +112,7 @@ def prepare(*, again: bool, may_defer: bool = False) -> None:
     if not chosen and is_current(venv, may_defer):
         return
     venv.mkdir(exist_ok=True)
-    with locked(venv / ".setup", limit_s=3600), forward_signals() as child_runner:
+    with hold_lock(venv / ".setup", limit_s=3600), forward_signals() as child_runner:
         run = functools.partial(child_runner.run, start_new_session=True)
         if chosen or not is_newer(venv / ".ready", SOURCES):
             print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from typing import Protocol
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, make_folder
+from benchmarks.common.system.files import hold_lock, make_folder
 from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_main_and_exit
@@ -78,7 +78,7 @@ def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
             os.mkdir(workshop, 0o700)  # whatever the umask: only the user steers what is written below it
         else:
             refuse_foreign(workshop, options.source)
-        with locked(workshop / "lock", limit_s=0):
+        with hold_lock(workshop / "lock", limit_s=0):
             totals = import_source(source, target, folder, free_bytes)
             remove_workshop(workshop)
     except TimeoutError:

@@ -87,7 +87,7 @@ def read_packages(path: Path) -> set[str]:
     return {canonicalize_name(found[0]) for line in lines if (found := re.match(r"[A-Za-z0-9][\w.-]*", line))}
 
 
-def locked(names: Iterable[str], lock: str, python: str) -> str:
+def pinned_requirements(names: Iterable[str], lock: str, python: str) -> str:
     """The entries of a lock for these packages and this Python, with their hashes, without markers: pip would evaluate
     them for the Python here. Raises UserError for one that it lacks."""
     there = {"python_version": python, "python_full_version": f"{python}.99"}
@@ -109,7 +109,7 @@ def fetch_wheels(names: list[str], python: str, folder: Path) -> dict[str, Path]
     """A wheel of each package, by name. Raises UserError where pip has none."""
     folder.mkdir()
     wanted = folder.parent / "wanted.lock"
-    wanted.write_text(locked(names, (ROOT / BUILDS[0].lock).read_text(), python))
+    wanted.write_text(pinned_requirements(names, (ROOT / BUILDS[0].lock).read_text(), python))
     machine = platform.machine()
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in (28, 27, 24, 17)] + [f"manylinux2014_{machine}"]
     words = [

@@ -14,7 +14,7 @@ from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import SCHEMA, add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, read_set_file
+from benchmarks.common.system.files import hold_lock, read_set_file
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS
 from scripts.runner import processes
 from scripts.runner.remove_rendezvous import remove_rendezvous
@@ -56,7 +56,7 @@ def record_lost_runs(results: Path) -> None:
         folder = RunFolder(path.parent.resolve())
         with (
             contextlib.suppress(TimeoutError),
-            locked(path, limit_s=0),
+            hold_lock(path, limit_s=0),
         ):  # a living supervisor holds this lock
             processes.end_processes(folder.path, processes.GRACE_S)
             remove_rendezvous(folder.path)

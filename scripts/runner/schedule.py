@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_no_follow, read_set_file
+from benchmarks.common.system.files import hold_lock, open_no_follow, read_set_file
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -208,7 +208,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            lock = stack.enter_context(locked(results / ".suite", limit_s=0))
+            lock = stack.enter_context(hold_lock(results / ".suite", limit_s=0))
         except TimeoutError:
             raise UserError(
                 f"{results} is in use {describe_holder(results)}; choose another {option_as_typed('RESULTS', '')}"

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_no_follow
+from benchmarks.common.system.files import hold_lock, open_no_follow
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
@@ -61,7 +61,7 @@ def main(options: SupervisorOptions, command: list[str]) -> int:
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
         return record_skipped(options, folder)
-    with locked(folder.unrecorded) as unrecorded:
+    with hold_lock(folder.unrecorded) as unrecorded:
         try:
             code = run(options, command, folder, unrecorded)
         finally:

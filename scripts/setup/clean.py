@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, open_lock
+from benchmarks.common.system.files import hold_lock, open_lock
 from benchmarks.common.system.output import guard_output
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT
 
@@ -74,7 +74,7 @@ def _claim(path: Path) -> Iterator[str]:
         why = _why_checkouts_stay(path)
         try:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
-                held.enter_context(locked(lock, limit_s=0))
+                held.enter_context(hold_lock(lock, limit_s=0))
             for lock in path.rglob(CHECKPOINT_LOCK):
                 _lock_checkpoints(lock, held)
         except (UserError, OSError) as error:

@@ -44,9 +44,9 @@ IGNORED_PIP_SETTINGS = {
 
 
 def main(venv: Path) -> None:
-    torch, locked = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
+    torch, use_lock = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
     index = os.environ.get("TORCH_INDEX", "")
-    words, why = choose_requirements(torch, locked and not index)
+    words, why = choose_requirements(torch, use_lock and not index)
     why += f"; builds of {without_user(index)} where it has them" if index else ""
     print(f"setup: {' '.join(words)}: {why}", flush=True)
     if not all((venv / "bin" / name).exists() for name in ("python", "pip")):  # a try without python3-venv leaves one
@@ -59,18 +59,18 @@ def main(venv: Path) -> None:
     print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
 
 
-def choose_requirements(torch: str, locked: bool) -> tuple[list[str], str]:
+def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
     """The words that say what to install, and why. torch: a version that the user wants, or empty.
 
     Raises UserError where no torch fits and none is named.
     """
     if torch:
         locks = [build.lock for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")]
-        if locks and locked:
+        if locks and use_lock:
             return ["-r", locks[0]], f"TORCH={torch}"
         return ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}, without a lock"
     build, why = choose_build(query_gpus())
-    if locked:
+    if use_lock:
         return ["-r", build.lock], f"torch {build.torch}: {why}"
     return ["-r", "requirements.txt", build.versions], f"{why}; without a lock"
 

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.repository import ROOT
 
 SCRIPTS = {name: f"scripts/setup/install_{name}.sh" for name in ("horovod", "apex")}
@@ -46,6 +46,6 @@ def deferred_libraries(venv: Path) -> list[str]:
 
 def build_deferred(venv: Path, run: Callable[..., int]) -> None:
     """Build now what was deferred. run: as for build_libraries."""
-    with locked(venv / ".setup", limit_s=3600):
+    with hold_lock(venv / ".setup", limit_s=3600):
         if deferred_libraries(venv):
             build_libraries(venv, may_defer=False, run=run)

@@ -32,7 +32,7 @@ from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
 from benchmarks.common.data.packed import PackedSource, note_checked, note_written, pack_path, was_written
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked, make_folder, open_no_follow, read_regular_file, sync_folder
+from benchmarks.common.system.files import hold_lock, make_folder, open_no_follow, read_regular_file, sync_folder
 from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
@@ -152,7 +152,7 @@ def lock_pack(path: Path) -> Iterator[None]:
     """Raises UserError where another process packs the same, or the folder cannot be written."""
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(locked(path.with_suffix(".lock"), limit_s=0))
+            held.enter_context(hold_lock(path.with_suffix(".lock"), limit_s=0))
         except TimeoutError:
             raise UserError(f"another process is writing {path}; wait for it") from None
         except OSError as error:

@@ -15,8 +15,8 @@ from support import ROOT
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import (
     exchange,
+    hold_lock,
     home_folder,
-    locked,
     open_lock,
     read_regular_file,
     replace_atomically,
@@ -53,9 +53,9 @@ def test_a_lock_is_not_opened_through_a_link(tmp_path):
 
 def test_a_lock_has_one_holder_and_a_deadline(tmp_path):
     late = pytest.raises(TimeoutError, match="has held the lock for more than")
-    with locked(tmp_path / "lock"), late, locked(tmp_path / "lock", limit_s=0.1):
+    with hold_lock(tmp_path / "lock"), late, hold_lock(tmp_path / "lock", limit_s=0.1):
         pass
-    with locked(tmp_path / "lock", limit_s=0) as descriptor:
+    with hold_lock(tmp_path / "lock", limit_s=0) as descriptor:
         assert fcntl.fcntl(descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
@@ -82,7 +82,7 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):
 
 HOMELESS = """
 from pathlib import Path
-from benchmarks.common.system.files import home_folder, locked, open_lock, read_regular_file, replace_atomically
+from benchmarks.common.system.files import home_folder, hold_lock, open_lock, read_regular_file, replace_atomically
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.data.packed import note_checked, was_checked

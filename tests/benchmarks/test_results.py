@@ -24,7 +24,7 @@ from benchmarks.common.store.results import add_settings, append_rows, read_tabl
 from benchmarks.common.store.safe_cells import format_cell, unguard_cell, without_controls
 from benchmarks.common.system import files
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import hold_lock
 
 APPENDER = """
 import sys
@@ -216,7 +216,7 @@ def test_a_writer_that_hangs_costs_the_others_a_while_and_not_for_ever(tmp_path,
     append_rows(tmp_path, "windows", [{"run_id": "a"}])
     monkeypatch.setattr(tables, "LOCK_LIMIT_S", 0.1)
     why = r"held the lock for more than 0.1 s, .*/\.writing; end that process .* earlier rows are kept"
-    with locked(tmp_path / ".writing"), pytest.raises(UserError, match=why):
+    with hold_lock(tmp_path / ".writing"), pytest.raises(UserError, match=why):
         append_rows(tmp_path, "windows", [{"run_id": "b"}])
     append_rows(tmp_path, "windows", [{"run_id": "c"}])
     assert list(read_table(tmp_path, "windows").run_id) == ["a", "c"]

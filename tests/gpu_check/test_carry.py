@@ -250,14 +250,14 @@ def test_a_lock_is_read_for_the_python_there():
     """Protects a file for another Python: pip evaluates markers for the one that runs it."""
     lock = "# head\na-b==1 \\\n    --hash=sha256:1\n    # via c\nnumpy==2.4 ; python_full_version < '3.12' \\\n"
     lock += "    --hash=sha256:2\nnumpy==2.5 ; python_full_version >= '3.12' \\\n    --hash=sha256:3\n"
-    assert "numpy==2.4 \\\n    --hash=sha256:2" in carry.locked(["numpy"], lock, "3.11")
-    assert carry.locked(["a-b", "numpy"], lock, "3.12").splitlines()[::2] == [
+    assert "numpy==2.4 \\\n    --hash=sha256:2" in carry.pinned_requirements(["numpy"], lock, "3.11")
+    assert carry.pinned_requirements(["a-b", "numpy"], lock, "3.12").splitlines()[::2] == [
         "a-b==1 \\",
         "    # via c",
         "    --hash=sha256:3",
     ]
     with pytest.raises(UserError, match=r"the lock has no c for Python 3.12"):
-        carry.locked(["c"], lock, "3.12")
+        carry.pinned_requirements(["c"], lock, "3.12")
 
 
 def test_what_runs_there_needs_the_standard_library_alone():

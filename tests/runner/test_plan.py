@@ -18,7 +18,7 @@ from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import hold_lock
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan, source_version
 from scripts.setup import pack
@@ -490,7 +490,7 @@ def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(
     supervisor = [sys.executable, "-c", IMPATIENT_SUPERVISOR, "--strategy", "single", "--results", tmp_path]
     command = [*supervisor, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with locked(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
+    with hold_lock(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
         try:
             out, errors = process.communicate(timeout=60)
         finally:

@@ -14,7 +14,7 @@ import pytest
 from support import ROOT, environment
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import hold_lock
 from scripts.runner import preflight, schedule
 
 
@@ -87,7 +87,7 @@ def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
     name. A launcher that a person has started holds its run only. Mutants: locks of the set itself only; the lock not
     tried; a link's folder removed."""
     (checkout / "results" / lock).parent.mkdir(parents=True, exist_ok=True)
-    with locked(checkout / "results" / lock):
+    with hold_lock(checkout / "results" / lock):
         done = clean(checkout, YES="yes")
     name = lock.partition("/")[0]
     assert done.returncode == 0 and f"results/{name}: a suite or a run is writing it" in done.stdout

@@ -17,7 +17,7 @@ from support import NUM_TRAIN, ROOT, TINY_YAML, environment
 from torchvision.datasets import ImageFolder
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import locked
+from benchmarks.common.system.files import hold_lock
 from scripts.studies.peers import measure, peer_rank
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart, read_peers, report_cells
@@ -128,7 +128,7 @@ def test_launches_of_a_session_that_was_stopped_are_not_overwritten(tmp_path, ti
         measure.main(PeersOptions(only=("bare",)))
     assert launched.read_text() == "of half an hour"
     launched.unlink()
-    with locked(tmp_path / "a set/.suite"), pytest.raises(UserError, match="is in use"):
+    with hold_lock(tmp_path / "a set/.suite"), pytest.raises(UserError, match="is in use"):
         measure.main(PeersOptions(only=("bare",)))
 
 

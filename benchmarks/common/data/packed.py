@@ -27,7 +27,7 @@ from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, locked, read_regular_file
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, hold_lock, read_regular_file
 
 FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "3"
 IMAGES_PER_CHECK = 1000  # images
@@ -233,7 +233,7 @@ def check_once(pack: PackedSource) -> None:
         if not was_checked(pack.path):
             with contextlib.suppress(OSError):  # no cache, no locks there, or none in time: then each rank checks
                 lock.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(locked(lock, CHECK_LIMIT_S))
+                stack.enter_context(hold_lock(lock, CHECK_LIMIT_S))
         if not was_checked(pack.path):
             pack.check(f"checking {pack.path.name}")
             note_checked(pack.path)

@@ -22,7 +22,7 @@ from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
 from benchmarks.common.store.safe_cells import cells_of_line, format_cell, unguard_cell, without_controls
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LOCK_LIMIT_S, locked, read_set_file, replace_atomically
+from benchmarks.common.system.files import LOCK_LIMIT_S, hold_lock, read_set_file, replace_atomically
 
 if typing.TYPE_CHECKING:
     import pandas
@@ -161,7 +161,7 @@ def lock_tables(folder: Path) -> Iterator[None]:
     """
     lock = folder / ".writing"
     try:
-        with locked(lock, LOCK_LIMIT_S):
+        with hold_lock(lock, LOCK_LIMIT_S):
             yield
     except TimeoutError as error:
         raise UserError(

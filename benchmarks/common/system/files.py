@@ -118,7 +118,7 @@ def open_lock(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def locked(path: Path, limit_s: float = LOCK_LIMIT_S) -> Iterator[int]:
+def hold_lock(path: Path, limit_s: float = LOCK_LIMIT_S) -> Iterator[int]:
     """Hold the lock file `path` alone; yields its file descriptor. limit_s: 0 does not wait.
 
     Raises TimeoutError where another process holds the lock for longer than `limit_s`, and what open_lock raises.
