@@ -139,20 +139,20 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
     Each whole or not at all. Raises UserError where it cannot write.
     """
     kinds = {"png": {}, "svg": {"Date": None}}
-    layout: dict[str, Any] = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
+    save_options: dict[str, Any] = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
     if figure.get_figwidth() == COLUMN_INCHES:
-        kinds, layout = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
+        kinds, save_options = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_save(figure, folder / f"{name}.{kind}", metadata, layout) for kind, metadata in kinds.items()]
+        return [_save(figure, folder / f"{name}.{kind}", metadata, save_options) for kind, metadata in kinds.items()]
     except OSError as error:
         raise UserError(f"cannot write charts in {folder}: {error.strerror}; name another folder: --output") from None
 
 
-def _save(figure: Figure, path: Path, metadata: dict[str, None], layout: dict[str, Any]) -> Path:
+def _save(figure: Figure, path: Path, metadata: dict[str, None], save_options: dict[str, Any]) -> Path:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-        figure.savefig(out := io.BytesIO(), format=path.suffix[1:], metadata=metadata, **layout)
+        figure.savefig(out := io.BytesIO(), format=path.suffix[1:], metadata=metadata, **save_options)
     content = out.getvalue()
     if path.suffix == ".svg":  # it has the texts of a set in comments
         content = printable_lines(content.decode()).encode()

@@ -22,7 +22,7 @@ PUBLISHED_FIRST = (
     DDP_FAST,
     (MIXED, "fp16", "channels_last"),
 )
-"""Strategies, precisions and layouts that a user would publish."""
+"""Strategies, precisions and memory formats that a user would publish."""
 
 
 # What a run of `fastest` takes on an H100, from which its estimate is made. Nobody has measured any of it on a GPU yet.
@@ -55,9 +55,9 @@ def fastest(scale: Scale, results: Path) -> list[Check]:
 
 
 def matrix(scale: Scale, results: Path) -> list[Check]:
-    """The other precisions and layouts."""
+    """The other precisions and memory formats."""
     points = [(name, precision) for precision in PRECISIONS for name in (BASELINE, "ddp")]
-    every = [(*point, layout) for point in [*points, (MIXED, "fp16")] for layout in FORMATS]
+    every = [(*point, memory_format) for point in [*points, (MIXED, "fp16")] for memory_format in FORMATS]
     return [timed_run(scale, results, *point, images=scale.images) for point in every if point not in PUBLISHED_FIRST]
 
 
@@ -66,17 +66,17 @@ def timed_run(
     results: Path,
     strategy: str,
     precision: str,
-    layout: str,
+    memory_format: str,
     *,
     images: str,
     compiled: bool = False,
     named: str = "",
 ) -> Check:
     return launched(
-        f"time {strategy} {precision} {layout}{named}",
-        f"{strategy} is timed in {precision}, {layout}{', compiled' if compiled else ''}, {images.strip('-')}",
+        f"time {strategy} {precision} {memory_format}{named}",
+        f"{strategy} is timed in {precision}, {memory_format}{', compiled' if compiled else ''}, {images.strip('-')}",
         strategy,
-        f"{images} --precision {precision} --memory-format {layout}{' --compile' if compiled else ''}",
+        f"{images} --precision {precision} --memory-format {memory_format}{' --compile' if compiled else ''}",
         scale,
         results,
         verdicts.run_timed,

@@ -104,11 +104,11 @@ def decode(
     with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
     mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
-    layout = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
+    memory_format = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
     pixels = torch.stack([pixels for pixels, _ in read]).to(device).float()
     # on a GPU the suite multiplies and adds in one operation, which rounds once
     pixels = pixels.sub(mean).div(std) if device.type == "cpu" else torch.addcmul(-mean / std, pixels, 1 / std)
-    return pixels.contiguous(memory_format=layout), torch.tensor([target for _, target in read], device=device)
+    return pixels.contiguous(memory_format=memory_format), torch.tensor([target for _, target in read], device=device)
 
 
 def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:

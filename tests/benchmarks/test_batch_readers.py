@@ -99,11 +99,11 @@ class Noting(WithoutDriver):
         return super().__torch_dispatch__(function, types, args, kwargs)
 
 
-def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
+def step_through(monkeypatch, prefetch: int, memory_format: str = "contiguous"):
     """A loader's batches on a GPU: (what was queued on its streams, marks of the account as places in that)."""
     see_gpus(monkeypatch, 2)
     streams, marks = StreamLog(monkeypatch), []
-    config = Config(image_size=8, global_batch=4, memory_format=layout)
+    config = Config(image_size=8, global_batch=4, memory_format=memory_format)
 
     def on_host():
         for number in range(1, NUM_BATCHES + 1):
@@ -119,21 +119,21 @@ def step_through(monkeypatch, prefetch: int, layout: str = "contiguous"):
             streams.note("step", target)
             assert images.device == target.device == DEVICE and images.shape == (number + 1, 3, 8, 8)
             assert images.dtype == torch.float32
-            expected = torch.channels_last if layout == "channels_last" else torch.contiguous_format
+            expected = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
             assert images.is_contiguous(memory_format=expected)
     assert number == NUM_BATCHES - 1
     return streams, marks
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("prefetch", [1, 2])
-def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch, layout):
+def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch, memory_format):
     """Protects training from pixels that are not there yet, or not there any more, and a GPU from waiting for its bus.
 
     Batch k + 1 is under way before step k, on a stream of its own; the step's stream waits for that batch alone before
     it reads it; and its memory is kept until the step's stream has.
     """
-    streams, _ = step_through(monkeypatch, prefetch, layout)
+    streams, _ = step_through(monkeypatch, prefetch, memory_format)
     events = [event for what, _, event in streams.log if what == "record"]
     assert len(events) == NUM_BATCHES and [e for what, _, e in streams.log if what == "wait"] == events
     for number, event in enumerate(events):
@@ -179,10 +179,10 @@ def test_the_account_books_waiting_where_it_is_waited_for(monkeypatch, prefetch)
     assert seen == phase_of.keys()
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-def test_one_kernel_normalises_as_two_do(layout):
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_one_kernel_normalises_as_two_do(memory_format):
     """Protects a GPU's pixels, on the CPU: (x / 255 - mean) / std for each of 256 values, within float32's rounding."""
-    config = dataclasses.replace(Config(), memory_format=layout)
+    config = dataclasses.replace(Config(), memory_format=memory_format)
     loader = Loader(None, GlobalBatchSampler(1, 1, 1), config, torch.device("cpu"), ["a class"])
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3).permute(0, 3, 1, 2)
     by_two = loader.normalised(images)

@@ -48,7 +48,10 @@ def test_contiguous_weights_get_contiguous_gradients_of_images_in_channels_last(
 
 def test_apex_is_not_proved_to_the_last_bit_where_its_weights_lie_otherwise_than_the_references():
     """Protects the proof: with channels_last the reference's convolutions may be other kernels."""
-    exact = [apex_ddp.layout(Config(opt_level="O0", memory_format=layout), 2).exact for layout in MEMORY_FORMATS]
+    exact = [
+        apex_ddp.layout(Config(opt_level="O0", memory_format=memory_format), 2).exact
+        for memory_format in MEMORY_FORMATS
+    ]
     assert exact == [True, False]
 
 
@@ -135,15 +138,15 @@ def test_the_norms_of_a_block_are_gathered_at_once(group_of_two, arch, num_block
     assert len(groups) == num_blocks + 1 and max(map(len, groups.values())) == (3 if arch == "resnet18" else 4)
 
 
-@pytest.mark.parametrize("layout, num_sent", [("contiguous", 2), ("channels_last", 62)])
-def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, layout, num_sent):
+@pytest.mark.parametrize("memory_format, num_sent", [("contiguous", 2), ("channels_last", 62)])
+def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, memory_format, num_sent):
     """Protects zero1 from a broadcast for each of ResNet-50's 161 tensors; where weights lie in channels_last, they
     cannot lie in one contiguous tensor."""
     for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
     start, sent = dist.init_process_group, []
     monkeypatch.setattr(dist, "init_process_group", lambda **_: start_fake_group(start, 0, 2))
-    strategy = zero1.build(dataclasses.replace(SMALL, memory_format=layout))
+    strategy = zero1.build(dataclasses.replace(SMALL, memory_format=memory_format))
     try:
         for parameter in strategy.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -155,10 +158,10 @@ def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, layout, num_sent):
 
         monkeypatch.setattr(dist, "broadcast", counted)
         strategy.optimizer.step()
-        formats = [p.is_contiguous(memory_format=MEMORY_FORMATS[layout]) for p in strategy.model.parameters()]
+        formats = [p.is_contiguous(memory_format=MEMORY_FORMATS[memory_format]) for p in strategy.model.parameters()]
     finally:
         strategy.shut_down()
-    assert len(sent) == num_sent and (layout != "contiguous" or all(formats))
+    assert len(sent) == num_sent and (memory_format != "contiguous" or all(formats))
 
 
 # --- pipeline_parallel --------------------------------------------------------------------------------------------

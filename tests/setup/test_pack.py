@@ -272,7 +272,7 @@ def test_a_hostile_pack_is_one_line_or_images_within_itself(tmp_path_factory, co
     """Protects from a file that somebody made: whatever its header and tables say, it is refused as Damaged, or each
     image is its own bytes. A checksum does not help: who writes the tables writes it.
 
-    Mutants: `begin != expected_begin` of arrays._layout, and the bounds of `starts` and `ends`, left out.
+    Mutants: `begin != expected_begin` of _place_arrays, and the bounds of `starts` and `ends`, left out.
     """
     path = tmp_path_factory.getbasetemp() / "hostile.safetensors"
     path.write_bytes(content)

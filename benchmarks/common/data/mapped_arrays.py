@@ -94,10 +94,10 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
         if size < 8 or length > min(size - 8, LARGEST_HEADER_BYTES):
             raise DamagedFile("it ends within its header")
         try:
-            metadata, layout = _layout(json.loads(file.read(length)), size - 8 - length)
+            metadata, placed_arrays = _place_arrays(json.loads(file.read(length)), size - 8 - length)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DamagedFile("its header is not readable") from None
-        if layout is None:
+        if placed_arrays is None:
             raise DamagedFile(f"its {size} bytes are not what its header says")
         try:
             # copy-on-write, so that torch takes the arrays without a warning; nobody writes
@@ -105,20 +105,20 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
         except ValueError:
             raise DamagedFile(f"it no longer has its {size} bytes") from None
     data = whole[8 + length :].view(numpy.ndarray)
-    return metadata, {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in layout}
+    return metadata, {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in placed_arrays}
 
 
 Placed = tuple[str, numpy.dtype[Any], tuple[int, ...], int, int]
 """An array of a file: name, dtype, shape, first byte, and the byte after the last."""
 
 
-def _layout(entries: dict[str, Any], num_bytes: int) -> tuple[dict[str, str], list[Placed] | None]:
+def _place_arrays(entries: dict[str, Any], num_bytes: int) -> tuple[dict[str, str], list[Placed] | None]:
     """The metadata, and each array's place; None where the arrays do not fill `num_bytes`
     without gaps. Raises errors of several types for a header of another format."""
     metadata = dict(entries.pop("__metadata__").items())
     if not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("the format's metadata are texts")
-    layout: list[Placed] = []
+    placed_arrays: list[Placed] = []
     expected_begin = 0
     for name, one in entries.items():
         dtype, shape, (begin, end) = DTYPES[one["dtype"]], tuple(one["shape"]), one["data_offsets"]
@@ -126,6 +126,6 @@ def _layout(entries: dict[str, Any], num_bytes: int) -> tuple[dict[str, str], li
             raise ValueError("an offset or a shape is no number")
         if begin != expected_begin or dtype.itemsize * math.prod(shape) != end - begin or end > num_bytes:
             return metadata, None
-        layout.append((name, dtype, shape, begin, end))
+        placed_arrays.append((name, dtype, shape, begin, end))
         expected_begin = end
-    return metadata, layout if expected_begin == num_bytes else None
+    return metadata, placed_arrays if expected_begin == num_bytes else None

@@ -79,9 +79,9 @@ def _peak_operations(dtype: torch.dtype, device: torch.device) -> Iterator[tuple
         yield 2.0 * n**3, done(torch.matmul, *(torch.randn(n, n, device=device).to(dtype) for _ in range(2)))
     images, size = (256, 28) if device.type == "cuda" else (16, 14)
     channels = 256
-    for layout in (torch.contiguous_format, torch.channels_last):
-        x = torch.randn(images, channels, size, size, device=device).to(dtype, memory_format=layout)
-        weight = torch.randn(channels, channels, 3, 3, device=device).to(dtype, memory_format=layout)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(images, channels, size, size, device=device).to(dtype, memory_format=memory_format)
+        weight = torch.randn(channels, channels, 3, 3, device=device).to(dtype, memory_format=memory_format)
         flops = 2.0 * images * (size - 2) ** 2 * channels**2 * 9  # no padding: every product counts
         yield flops, done(torch.nn.functional.conv2d, x, weight)
 
