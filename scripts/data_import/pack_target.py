@@ -16,7 +16,7 @@ import numpy
 import pandas
 
 from benchmarks.common.config.config import Config, PackKind
-from benchmarks.common.data.contents import contents_of, hash_of_image
+from benchmarks.common.data.contents import contents_from_hashes, hash_of_image
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
@@ -111,11 +111,11 @@ class PackTarget:
         tables = {split: self._sorted_table(split, total) for split, total in totals.items()}
         refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
         listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
-        names = name_images(listings, tables)
+        image_hashes = fingerprint_and_contents(listings, tables)
         # one after a kill between two renames
         unfinished = [split for split in SPLITS if self._unfinished(split).exists()]
         for split in unfinished:
-            self._finish(split, listings[split], tables[split], names)
+            self._finish(split, listings[split], tables[split], image_hashes)
         for split in SPLITS:
             path = pack_path(self._config, split)
             if split in unfinished:
@@ -185,10 +185,10 @@ class PackTarget:
             )
         return table
 
-    def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, names: dict[str, str]) -> None:
-        """names: fingerprint and contents."""
+    def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, image_hashes: dict[str, str]) -> None:
+        """image_hashes: fingerprint and contents."""
         path = self._unfinished(split)
-        metadata = pack_metadata(self._config.pack, listing, names)
+        metadata = pack_metadata(self._config.pack, listing, image_hashes)
         if header_size(metadata) > HEADER_BYTES:
             raise UserError(f"{len(listing.classes)} classes are too many for --pack; import without it, and pack then")
         with open(path, "r+b", opener=open_no_follow) as file:
@@ -213,7 +213,7 @@ def names_by_class(table: pandas.DataFrame) -> dict[str, list[str]]:
     return {str(class_name): [*names] for class_name, names in table.groupby("class_name")["name"]}
 
 
-def name_images(listings: dict[str, ImageListing], tables: dict[str, pandas.DataFrame]) -> dict[str, str]:
+def fingerprint_and_contents(listings: dict[str, ImageListing], tables: dict[str, pandas.DataFrame]) -> dict[str, str]:
     """The fingerprint and the contents that the same images have in folders."""
     sizes: dict[str, int] = {}
     hashes: dict[str, str] = {}
@@ -225,7 +225,7 @@ def name_images(listings: dict[str, ImageListing], tables: dict[str, pandas.Data
     train, val = listings["train"], listings["val"]
     return {
         "fingerprint": fingerprint_of(train, val, lambda folder, name: sizes[f"{folder.name}/{name}"]),
-        "contents": contents_of(train, val, lambda name: bytes.fromhex(hashes[name])),
+        "contents": contents_from_hashes(train, val, lambda name: bytes.fromhex(hashes[name])),
     }
 
 

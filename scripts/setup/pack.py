@@ -55,18 +55,18 @@ def main(options: PackOptions) -> None:
     try:
         check_image_folder(root)
         listings = {split: list_images(root / split) for split in ("train", "val")}
-        images = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
+        image_hashes = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
     except ValueError as error:
         raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
-    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), images)}
+    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), image_hashes)}
     sizes = {split: estimate_bytes(config, split, listing) for split, listing in todo.items()}
     if todo:
         check_folder(pack_path(config, "train").parent, sum(sizes.values()))
     for split, listing in todo.items():
         with lock_pack(pack_path(config, split)):
-            write_pack(pack_path(config, split), listing, config.pack, images, began_ns)
+            write_pack(pack_path(config, split), listing, config.pack, image_hashes, began_ns)
 
 
 def refuse_links_in_data(config: Config) -> None:
@@ -82,7 +82,7 @@ def refuse_links_in_data(config: Config) -> None:
             raise UserError(f"{path} is not a regular file; remove it")
 
 
-def is_complete(path: Path, images: dict[str, str]) -> bool:
+def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
     """Whether a packed file of these images, by their fingerprint and contents, is there; all of it is read.
 
     Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's, and
@@ -91,9 +91,9 @@ def is_complete(path: Path, images: dict[str, str]) -> bool:
     if not path.exists():
         return False
     try:
-        refuse_other_images(path, images)
+        refuse_pack_of_other_images(path, image_hashes)
         pack = PackedSource(path)
-        expected = images | {"part": path.stem}
+        expected = image_hashes | {"part": path.stem}
         if any(pack.metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
             raise DamagedFile("it is of other images")
         pack.check(f"checking {path.name}")
@@ -110,11 +110,11 @@ def is_complete(path: Path, images: dict[str, str]) -> bool:
     return True
 
 
-def refuse_other_images(path: Path, images: dict[str, str]) -> None:
+def refuse_pack_of_other_images(path: Path, image_hashes: dict[str, str]) -> None:
     """Raises UserError for a packed file of other images in the folder that PACKED names, of whatever version it is."""
     if os.environ.get("PACKED"):
         metadata = map_arrays(path)[0]
-        expected = images | {"part": path.stem}
+        expected = image_hashes | {"part": path.stem}
         if any(metadata.get(name, value) != value for name, value in expected.items()):
             raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
 
@@ -160,17 +160,17 @@ def lock_pack(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: ImageListing, kind: str, images: dict[str, str], began_ns: int) -> None:
+def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[str, str], began_ns: int) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
     Raises UserError where the folder changed since it was listed, or one of its files since began_ns, and for half a
     packed file of other images in the folder that PACKED names.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = pack_metadata(kind, listing, images)
+    metadata = pack_metadata(kind, listing, image_hashes)
     header_bytes = header_size(metadata)
     plan = json.dumps([metadata, listing.times, header_bytes, journal_token(path)])
-    refuse_half_of_other_images(journal, plan)
+    refuse_half_pack_of_other_images(journal, plan)
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
         done, written = [], header_bytes  # bytes that the journal tells of are lost
@@ -281,7 +281,7 @@ def read_journal(journal: Path, plan: str) -> list[chunks.Chunk]:
     return found
 
 
-def refuse_half_of_other_images(journal: Path, plan: str) -> None:
+def refuse_half_pack_of_other_images(journal: Path, plan: str) -> None:
     """Raises UserError where this user has begun to pack other images into the folder that PACKED names: it may have
     taken hours."""
     if not os.environ.get("PACKED"):

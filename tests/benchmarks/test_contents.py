@@ -17,7 +17,7 @@ from start_up_times import make_images, start_up_row
 from support import ROOT
 
 from benchmarks.common.data import contents
-from benchmarks.common.data.contents import CONTENTS, cached_contents, contents_of, hash_content, hash_images
+from benchmarks.common.data.contents import CONTENTS, cached_contents, contents_from_hashes, hash_content, hash_images
 from benchmarks.common.data.fingerprint import cached_fingerprint, file_stat
 from benchmarks.common.data.listing import cache_path, list_images
 
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_image_leaves_no_trace_of_its_bytes(images, tmp_path, 
     secret.write_text("1234\n")
     assert taken(images) == before
     both = [list_images(images / part) for part in ("train", "val")]
-    assert contents_of(*both, lambda name: hash_content((images / name).read_bytes())) == before
+    assert contents_from_hashes(*both, lambda name: hash_content((images / name).read_bytes())) == before
 
 
 @pytest.mark.real_interpreter  # which gets the signal itself

@@ -1,11 +1,12 @@
-"""A name for the bytes of a folder's images, as fingerprint.py has one for their names. It is part of a run's settings.
+"""A hash of the bytes of a folder's images, as fingerprint.py has one of their names. A run's settings hold both.
 
     >>> cached_contents(Path("data/imagenet-mini"))
     '612-of-612-99ab6a71545deb75'
 
-How many images were hashed, of how many, and SHA-256 of the names and the bytes of these. Up to MAX_HASHED_IMAGES all
-are. Of more, it is a sample, stratified by class: of each class its share, evenly spaced in the order of the names. So
-it sees that a part of the images was replaced, and not that one image was. Needs no torch.
+The text says how many images were hashed, of how many, and has the SHA-256 of the names and the bytes of the hashed
+images. Up to MAX_HASHED_IMAGES images, all are hashed. Of more images a sample is hashed, stratified by class: of each
+class its share, evenly spaced in the order of the names. The hash changes where a part of the images was replaced, and
+need not change where one image was. Needs no torch.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ HashedFiles = Mapping[str, tuple[bytes, list[int]]]
 
 
 def cached_contents(data: Path, hashed: HashedFiles | None = None) -> str:
-    """The name of the bytes of a data set, kept in the cache as long as size and both times of every hashed file hold.
+    """The contents of a data set, kept in the cache as long as size and both times of every hashed file hold.
 
     hashed: files that their writer has hashed; none is read where all of the sample are there and as they were.
     Raises OSError and UserError as list_images does, and OSError for a file that is gone.
@@ -53,7 +54,7 @@ def cached_contents(data: Path, hashed: HashedFiles | None = None) -> str:
     kept = cache_path(data, "contents")
     if before := kept_value(kept, train, val):
         return before
-    value, stats = _name_of_hashed(train, val, hashed or {}) or hash_images(train, val)
+    value, stats = _contents_of_hashed(train, val, hashed or {}) or hash_images(train, val)
     times = [*json.loads(train.times).values(), *json.loads(val.times).values(), *(stat[2] for stat in stats.values())]
     if began_ns - max(times) > MIN_FOLDER_AGE_NS:  # else a file may be written again with the same times
         keep_value(kept, train, val, value, stats)
@@ -61,7 +62,7 @@ def cached_contents(data: Path, hashed: HashedFiles | None = None) -> str:
 
 
 def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
-    """The name of the bytes, and the files that were hashed, as they were before."""
+    """The contents, and file_stat of every hashed file from before the file was read."""
     chosen = _sample_of_both(train, val)
     hashes: list[bytes] = []
     stats: Stats = {}
@@ -82,25 +83,25 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     if unreadable:
         more = f" and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
         print(f"warning: an image cannot be hashed: {unreadable[0]}{more}; replace or remove it", file=sys.stderr)
-    return _name(train, val, [name for name, _ in chosen], hashes), stats
+    return _join_hashes(train, val, [name for name, _ in chosen], hashes), stats
 
 
-def contents_of(train: ImageListing, val: ImageListing, sha256: Callable[[str], bytes]) -> str:
-    """The name of the bytes of images whose hashes are known.
+def contents_from_hashes(train: ImageListing, val: ImageListing, sha256: Callable[[str], bytes]) -> str:
+    """The contents of images whose hashes are known.
 
     sha256: hash_content of the image <part>/<class>/<image>.
     """
     names = [name for name, _ in _sample_of_both(train, val)]
-    return _name(train, val, names, [sha256(name) for name in names])
+    return _join_hashes(train, val, names, [sha256(name) for name in names])
 
 
 def sampled_names(train: ImageListing, val: ImageListing) -> Iterator[str]:
-    """<part>/<class>/<image> of the images whose bytes are in the name."""
+    """<part>/<class>/<image> of the images that are hashed for the contents."""
     return (name for name, _ in _sample_of_both(train, val))
 
 
 def hash_content(content: bytes) -> bytes:
-    """What stands for an image's file of these bytes in the name: SHA-256, or UNREADABLE where it is no image."""
+    """What stands for an image's file of these bytes in the contents: SHA-256, or UNREADABLE where the file is no image."""
     return hash_of_image(hashlib.sha256(content).digest(), content)
 
 
@@ -110,12 +111,12 @@ def hash_of_image(sha256: bytes, content: bytes | memoryview) -> bytes:
 
 
 def _may_be_image(first: bytes) -> bool:
-    """Whether a file may be an image, by its first bytes. Others are not hashed: the name is published, a link may lead
-    to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess."""
+    """Whether a file may be an image, by its first bytes. Other files are not hashed: the contents are published, a link
+    may lead to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess."""
     return not first or first.startswith((*FIRST_BYTES.values(),))
 
 
-def _name_of_hashed(train: ImageListing, val: ImageListing, hashed: HashedFiles) -> tuple[str, Stats] | None:
+def _contents_of_hashed(train: ImageListing, val: ImageListing, hashed: HashedFiles) -> tuple[str, Stats] | None:
     """What hash_images gives; None where an image of the sample was not hashed, is UNREADABLE, or has changed."""
     chosen = _sample_of_both(train, val)
     if any(name not in hashed or hashed[name][0] == UNREADABLE for name, _ in chosen):
@@ -124,10 +125,10 @@ def _name_of_hashed(train: ImageListing, val: ImageListing, hashed: HashedFiles)
     if not are_unchanged(stats):
         return None
     names = [name for name, _ in chosen]
-    return _name(train, val, names, [hashed[name][0] for name in names]), stats
+    return _join_hashes(train, val, names, [hashed[name][0] for name in names]), stats
 
 
-def _name(train: ImageListing, val: ImageListing, names: list[str], hashes: list[bytes]) -> str:
+def _join_hashes(train: ImageListing, val: ImageListing, names: list[str], hashes: list[bytes]) -> str:
     digest = hashlib.sha256()
     for name, content in zip(names, hashes, strict=True):
         digest.update(os.fsencode(name) + b"\0" + content)
