@@ -38,8 +38,8 @@ CARRIED = (
     *("numpy", "pillow", "nvidia-nvimgcodec-cu13", "pandas", "matplotlib", "scipy", "tyro", "pyyaml", "tqdm", "psutil"),
     *("nvidia-ml-py", "jinja2", "scikit-image"),
 )
-THERE = ("torch", "torchvision")
-"""What must be there: the very thing that is tried."""
+NOT_CARRIED = ("torch", "torchvision")
+"""Packages that the other machine must have already: its build of torch is what gpu-check tries."""
 IMAGES, IMAGES_FROM = "data/imagenet-mini", "scikit-image"
 
 
@@ -50,10 +50,10 @@ def main(options: CarryOptions) -> int:
         print("warning: what is not committed stays here", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        there = read_packages(options.there) if options.there else set()
-        names = [name for name in needed_packages(CARRIED) if name not in there]
+        packages_there = read_packages(options.there) if options.there else set()
+        names = [name for name in needed_packages(CARRIED) if name not in packages_there]
         wheels = fetch_wheels(names, options.python, work / "wheels") if names else {}
-        pack_tree(work / "tree.tar", with_images=IMAGES_FROM not in there)
+        pack_tree(work / "tree.tar", with_images=IMAGES_FROM not in packages_there)
         replace_atomically(options.file, lambda file: write_bundle(file, work / "tree.tar", wheels))
     size_mb = options.file.stat().st_size / 1e6
     print(f"{options.file}: {size_mb:.0f} MB, with {len(wheels)} wheels for Python {options.python}")
@@ -62,12 +62,12 @@ def main(options: CarryOptions) -> int:
 
 
 def needed_packages(names: Iterable[str]) -> list[str]:
-    """Those and what they need, by the metadata of the packages here; without torch and torchvision."""
+    """The packages and all that they need, by the metadata of the packages here; without NOT_CARRIED."""
     found: dict[str, None] = {}
     waiting = [canonicalize_name(name) for name in names]
     while waiting:
         name = waiting.pop(0)
-        if name in found or name in THERE:
+        if name in found or name in NOT_CARRIED:
             continue
         found[name] = None
         for line in importlib.metadata.requires(name) or []:
@@ -88,16 +88,16 @@ def read_packages(path: Path) -> set[str]:
 
 
 def pinned_requirements(names: Iterable[str], lock: str, python: str) -> str:
-    """The entries of a lock for these packages and this Python, with their hashes, without markers: pip would evaluate
-    them for the Python here. Raises UserError for one that it lacks."""
-    there = {"python_version": python, "python_full_version": f"{python}.99"}
+    """The entries of `lock` for the packages `names` and the Python `python`, with hashes and without markers: pip
+    would evaluate markers for the Python here. Raises UserError for a package that the lock lacks."""
+    other_python = {"python_version": python, "python_full_version": f"{python}.99"}
     entries: dict[str, str] = {}
     for entry in re.split(r"\n(?=\w)", lock):
         head, separator, hashes = entry.partition(" \\\n")
         if not separator:
             continue
         requirement = Requirement(head)
-        if requirement.marker is None or requirement.marker.evaluate(there):
+        if requirement.marker is None or requirement.marker.evaluate(other_python):
             found = f"{requirement.name}{requirement.specifier}{separator}{hashes}"
             entries[canonicalize_name(requirement.name)] = found
     if lacking := [name for name in names if name not in entries]:

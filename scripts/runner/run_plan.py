@@ -226,7 +226,7 @@ def baselines_in_other_precisions(
             0 if is_one_rank else ranks_here,
             one_node=not is_one_rank and ranks_here > 0,
         )
-        for name, precision, ranks_here in strategy_list.mixed_precision_baselines(config, strategies)
+        for name, precision, ranks_here in strategy_list.comparison_runs_of_mixed_precision(config, strategies)
     ]
 
 

@@ -114,11 +114,11 @@ def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
     return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
 
 
-def mixed_precision_baselines(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
+def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
     """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
 
-    The baseline in the same precision. It cannot train in fp16: there, one rank of the first strategy that can. 0: as
-    many ranks as the other runs.
+    They are compared with the baseline in the same precision. The baseline cannot train in fp16: in fp16 they are
+    compared with one rank of the first strategy that can. 0 stands for as many ranks as the other runs have.
     """
     mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
     if not mixed or BASELINE not in strategies:

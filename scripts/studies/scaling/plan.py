@@ -36,7 +36,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
     baselines = [(strategy_list.BASELINE, 1, size) for size in dict.fromkeys([batch, batch // most])]
     alone = [] if strategy == strategy_list.BASELINE else baselines
     points = [*alone, *((strategy, *shape) for shape in shapes)]
-    mixed = strategy_list.mixed_precision_baselines(config, [strategy_list.BASELINE, strategy])
+    mixed = strategy_list.comparison_runs_of_mixed_precision(config, [strategy_list.BASELINE, strategy])
     precision_of = {name: precision for name, precision, _ in mixed if name == strategy_list.BASELINE}
 
     def make_template(name: str, num_ranks: int, global_batch: int) -> RunTemplate:
