@@ -14,8 +14,8 @@ from hostile_audit import WINDOWS_OF_LAUNCH, false_loader_verdicts
 from benchmarks import single
 from benchmarks.common.config.config import Config
 from scripts.studies.loaders import measure_loader_limit
-from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING
-from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, kinds_in_order, measure
+from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS
+from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, WARMUP_STEPS, kinds_in_order, measure
 
 
 def test_a_clock_that_falls_in_each_launch_is_not_taken_for_the_cost_of_loading():
@@ -31,12 +31,17 @@ def test_a_clock_that_falls_in_each_launch_is_not_taken_for_the_cost_of_loading(
 
 @pytest.mark.parametrize("launch", [1, 2])
 def test_windows_are_timed_in_the_order_of_their_launch(monkeypatch, launch):
-    """Protects the simulation above, which takes this order for the real one. A batch takes 1 s and a step 10 s of a
-    clock of its own, so that seconds say what was timed. Mutants: the order of the dict of works; launch 1 for all."""
-    now_s = [0.0]
+    """Protects the simulation above, which takes this order and equal places for the real ones. A batch takes 1 s and a
+    step 10 s of a clock of its own, so that seconds say what was timed. Mutants: the order of the dict of works; launch
+    1 for all; no untimed steps before training alone."""
+    now_s, read_s = [0.0], []
 
     def spend(seconds):
         now_s[0] += seconds
+
+    def read_clock():
+        read_s.append(now_s[0])
+        return now_s[0]
 
     def batches():
         while True:
@@ -51,10 +56,12 @@ def test_windows_are_timed_in_the_order_of_their_launch(monkeypatch, launch):
     monkeypatch.setattr(single, "build", lambda config: strategy)
     monkeypatch.setattr(measure_loader_limit, "endless", lambda train: batches())
     monkeypatch.setattr(measure_loader_limit, "cpu_s", lambda process: now_s[0])
-    monkeypatch.setattr(measure_loader_limit, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
-    rows = measure(Config(workers=0), launch)
-    kind_of_step_s = {1: ALONE, 10: TRAINING, 11: BOTH}
-    batch = rows[0]["global_batch"]
-    timed = [kind_of_step_s[round(row["seconds"] * batch / row["images"])] for row in rows]
-    expected = [kind for number in range(1, ROUNDS + 1) for kind in kinds_in_order(launch, number)]
-    assert timed == [row["what"] for row in rows] == expected
+    monkeypatch.setattr(measure_loader_limit, "time", SimpleNamespace(perf_counter=read_clock))
+    rows = measure(Config(workers=0, prefetch=1), launch)
+    seconds = numpy.subtract(read_s[1::2], read_s[::2]).tolist()
+    kinds = [kind for number in range(ROUNDS + 1) for kind in kinds_in_order(launch, number)]
+    step_s = [{ALONE: 1, TRAINING: 10, BOTH: 11}[kind] for kind in kinds]
+    assert seconds[::2] == [2 * each for each in step_s]  # untimed: as many steps as batches are read ahead
+    assert seconds[1::2] == [WARMUP_STEPS * each for each in step_s]
+    timed = [*zip(kinds, seconds[1::2], strict=True)][len(WINDOW_KINDS) :]  # after the first round
+    assert [(row["what"], row["seconds"]) for row in rows] == timed

@@ -111,11 +111,13 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     num_steps: dict[str, int] = {}
+    read_ahead = 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers
     for number in range(ROUNDS + 1):
         for kind in kinds_in_order(launch, number):
             work = work_by_kind[kind]
-            if kind != TRAINING:  # use up the batches that the workers prepared meanwhile
-                window(work, 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers)
+            # Untimed: batches that the workers prepared meanwhile are used up, or prepared while training goes on. The
+            # same number before each kind, or training alone would begin earlier in its place than both together.
+            window(work, read_ahead)
             if number:
                 measured = row_of(kind, number, num_steps[kind], *window(work, num_steps[kind]), config)
                 rows.append(measured | {"run_id": f"loader_verdict-{launch}"})
