@@ -23,9 +23,17 @@ from simulate import ab_verdicts, seen_between_days
 
 from scripts.stats.intervals import POWER, mean_interval, sidak_critical_value
 from scripts.studies.ab.sequential import MAX_ROUNDS
-from scripts.studies.loaders.loader_limit import MAX_THROUGHPUT_LOSS, WINDOW_KINDS, describe_limit
+from scripts.studies.loaders.loader_limit import (
+    ALONE,
+    BOTH,
+    MAX_THROUGHPUT_LOSS,
+    TRAINING,
+    WINDOW_KINDS,
+    describe_limit,
+)
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES as NUM_LAUNCHES
 from scripts.studies.loaders.measure_loader_limit import ROUNDS as NUM_WINDOWS
+from scripts.studies.loaders.measure_loader_limit import kinds_in_order
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 from scripts.studies.power.rounds_needed import fewest_rounds
 
@@ -41,6 +49,8 @@ WITHIN_DAYS = ("linear drift of 30 %", "step in the middle", "1/f machine", "AR(
 DAY_STRATEGIES = (1, 9)
 WANDERS_ALIKE = "AR(0.5) rounds, growing"
 OF_MEAN_0 = ("runs are t(3)", "skewed baseline", "AR(2) machine", "1/f machine", "AR(2) strategies")
+WINDOWS_OF_LAUNCH = len(WINDOW_KINDS) * (NUM_WINDOWS + 1)
+TRUE_SPEEDS = {ALONE: 0.9, TRAINING: 1.0, BOTH: 1 - MAX_THROUGHPUT_LOSS}
 Rows = Iterator[dict[str, Any]]
 
 
@@ -90,22 +100,29 @@ def _days(case: str, days: numpy.ndarray, of_runs: numpy.ndarray) -> Rows:
 
 
 def of_loaders(num: int) -> Rows:
-    """Loading costs exactly what the verdict allows, so that each verdict is false."""
-    places = numpy.arange(len(WINDOW_KINDS) * (NUM_WINDOWS + 1))[len(WINDOW_KINDS) :]  # the first of each is not timed
-    truth = numpy.log([0.9, 1.0, 1 - MAX_THROUGHPUT_LOSS])
+    """How often the loader's verdict errs."""
     for case in LAUNCHES:
-        logs = launches(numpy.random.default_rng(len(case)), num, NUM_LAUNCHES, places.max() + 1, case)[..., places]
-        speeds = numpy.exp(logs + truth[places % len(truth)])
-        said = [describe_limit(loader_table(each, places)) for each in speeds]
-        decided = numpy.array([not each.startswith("no verdict") for each in said])
-        yield row("loader", case, 1, NUM_LAUNCHES, "false_alarms_percent", decided)
+        logs = launches(numpy.random.default_rng(len(case)), num, NUM_LAUNCHES, WINDOWS_OF_LAUNCH, case)
+        yield row("loader", case, 1, NUM_LAUNCHES, "false_alarms_percent", false_loader_verdicts(logs))
 
 
-def loader_table(speeds: numpy.ndarray, places: numpy.ndarray) -> pandas.DataFrame:
-    """loader.csv of speeds [launches, windows]."""
-    kinds = [WINDOW_KINDS[place % len(WINDOW_KINDS)] for place in places]
-    rows = [(str(number), *each, 1) for number, launch in enumerate(speeds) for each in zip(kinds, launch, strict=True)]
-    return pandas.DataFrame(rows, columns=["run_id", "what", "images_per_s", "workers"])
+def false_loader_verdicts(logs: numpy.ndarray) -> numpy.ndarray:
+    """Whether each of the sets has a verdict on the loader: bool [sets]. Loading costs exactly what the verdict allows,
+    so that each verdict is false.
+
+    logs: of the machine's speed, [sets, launches, windows], in the order in which windows are timed.
+    """
+    kinds = [
+        (str(launch), kind)
+        for launch in range(1, NUM_LAUNCHES + 1)
+        for number in range(1, NUM_WINDOWS + 1)
+        for kind in kinds_in_order(launch, number)
+    ]
+    rows = pandas.DataFrame(kinds, columns=["run_id", "what"]).assign(workers=1)
+    timed = logs[..., len(WINDOW_KINDS) :].reshape(len(logs), -1)  # the first round is not timed
+    speeds = numpy.exp(timed) * rows.what.map(TRUE_SPEEDS).to_numpy()
+    said = [describe_limit(rows.assign(images_per_s=each)) for each in speeds]
+    return numpy.array([not each.startswith("no verdict") for each in said])
 
 
 def of_throughput(num: int) -> Rows:

@@ -16,7 +16,7 @@ import hostile_generators_3
 import numpy
 from false_alarms import DAY_ROUNDS, MOST_ROUNDS, apply_until, false_over_fastest, families, over_first
 from generators import autoregressive, gaussian
-from hostile_audit import loader_table
+from hostile_audit import WINDOWS_OF_LAUNCH, false_loader_verdicts
 from hostile_audit_2 import Cell, Rows
 from hostile_generators import Pair
 from simulate import FALSE, ab_verdicts, seen_between_days
@@ -25,9 +25,7 @@ from scripts.sets.accuracy import SIGNIFICANCE_LEVEL
 from scripts.stats.intervals import mean_interval
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, wilson_interval
 from scripts.studies.ab.sequential import MAX_ROUNDS, look_at_rounds
-from scripts.studies.loaders.loader_limit import MAX_THROUGHPUT_LOSS, WINDOW_KINDS, describe_limit
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES as NUM_LAUNCHES
-from scripts.studies.loaders.measure_loader_limit import ROUNDS as NUM_WINDOWS
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows, read_whole_rows
 from scripts.studies.peers.overhead import interval
 
@@ -134,14 +132,11 @@ def of_days(case: str, num: int, seed: int) -> Rows:
 
 
 def of_loaders(case: str, num: int, seed: int) -> Rows:
-    """Loading costs exactly what the verdict allows, so that each verdict is false."""
+    """How often the loader's verdict errs."""
     cell = Cell("loader", case, 1, NUM_LAUNCHES, seed)
-    places = numpy.arange(len(WINDOW_KINDS) * (NUM_WINDOWS + 1))[len(WINDOW_KINDS) :]
-    truth = numpy.log([0.9, 1.0, 1 - MAX_THROUGHPUT_LOSS])
     rng = numpy.random.default_rng(cell.seeds)
-    logs = hostile_generators_3.windows(rng, num // 2, NUM_LAUNCHES, places.max() + 1, case)[..., places]
-    said = [describe_limit(loader_table(each, places)) for each in numpy.exp(logs + truth[places % len(truth)])]
-    yield from cell.rows(false_alarms=numpy.array([not each.startswith("no verdict") for each in said]))
+    logs = hostile_generators_3.windows(rng, num // 2, NUM_LAUNCHES, WINDOWS_OF_LAUNCH, case)
+    yield from cell.rows(false_alarms=false_loader_verdicts(logs))
 
 
 def of_accuracies(case: str, num: int, seed: int) -> Rows:

@@ -31,8 +31,9 @@ from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.runner.make_variables import read_variables
+from scripts.runner.round_order import run_order
 from scripts.stats.formatting import format_interval, format_setting
-from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, describe_limit, throughput_by_kind
+from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
 
 if TYPE_CHECKING:
     import psutil
@@ -110,10 +111,13 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     num_steps: dict[str, int] = {}
+    read_ahead = 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers
     for number in range(ROUNDS + 1):
-        for kind, work in work_by_kind.items():
-            if kind != TRAINING:  # use up the batches that the workers prepared meanwhile
-                window(work, 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers)
+        for kind in kinds_in_order(launch, number):
+            work = work_by_kind[kind]
+            # Untimed: batches that the workers prepared meanwhile are used up, or prepared while training goes on. The
+            # same number before each kind, or training alone would begin earlier in its place than both together.
+            window(work, read_ahead)
             if number:
                 measured = row_of(kind, number, num_steps[kind], *window(work, num_steps[kind]), config)
                 rows.append(measured | {"run_id": f"loader_verdict-{launch}"})
@@ -121,6 +125,16 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
                 seconds, _ = window(work, WARMUP_STEPS)
                 num_steps[kind] = max(WARMUP_STEPS, round(WINDOW_S / seconds * WARMUP_STEPS))
     return rows
+
+
+def kinds_in_order(launch: int, number: int) -> list[str]:
+    """The kinds of windows in the order in which round `number` of a launch times them; round 0 warms up.
+
+    In the three rounds of a launch each kind has each place once, so that a steady fall of the clock cancels. Every
+    second launch has its rounds backwards, so that what does not cancel differs between launches, which the interval
+    sees. With one order, training alone was always timed before both together: the fall was taken for a cost.
+    """
+    return [WINDOW_KINDS[index] for index in run_order(len(WINDOW_KINDS), (launch - 1) * ROUNDS + number)]
 
 
 def row_of(

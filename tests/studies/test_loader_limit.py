@@ -1,0 +1,67 @@
+"""The order in which the loader's windows are timed: a clock that falls within each launch is no cost of loading.
+
+.venv/bin/python -m pytest tests/studies/test_loader_limit.py
+"""
+
+from types import SimpleNamespace
+
+import hostile_generators_3
+import numpy
+import pytest
+import torch
+from hostile_audit import WINDOWS_OF_LAUNCH, false_loader_verdicts
+
+from benchmarks import single
+from benchmarks.common.config.config import Config
+from scripts.studies.loaders import measure_loader_limit
+from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS
+from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, WARMUP_STEPS, kinds_in_order, measure
+
+
+def test_a_clock_that_falls_in_each_launch_is_not_taken_for_the_cost_of_loading():
+    """Protects the verdict where loading costs exactly the limit. Mutants: one order of the kinds for all rounds, with
+    which two thirds of the verdicts err; of the second noise, whose fall is no line, each launch like the first."""
+    rng, num_sets = numpy.random.default_rng(1), 100
+    falls = hostile_generators_3.windows(rng, num_sets, LAUNCHES, WINDOWS_OF_LAUNCH, "clock falls")
+    assert false_loader_verdicts(falls).mean() <= 0.12
+    quiet = hostile_generators_3.windows(rng, num_sets, LAUNCHES, WINDOWS_OF_LAUNCH, "launch has a level")
+    at_first = 0.1 * numpy.exp(-3 * numpy.linspace(0, 1, WINDOWS_OF_LAUNCH))
+    assert false_loader_verdicts(quiet + at_first).mean() <= 0.12
+
+
+@pytest.mark.parametrize("launch", [1, 2])
+def test_windows_are_timed_in_the_order_of_their_launch(monkeypatch, launch):
+    """Protects the simulation above, which takes this order and equal places for the real ones. A batch takes 1 s and a
+    step 10 s of a clock of its own, so that seconds say what was timed. Mutants: the order of the dict of works; launch
+    1 for all; no untimed steps before training alone."""
+    now_s, read_s = [0.0], []
+
+    def spend(seconds):
+        now_s[0] += seconds
+
+    def read_clock():
+        read_s.append(now_s[0])
+        return now_s[0]
+
+    def batches():
+        while True:
+            spend(1)
+            yield ("images", "labels")
+
+    strategy = SimpleNamespace(
+        context=SimpleNamespace(device=torch.device("cpu")),
+        loaders=SimpleNamespace(train=None),
+        step=lambda images, labels: spend(10),
+    )
+    monkeypatch.setattr(single, "build", lambda config: strategy)
+    monkeypatch.setattr(measure_loader_limit, "endless", lambda train: batches())
+    monkeypatch.setattr(measure_loader_limit, "cpu_s", lambda process: now_s[0])
+    monkeypatch.setattr(measure_loader_limit, "time", SimpleNamespace(perf_counter=read_clock))
+    rows = measure(Config(workers=0, prefetch=1), launch)
+    seconds = numpy.subtract(read_s[1::2], read_s[::2]).tolist()
+    kinds = [kind for number in range(ROUNDS + 1) for kind in kinds_in_order(launch, number)]
+    step_s = [{ALONE: 1, TRAINING: 10, BOTH: 11}[kind] for kind in kinds]
+    assert seconds[::2] == [2 * each for each in step_s]  # untimed: as many steps as batches are read ahead
+    assert seconds[1::2] == [WARMUP_STEPS * each for each in step_s]
+    timed = [*zip(kinds, seconds[1::2], strict=True)][len(WINDOW_KINDS) :]  # after the first round
+    assert [(row["what"], row["seconds"]) for row in rows] == timed
