@@ -14,7 +14,7 @@ from scripts.charts.figures import (
     legend_shape,
     make_figure,
 )
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import plural
 
 # device, column, title, factor, how the devices of one sample become one value
@@ -26,22 +26,32 @@ TELEMETRY = (
     ("gpu", "power_w", "power, W, all GPUs", 1, "sum"),
     ("cpu", "network_mb_per_s", "network, MB/s", 1, "mean"),
 )
+Line = tuple[numpy.ndarray, numpy.ndarray]
+"""Seconds since the start of the run, and the values then."""
 LEAST_SHOWN = 0.1  # a panel in which nothing rises above this tells nothing
 
 
 def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     """Utilisation, memory, power and network over the time of each ok run, a colour a strategy."""
-    lines = [
-        (label_with_set(group, results, sets), results.table("telemetry"), group)
-        for results in sets
+    samples_of_sets = [_in_order(results.table("telemetry")) for results in sets]
+    sampled = [
+        (label_with_set(group, results, sets), group, number)
+        for number, results in enumerate(sets)
         for group in results.groups
-        if results.table("telemetry").run_id.isin(group.ok_runs.run_id).any()
+        if samples_of_sets[number].run_id.isin(group.ok_runs.run_id).any()
     ]
-    panels = [panel for panel in TELEMETRY if any(_series(samples, group, panel) for _, samples, group in lines)]
+    series = {}
+    for panel in TELEMETRY:
+        by_run = [_lines_by_run(samples, panel) for samples in samples_of_sets]
+        series[panel] = [
+            [by_run[number][run_id] for run_id in group.ok_runs.run_id if run_id in by_run[number]]
+            for _, group, number in sampled
+        ]
+    panels = [panel for panel in TELEMETRY if any(series[panel])]
     if not panels:
         return None
     num_rows = (len(panels) + 1) // 2
-    labels = [f"{label} (n = {plural(len(group.ok_runs), 'run')})" for label, _, group in lines]
+    labels = [f"{label} (n = {plural(len(group.ok_runs), 'run')})" for label, group, _ in sampled]
     num_legend_columns, num_legend_rows = legend_shape(labels)
     figure, axes_list, legend = make_figure(
         "The machine during the runs", sets, [1.5] * num_rows, num_legend_rows, num_columns=2
@@ -49,9 +59,9 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     for axes in axes_list[len(panels) :]:
         axes.set_axis_off()
     for axes, panel in zip(axes_list, panels, strict=False):
-        for number, (_, samples, group) in enumerate(lines):
+        for number, lines in enumerate(series[panel]):
             color, style = COLORS[number % len(COLORS)], LINES[number // len(COLORS) % len(LINES)]
-            for place, (seconds, values) in enumerate(_series(samples, group, panel)):
+            for place, (seconds, values) in enumerate(lines):
                 axes.plot(
                     seconds,
                     values,
@@ -75,21 +85,30 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     return figure
 
 
-def _series(samples: pandas.DataFrame, group: RunGroup, panel: tuple) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-    """(seconds, values) of each ok run for a panel of TELEMETRY.
+def _in_order(samples: pandas.DataFrame) -> pandas.DataFrame:
+    """The samples in the order of time, with a column `number`.
 
-    GPUs are read one after the other, and each with an energy counter has a t_s of its own. So the first rows of all
-    devices are one sample, the second rows another. A sum leaves out samples in which one device gave no value.
+    GPUs are read one after the other, and each with an energy counter has a t_s of its own. So the first rows of all of
+    a run's devices are sample 0, the second rows sample 1.
     """
-    device, column, _, factor, how = panel
-    mine = samples[samples.device.str.startswith(device) & samples.t_s.notna()]
-    found = []
-    for run_id in group.ok_runs.run_id:
-        of_run = mine[mine.run_id == run_id].sort_values("t_s", kind="stable")
-        of_run = of_run.assign(number=of_run.groupby("device").cumcount())
-        values = of_run.pivot(index="number", columns="device", values=column).dropna(axis=1, how="all")
-        line = (values.sum(axis=1, skipna=False) if how == "sum" else values.mean(axis=1)).dropna()
-        if len(values.columns) and len(line) > 1 and factor * line.max() > LEAST_SHOWN:
-            seconds = of_run.groupby("number").t_s.mean()[line.index]
-            found.append((seconds.to_numpy(float), factor * line.to_numpy(float)))
+    timed = samples[samples.t_s.notna()].sort_values("t_s", kind="stable")
+    return timed.assign(number=timed.groupby(["run_id", "device"]).cumcount())
+
+
+def _lines_by_run(samples: pandas.DataFrame, panel: tuple) -> dict[str, Line]:
+    """Each run's line in a panel of TELEMETRY; a sum leaves out samples in which one device gave no value."""
+    kind, column, _, factor, how = panel
+    mine = samples[samples.device.str.startswith(kind)]
+    num_devices = mine[mine[column].notna()].groupby("run_id").device.nunique()
+    table = (
+        mine.groupby(["run_id", "number"])
+        .agg(seconds=("t_s", "mean"), value=(column, how), num_values=(column, "count"))
+        .reset_index()
+    )
+    least = num_devices.reindex(table.run_id).to_numpy(float) if how == "sum" else 1
+    found = {}
+    for run_id, rows in table[table.num_values >= least].groupby("run_id"):
+        values = factor * rows.value.to_numpy(float)
+        if len(values) > 1 and values.max() > LEAST_SHOWN:
+            found[str(run_id)] = (rows.seconds.to_numpy(float), values)
     return found

@@ -55,7 +55,7 @@ def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.Data
 
 def _rounds(runs: pandas.DataFrame, groups: GroupRows) -> Iterator[str]:
     for _, rows in groups:
-        ok = rows[(rows.status == "ok") & rows["repeat"].notna()]
+        ok = rows.loc[(rows.status == "ok") & rows["repeat"].notna(), ["run_id", "repeat", "settings"]]
         # a group may have a round twice, requested in two ways; _twice reports the same row
         again = ok[ok.duplicated(["repeat", "settings"]) & ~ok.duplicated(["run_id"])]
         if len(again):
@@ -78,25 +78,27 @@ def _of_run(
     A requeued job timed windows in several processes. Each process numbered them from 0, and the row has the last
     process's rate.
     """
-    begins_again = windows.window.diff() <= 0
-    last = windows[begins_again.cumsum() == begins_again.sum()]
-    rates = [rows.images.sum() / rows.seconds.sum() for rows in (windows, last) if rows.seconds.sum() > 0]
+    numbers, images, seconds = (windows[name].to_numpy(float) for name in ("window", "images", "seconds"))
+    starts = numpy.flatnonzero(numpy.diff(numbers) <= 0) + 1
+    last = slice(starts[-1] if len(starts) else 0, None)
+    sums = [(numpy.nansum(images[part]), numpy.nansum(seconds[part])) for part in (slice(None), last)]
+    rates = [num_images / sum_s for num_images, sum_s in sums if sum_s > 0]
     if row.images_per_s > 0 and rates and not any(_alike(row.images_per_s, rate) for rate in rates):
         yield (
             f"runs.csv, line {row.line}: images_per_s is {row.images_per_s:.5g}, but by windows.csv, "
             f"{lines(windows.line)}, it is {rates[-1]:.5g}"
         )
-    most = requested.get("windows")
-    if type(most) is int and len(last) > most:
-        yield f"windows.csv, {lines(windows.line)}: {len(last)} windows, but {most} were requested"
+    most, num_last = requested.get("windows"), len(numbers[last])
+    if type(most) is int and num_last > most:
+        yield f"windows.csv, {lines(windows.line)}: {num_last} windows, but {most} were requested"
     if steps is None or not row.global_batch > 0:
         return
-    num_steps = (windows.images / row.global_batch).round()
-    if num_steps.isna().any() or num_steps.sum() != len(steps):  # some steps are missing
+    num_steps = numpy.round(images / row.global_batch)
+    if numpy.isnan(num_steps).any() or num_steps.sum() != len(steps):  # some steps are missing
         return
     ends = num_steps.cumsum().astype(int)
     sums_s = [part.sum() / 1000 for part in numpy.split(steps.step_ms.to_numpy(float), ends)[:-1]]
-    wrong = windows[~_alike(numpy.array(sums_s), windows.seconds.to_numpy(float))]
+    wrong = windows[~_alike(numpy.array(sums_s), seconds)]
     if len(wrong):
         yield f"windows.csv, {lines(wrong.line)}: seconds are not the sum of the window's steps in steps.csv"
 

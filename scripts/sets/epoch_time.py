@@ -8,6 +8,7 @@ Measured where every ok run trained on a whole ImageNet from files; else 1,281,1
 import dataclasses
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
 from scripts.stats.intervals import Estimate, Windows, strategy_throughput
 
@@ -27,11 +28,11 @@ class EpochTime:
 def epoch_time(results: ResultSet, group: RunGroup) -> EpochTime:
     """The epoch of a group that has a throughput."""
     epochs = results.table("epochs")
+    trained = epochs[(epochs.phase == "train") & epochs.seconds.between(*PLAUSIBLE_RANGE)]
     passes = []
-    for _, row in group.ok_runs.iterrows():
+    for row in iterate_rows(group.ok_runs[["run_id", "global_batch", "loader"]]):
         whole = IMAGENET_TRAIN_IMAGES - (row.global_batch if row.global_batch > 0 else 0)
-        mine = epochs[(epochs.run_id == row.run_id) & (epochs.phase == "train") & (epochs.images >= whole)]
-        mine = mine[mine.seconds.between(*PLAUSIBLE_RANGE)]
+        mine = trained[(trained.run_id == row.run_id) & (trained.images >= whole)]
         if row.loader == "folder" and len(mine):
             passes.append(mine[["images", "seconds"]].to_numpy(float))
     if passes and len(passes) == len(group.ok_runs):

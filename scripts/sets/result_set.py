@@ -21,6 +21,7 @@ from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_tab
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from scripts.sets.contradictions import find_contradictions
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import (
     AA_LABEL,
     NEWER_FIELDS,
@@ -255,7 +256,8 @@ def load_set(path: Path) -> ResultSet:
     tables = {name: table for name, (table, _) in read.items()}
     tables["runs"] = _without_warm_up(tables["runs"])
     windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
-    timed = {str(run_id): rows[["images", "seconds"]].to_numpy(float) for run_id, rows in windows.groupby("run_id")}
+    by_run = windows[["images", "seconds"]].astype(float).groupby(windows.run_id)
+    timed = {str(run_id): rows.to_numpy() for run_id, rows in by_run}
     runs = tables["runs"]
     found, remarks = identities_of_runs(path, runs, tables["settings"])
     groups = []
@@ -265,8 +267,8 @@ def load_set(path: Path) -> ResultSet:
         num_cores = _read_environment(path / "environment.json").get("num_cores") if len(by_identity) > 1 else None
         names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
         for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
-            ok_rows = rows_of_group[rows_of_group.status == "ok"]
-            with_windows = [(index, _windows_of(row, timed)) for index, row in ok_rows.iterrows()]
+            ok_rows = rows_of_group.loc[rows_of_group.status == "ok", ["run_id", "images_per_s"]]
+            with_windows = [(row.Index, _windows_of(row, timed)) for row in iterate_rows(ok_rows)]
             windows_by_index = {index: windows for index, windows in with_windows if windows is not None}
             timed_rows = rows_of_group.loc[[*windows_by_index]]
             round_numbers, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
@@ -330,7 +332,7 @@ def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas
     return rows[good]
 
 
-def _windows_of(row: pandas.Series, timed: dict[str, Windows]) -> Windows | None:
+def _windows_of(row: Any, timed: dict[str, Windows]) -> Windows | None:
     """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
     if row.run_id in timed:
         return timed[row.run_id]
