@@ -235,6 +235,7 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
     pattern left out, in the launcher or in launch_ranks.py; `compgen -e` alone; functions left out, which BASH_ENV
     defines again in each bash, so that the launcher never ended."""
     names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY GH_PAT".split()
+    names += "MYSQL_PWD SSHPASS BORG_PASSPHRASE ANSIBLE_VAULT_PASS DOCKER_AUTH_CONFIG SLACK_WEBHOOK_URL".split()
     secrets = dict.fromkeys(names, "s3cret") | {
         "PIP_INDEX_URL": "https://ann:s3cret@mirror.example/simple",
         "https_proxy": "http://ann:s3cret@proxy:3128",

@@ -11,7 +11,9 @@ import re
 import sys
 from pathlib import Path
 
-SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|APIKEY|_KEY|_PAT$", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK", re.IGNORECASE
+)
 SECRET_VALUE = re.compile(r"://[^/]*@")  # an address with a user and a password
 
 
