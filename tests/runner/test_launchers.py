@@ -514,3 +514,16 @@ def test_studies_start_ranks_by_the_same_torchrun_flags(command):
     names, study_names = (sorted(Path(word).name for word in each[1:]) for each in (of_launcher, of_study))
     assert names == study_names
     assert {name: Path(env[name]).name for name in variables} == {n: Path(text).name for n, text in variables.items()}
+
+
+def test_torchrun_gets_no_options_from_the_environment(command, monkeypatch):
+    """Protects the store and the interpreter that the command line names: PET_STANDALONE=1 made the store a file in the
+    current folder, and PYTHON_EXEC started the ranks by another program. Mutants: either name left, in the launcher or
+    in launch_ranks.py; every name that has PET_ in it."""
+    stray = {"PET_STANDALONE": "1", "PET_RDZV_ENDPOINT": "localhost:0", "PYTHON_EXEC": "/x"}
+    _, env, _ = command("ddp", NPROC=2, **stray, CARPET_SIZE="1")
+    assert env["CARPET_SIZE"] == "1" and not stray.keys() & env.keys()
+    for name, text in (stray | {"CARPET_SIZE": "1"}).items():
+        monkeypatch.setenv(name, text)
+    env = rank_environment(1)
+    assert env["CARPET_SIZE"] == "1" and not stray.keys() & env.keys()
