@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import CPU, ROOT, environment, run_strategy
+from support import CPU, ROOT, environment, make_run_folder, run_strategy
 from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
@@ -130,14 +130,14 @@ def test_a_row_counts_graphs_that_were_not_replayed(tmp_path, monkeypatch):
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
     for number, graphs in enumerate((False, True)):
         folder = RunFolder.create(tmp_path, "single", number)
-        monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
+        monkeypatch.setenv(RUN_DIR_VARIABLE, str(make_run_folder(folder.path)))
         Record(with_options(cuda_graphs=graphs), RankContext(CPU), 1).finish({}, {})
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 
 def test_a_column_is_written_where_its_source_says(tmp_path, monkeypatch):
     """Protects pooling: a measured value among the resolved settings would make each run a group of its own."""
-    monkeypatch.setenv(RUN_DIR_VARIABLE, str(RunFolder.create(tmp_path, "single", 1).path))
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(make_run_folder(tmp_path / "run")))
     record = Record(with_options(), RankContext(CPU), 1)
     for measured, resolved in (({}, {"acc1": 2.0}), ({"device_name": "a GPU"}, {})):
         with pytest.raises(ValueError, match="another source for"):

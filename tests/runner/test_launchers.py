@@ -516,6 +516,15 @@ def test_studies_start_ranks_by_the_same_torchrun_flags(command):
     assert {name: Path(env[name]).name for name in variables} == {n: Path(text).name for n, text in variables.items()}
 
 
+def test_ranks_get_no_run_folder_from_the_environment(command, monkeypatch, tmp_path):
+    """Protects what lies in the folder of another program that has a RUN_DIR: only the supervisor names a folder to
+    ranks, and what studies start has none. Mutants: the variable left, in the launcher or in launch_ranks.py."""
+    _, env, _ = command("single", RUN_DIR=tmp_path)
+    assert "RUN_DIR" not in env and env["RUN_ID"]
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    assert "RUN_DIR" not in rank_environment(1)
+
+
 def test_torchrun_gets_no_options_from_the_environment(command, monkeypatch):
     """Protects the store and the interpreter that the command line names: PET_STANDALONE=1 made the store a file in the
     current folder, and PYTHON_EXEC started the ranks by another program. Mutants: either name left, in the launcher or
