@@ -29,7 +29,10 @@ fi
 # horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
 for name in $(compgen -e); do
   case ${name^^} in
-    *TOKEN* | *SECRET* | *PASSW* | *CREDENTIAL* | *APIKEY* | *_KEY* | *_PAT) unset "$name" ;; # as launch_ranks.py
+    # the same names as in launch_ranks.py
+    *TOKEN* | *SECRET* | *PASSW* | *PASSPHRASE* | *PASS | *_PWD | *CREDENTIAL* | *APIKEY* | *_KEY* | *_PAT) unset "$name" ;;
+    *_AUTH_SOCK) ;; # the path of a socket, by which ssh finds its agent
+    *_AUTH* | *WEBHOOK*) unset "$name" ;;
   esac
   [[ ! ${!name:-} =~ ://[^/]*@ ]] || unset "$name" # an address with a user and a password
 done

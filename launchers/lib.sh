@@ -18,7 +18,9 @@ command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run
 export PYTHON
 STRATEGY_NAME=$(basename "$0" .sh)
 [ "$STRATEGY_NAME" != external ] || STRATEGY_NAME=${EXTERNAL_STRATEGY:?error: name a strategy in the folder STRATEGY_DIR}
-unset RENDEZVOUS_FILE # of a run around this one
+unset RENDEZVOUS_FILE RUN_DIR # of a run around this one, or of another program; the supervisor sets RUN_DIR
+# torchrun reads these: PET_STANDALONE overrides the store's address, and PYTHON_EXEC starts ranks by another program.
+unset PYTHON_EXEC "${!PET_@}"
 
 if [ -z "${RUN_ID:-}" ]; then
   variables=$("$PYTHON" -m scripts.runner.run_plan "$STRATEGY_NAME") || exit 2

@@ -117,6 +117,14 @@ def environment(**variables) -> dict[str, str]:
     return {name: str(value) for name, value in mixed.items() if value is not None}
 
 
+def make_run_folder(path: Path) -> Path:
+    """The folder of a run, as the plan makes it, with no settings: where RUN_DIR names another one, ranks write nothing
+    there."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "settings.json").write_text('{"schema": 1, "asked": {}}')
+    return path
+
+
 def put(folder: Path, **programs: str) -> None:
     """Programs that stand for others, each by its bash."""
     folder.mkdir(exist_ok=True)

@@ -33,7 +33,7 @@ def main(name: str, flags: Sequence[str]) -> None:
     if script is None:
         raise UserError(f"{option_as_typed(FOLDER_VARIABLE)} has no {name}.py; name the folder that has it")
     folder = RunFolder.current()
-    planned = folder.settings()["asked"].get(STRATEGY_SOURCE) if folder and folder.has_settings() else None
+    planned = folder.settings()["asked"].get(STRATEGY_SOURCE) if folder else None
     if planned not in (None, source_hash(script.parent)):
         raise UserError(f"Python files in {script.parent} have changed since the run was planned; start it again")
     find_helpers(script)

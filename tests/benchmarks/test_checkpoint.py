@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import torch
 from fault_runs import FAULTS
-from support import ROOT, environment
+from support import ROOT, environment, make_run_folder
 
 from benchmarks import single
 from benchmarks.common.config.config import Config
@@ -64,7 +64,7 @@ def checkpoints(tmp_path):
 
 def train(name: str, tiny_config, tiny_data, run_dir: Path, *flags, **faults) -> subprocess.Popen:
     """Start a strategy on real ranks, marked by RUN_DIR, as a launcher would."""
-    run_dir.mkdir(parents=True)
+    make_run_folder(run_dir)
     start, variables = torchrun_command(2, run_dir)
     launch = {"single": [sys.executable], "horovod_ddp": [sys.executable, *HOROVODRUN, sys.executable]}
     command = [*launch.get(name, start), "-m", f"benchmarks.{name}", "--config", tiny_config, "--data", tiny_data]
@@ -425,7 +425,7 @@ def test_checkpoints_from_before_runs_had_folders_are_found(checkpoints, tmp_pat
     save_checkpoint(checkpoints, "last.pt", small_state(3))
     config = Config(checkpoint_dir=str(checkpoints / "ddp-1"), resume=True)
     assert load_checkpoint(config, 4) is None
-    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RUN_DIR", str(make_run_folder(tmp_path / "run")))
     assert load_checkpoint(config, 4)["model"]["weight"][0] == 3
     save_checkpoint(checkpoints / "ddp-1", "last.pt", small_state(4))
     assert load_checkpoint(config, 4)["model"]["weight"][0] == 4
@@ -555,8 +555,7 @@ def test_a_run_that_resumes_anyway_says_so_in_its_row(trained, tmp_path, monkeyp
     """Protects the reader of an ok row; momentum is of the run, and not of the checkpoint."""
     config, _ = trained
     folder = shutil.copytree(config.checkpoint_dir, tmp_path / "ck")
-    monkeypatch.setenv("RUN_DIR", str(tmp_path / "set" / "logs" / "run"))
-    (tmp_path / "set" / "logs" / "run").mkdir(parents=True)
+    monkeypatch.setenv("RUN_DIR", str(make_run_folder(tmp_path / "set" / "logs" / "run")))
     changes = {"momentum": 0.5, "epochs": 2, "resume": True, "resume_anyway": True}
     fit(single.build(dataclasses.replace(config, checkpoint_dir=str(folder), **changes)))
     assert RunFolder.current().summary()["row"]["reason"] == "resumed with other settings: momentum 0.5, not 0.9"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fault_runs import FAULTS
-from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, run_strategy, spoil
+from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, make_run_folder, run_strategy, spoil
 
 NUM_RANKS = 2
 BY_HAND = {  # no launcher here can start these ranks, but the variables of their launcher can
@@ -51,8 +51,7 @@ def asked(tmp_path, tiny_data, tiny_config):
 def start_by_hand(name: str, folder: Path, args: str, variables: dict) -> dict:
     flags = ["--config", variables["CONFIG"], "--data", variables["DATA"], *args.split()]
     command = [sys.executable, "-m", f"benchmarks.{name}", *flags]
-    run_dir = folder / "a set" / "logs" / "by hand"
-    run_dir.mkdir(parents=True)
+    run_dir = make_run_folder(folder / "a set" / "logs" / "by hand")
     ours = {"GLOO_SOCKET_IFNAME": "lo", "RUN_DIR": run_dir}
     ranks = [
         subprocess.Popen(command, cwd=ROOT, env=environment(**variables | ours | BY_HAND[name](rank)))

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from support import make_run_folder
 
 from benchmarks import model_parallel, single
 from benchmarks.common.config.config import Config
@@ -55,8 +56,7 @@ def config(tiny_data) -> Config:
 @pytest.fixture
 def run_dir(tmp_path, monkeypatch):
     """Where the run finds its folder, as under a launcher."""
-    folder = tmp_path / "a set" / "logs" / "run"
-    folder.mkdir(parents=True)
+    folder = make_run_folder(tmp_path / "a set" / "logs" / "run")
     monkeypatch.setenv("RUN_DIR", str(folder))
     return folder
 

@@ -145,9 +145,11 @@ def expected(folders) -> dict:
 @pytest.fixture(scope="module")
 def of_gloo(folders, tmp_path_factory) -> Path:
     """The result set of all CASES, by 4 real processes."""
+    from support import make_run_folder  # as above
+
     results = tmp_path_factory.mktemp("gloo") / "a set"
     for number in range(len(CASES)):
-        (results / "logs" / f"case-{number}").mkdir(parents=True)
+        make_run_folder(results / "logs" / f"case-{number}")
     mp.spawn(gloo_ranks, (folders, results), nprocs=4, daemon=True)
     return results
 
@@ -176,9 +178,9 @@ def test_every_rank_is_asked_for_scores_equally_often(of_gloo, number):
 @pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/install_horovod.sh")
 def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_path):
     """Protects the same under Horovod, whose allreduce returns the sum and leaves its argument alone."""
-    from support import environment  # as above
+    from support import environment, make_run_folder  # as above
 
-    (tmp_path / "logs" / "case").mkdir(parents=True)
+    make_run_folder(tmp_path / "logs" / "case")
     launch = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", "-H", "localhost:2"]
     done = subprocess.run(
         [*launch, sys.executable, __file__, str(tiny_data), str(tmp_path)],

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from support import NUM_VAL, ROOT, environment, run_strategy
+from support import NUM_VAL, ROOT, environment, make_run_folder, run_strategy
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
@@ -88,8 +88,7 @@ def test_a_traced_model_trains_as_ddp_does(tmp_path, tiny_data, tiny_config):
     """
     found = []
     for name, program in (("traced", [ROOT / "tests" / "traced_only.py"]), ("ddp", ["-m", "benchmarks.ddp"])):
-        folder = tmp_path / "a set" / "logs" / name
-        folder.mkdir(parents=True)
+        folder = make_run_folder(tmp_path / "a set" / "logs" / name)
         start, variables = torchrun_command(2, folder)
         flags = ["--config", tiny_config, "--data", tiny_data, "--epochs", "1", "--checkpoint-dir", folder]
         env = environment(**variables, RUN_DIR=folder, OMP_NUM_THREADS=1, GLOO_SOCKET_IFNAME="lo", PYTHONPATH=ROOT)

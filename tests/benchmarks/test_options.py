@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import CPU, ROOT, environment, run_strategy
+from support import CPU, ROOT, environment, make_run_folder, run_strategy
 from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
@@ -130,14 +130,14 @@ def test_a_row_counts_graphs_that_were_not_replayed(tmp_path, monkeypatch):
     monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
     for number, graphs in enumerate((False, True)):
         folder = RunFolder.create(tmp_path, "single", number)
-        monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
+        monkeypatch.setenv(RUN_DIR_VARIABLE, str(make_run_folder(folder.path)))
         Record(with_options(cuda_graphs=graphs), RankContext(CPU), 1).finish({}, {})
         assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 
 def test_a_column_is_written_where_its_source_says(tmp_path, monkeypatch):
     """Protects pooling: a measured value among the resolved settings would make each run a group of its own."""
-    monkeypatch.setenv(RUN_DIR_VARIABLE, str(RunFolder.create(tmp_path, "single", 1).path))
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(make_run_folder(tmp_path / "run")))
     record = Record(with_options(), RankContext(CPU), 1)
     for measured, resolved in (({}, {"acc1": 2.0}), ({"device_name": "a GPU"}, {})):
         with pytest.raises(ValueError, match="another source for"):
@@ -181,7 +181,8 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     Mutants: no look at the mode; nor at the folder above; nor at those above that; the variable is not set.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv(compiling.CACHE, raising=False)
+    monkeypatch.setenv(compiling.TRITON_CACHE, "")  # undone at the end, unlike what the code sets
+    monkeypatch.setenv(compiling.CACHE, "")
     compiling.prepare_compiler(on_gpu=False)
     folder = Path(os.environ[compiling.CACHE])
     assert folder.is_relative_to(tmp_path) and folder.stat().st_mode & 0o777 == 0o700
@@ -205,9 +206,59 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     os.umask(before)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nobody/writes/here")
     assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
-    monkeypatch.setenv(compiling.CACHE, "/the/user's own")
+
+
+@pytest.mark.parametrize("variable", [compiling.CACHE, compiling.TRITON_CACHE])
+def test_no_compiled_code_is_taken_from_a_chosen_folder_of_others(monkeypatch, tmp_path, variable):
+    """Protects who follows the advice to name a cache folder, such as /tmp/inductor-cache: another user can make it
+    first, and torch and Triton run what lies there. Mutants: a named folder is not looked at; its mode is not; the
+    folder above is not; it is not made, so that others can make it after the look."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in (compiling.CACHE, compiling.TRITON_CACHE):
+        monkeypatch.setenv(name, "")
+    own = tmp_path / "own" / "compiled"
+    monkeypatch.setenv(variable, str(own))
     compiling.prepare_compiler(on_gpu=False)
-    assert os.environ[compiling.CACHE] == "/the/user's own"
+    assert os.environ[variable] == str(own) and own.stat().st_mode & 0o777 == 0o700
+    for folder, mode in ((own, 0o770), (own, 0o707), (own.parent, 0o770), (own.parent, 0o777)):
+        folder.chmod(mode)
+        with pytest.raises(UserError, match=rf"^(others can|everybody may) write to '?{folder}'?[,;] .*{variable}"):
+            compiling.prepare_compiler(on_gpu=False)
+        folder.chmod(0o700)
+    monkeypatch.setenv(variable, "/proc/nobody/writes/here")
+    with pytest.raises(UserError, match=f"cannot use /proc/nobody/writes/here .*; set {variable} to another"):
+        compiling.prepare_compiler(on_gpu=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
+@pytest.mark.parametrize("variable", [compiling.CACHE, compiling.TRITON_CACHE])
+def test_a_chosen_cache_that_another_user_made_first_is_refused(monkeypatch, tmp_path, variable):
+    """Protects from the owner of the folder, who can write to it whatever its mode is. Mutant: the mode alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in (compiling.CACHE, compiling.TRITON_CACHE):
+        monkeypatch.setenv(name, "")
+    (theirs := tmp_path / "inductor-cache").mkdir(mode=0o755)
+    os.chown(theirs, 12345, -1)
+    monkeypatch.setenv(variable, str(theirs))
+    with pytest.raises(UserError, match=rf"belongs to another user \(12345\); .*set {variable} to another"):
+        compiling.prepare_compiler(on_gpu=False)
+
+
+def test_triton_keeps_its_libraries_in_the_checked_cache(monkeypatch, tmp_path):
+    """Protects from TRITON_HOME, a folder that others may have made: Triton takes libraries from its .triton/cache.
+    Where torch has made the folder inside the cache by a umask of 002, a process that inherits both variables goes on.
+    Mutants: the variable left alone; a look at the mode of the folder inside."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in (compiling.CACHE, compiling.TRITON_CACHE):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("TRITON_HOME", "/tmp/of-somebody")
+    compiling.prepare_compiler(on_gpu=False)
+    inside = Path(os.environ[compiling.CACHE], "triton")
+    assert os.environ[compiling.TRITON_CACHE] == str(inside)
+    inside.mkdir()
+    inside.chmod(0o775)
+    compiling.prepare_compiler(on_gpu=False)
+    assert os.environ[compiling.TRITON_CACHE] == str(inside)
 
 
 def test_the_cache_of_a_process_with_another_tmpdir_is_not_the_users_choice(monkeypatch, tmp_path):
@@ -215,6 +266,7 @@ def test_the_cache_of_a_process_with_another_tmpdir_is_not_the_users_choice(monk
     the variable, below its own TMPDIR, and the job has another TMPDIR. Mutants: the folder of this TMPDIR alone; a
     folder that is not there taken for the user's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(compiling.TRITON_CACHE, "")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "of the job"))
     for name, mode in (("shared", 0o1777), ("own", 0o700)):
         (tmp_path / name).mkdir()

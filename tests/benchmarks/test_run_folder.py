@@ -9,14 +9,18 @@ import types
 import typing
 
 import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.common.config.architectures import why_refused
 from benchmarks.common.config.config import FIELD_TYPES, RANGES, Config, Range, load_config
 from benchmarks.common.config.settings import requested_settings
+from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.train.exit_codes import note_cause
+from benchmarks.common.train.record import Record
 
 ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
@@ -90,6 +94,37 @@ def test_settings_that_cannot_be_read_are_a_sentence(tmp_path, text, words):
         (folder.path / "settings.json").write_text(text)
     with pytest.raises(UserError, match=words):
         folder.settings()
+
+
+STRAY = [None, "{}", "[]", '{"schema": 1}', '{"editor.tabSize": 4, // a comment\n}', "[" * 200_000]
+
+
+@pytest.mark.parametrize("text", STRAY)
+def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypatch, text):
+    """Protects files of the user: RUN_DIR is the variable of other programs, too, and ranks replaced the summary.json
+    and the progress in its folder. Mutants: any folder taken; any that has a settings.json."""
+    kept = {"summary.json": "months of work", "progress": "90 %"} | ({"settings.json": text} if text else {})
+    (folder := tmp_path / "of another" / "program").mkdir(parents=True)
+    for name, content in kept.items():
+        (folder / name).write_text(content)
+    monkeypatch.setenv("RUN_DIR", str(folder))
+    record = Record(Config(), RankContext(torch.device("cpu")), 1)
+    record.report_progress(1)
+    record.write_rows("windows", [{"window": 0}])
+    record.finish({}, {})
+    note_cause("failed", "planted", 0)
+    assert {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == kept
+
+
+@pytest.mark.parametrize("schema", [1, 99])
+def test_a_planned_folder_is_the_current_one(tmp_path, monkeypatch, schema):
+    """Protects rows of runs that this suite, or a newer one that compares commits, has planned. Mutant: the folder of a
+    newer schema taken for another program's."""
+    (tmp_path / "settings.json").write_text(json.dumps({"schema": schema, "asked": {}}))
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    assert RunFolder.current().path == tmp_path
+    monkeypatch.delenv("RUN_DIR")
+    assert RunFolder.current() is None
 
 
 def test_notes_come_in_the_order_of_their_moments(tmp_path, monkeypatch, capsys):

@@ -16,7 +16,7 @@ import numpy
 import pytest
 import torch
 from PIL import Image
-from support import ROOT, environment
+from support import ROOT, environment, make_run_folder
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -238,8 +238,7 @@ def assert_exact_evaluation(row: dict, config: Config, net):
 
 def torchrun(config: Config, module: str, *flags: str) -> dict:
     """Run a script on two ranks with `config`, and `flags` on top; returns its columns of runs.csv."""
-    run_dir = Path(config.checkpoint_dir) / "logs" / "run"
-    run_dir.mkdir(parents=True, exist_ok=True)
+    run_dir = make_run_folder(Path(config.checkpoint_dir) / "logs" / "run")
     changed = {name: value for name, value in vars(config).items() if value != getattr(Config(), name)}
     options = [text for name, value in changed.items() for text in ("--" + name.replace("_", "-"), str(value))]
     start, variables = launch_ranks.torchrun_command(2, tempfile.mkdtemp(dir=run_dir))

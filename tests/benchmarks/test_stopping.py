@@ -14,7 +14,7 @@ import time
 import pytest
 import torch
 from fault_runs import finish, run, start, until_planted
-from support import CPU, ROOT
+from support import CPU, ROOT, make_run_folder
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.agreement import StopRequest, stop_request
@@ -124,7 +124,7 @@ def test_one_rank_needs_nobody_and_several_without_a_folder_the_sum():
 def test_a_rank_hears_of_a_signal_while_it_is_in_a_library(tmp_path, monkeypatch):
     """Protects the news of a rank that waits in a collective, where Python runs no handler. What was there before is
     there again afterwards. Seen to fail with a handler of Python's that sets the signal."""
-    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RUN_DIR", str(make_run_folder(tmp_path)))
     folder, before = RunFolder(tmp_path), signal.getsignal(TERM)
     library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(256)
     library.pthread_mutex_init(lock, None)

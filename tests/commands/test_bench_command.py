@@ -55,6 +55,16 @@ def bare(clone, *words):
     return subprocess.run(command, cwd=clone.parent, env=env, capture_output=True, text=True, timeout=300)
 
 
+def test_a_command_trains_into_no_folder_of_another_program():
+    """Protects what lies in the folder that RUN_DIR names where another program has set it: some studies train in the
+    command's own process. Mutant: the variable left."""
+    code = "import atexit, os; from scripts.commands.start import start; "
+    code += "atexit.register(lambda: print('left:', os.environ.get('RUN_DIR'))); start(['--help'])"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, env=environment(RUN_DIR="/x"), capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "left: None", done.stderr
+
+
 def test_one_gpu_compares_the_options_of_one_process():
     """Protects whoever has one GPU: the baseline with each option by itself. Mutant: NPROC of the machine."""
     done = bench("run", "--one-gpu", "--repeats", "1", "--plan", "--", "--loader", "synthetic", NPROC=4)

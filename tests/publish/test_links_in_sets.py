@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support import recorded
+from support import make_run_folder, recorded
 from test_hostile_sets import edit
 
 from benchmarks.common.config.config import load_config
@@ -275,7 +275,8 @@ def test_a_sets_configuration_writes_nowhere_and_listens_for_nobody(tmp_path):
 
 def test_no_configuration_file_makes_a_rank_listen(tmp_path, monkeypatch):
     """Protects the network from somebody else's YAML: only a typed flag chooses `address`, and the file that the plan
-    wrote of it. Mutants: no refusal; a refusal of the run's own file."""
+    wrote of it. RUN_DIR may be another program's. Mutants: no refusal; a refusal of the run's own file; any folder that
+    RUN_DIR names."""
     (config := tmp_path / "config.yaml").write_text("rendezvous: address\n")
     with pytest.raises(UserError, match="rank 0 listen on the network, which no file may choose"):
         load_config(["--config", str(config)])
@@ -285,6 +286,9 @@ def test_no_configuration_file_makes_a_rank_listen(tmp_path, monkeypatch):
     assert load_config(["--config", str(config), "--rendezvous", "file"]).rendezvous == "file"
     assert load_config(["--config", str(config), "--rendezvous", "address"]).rendezvous == "address"
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="which no file may choose"):
+        load_config(["--config", str(config)])
+    make_run_folder(tmp_path)
     assert load_config(["--config", str(config)]).rendezvous == "address"
 
 

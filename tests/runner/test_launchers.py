@@ -235,6 +235,7 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
     pattern left out, in the launcher or in launch_ranks.py; `compgen -e` alone; functions left out, which BASH_ENV
     defines again in each bash, so that the launcher never ended."""
     names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY GH_PAT".split()
+    names += "MYSQL_PWD SSHPASS BORG_PASSPHRASE ANSIBLE_VAULT_PASS DOCKER_AUTH_CONFIG SLACK_WEBHOOK_URL".split()
     secrets = dict.fromkeys(names, "s3cret") | {
         "PIP_INDEX_URL": "https://ann:s3cret@mirror.example/simple",
         "https_proxy": "http://ann:s3cret@proxy:3128",
@@ -513,3 +514,25 @@ def test_studies_start_ranks_by_the_same_torchrun_flags(command):
     names, study_names = (sorted(Path(word).name for word in each[1:]) for each in (of_launcher, of_study))
     assert names == study_names
     assert {name: Path(env[name]).name for name in variables} == {n: Path(text).name for n, text in variables.items()}
+
+
+def test_ranks_get_no_run_folder_from_the_environment(command, monkeypatch, tmp_path):
+    """Protects what lies in the folder of another program that has a RUN_DIR: only the supervisor names a folder to
+    ranks, and what studies start has none. Mutants: the variable left, in the launcher or in launch_ranks.py."""
+    _, env, _ = command("single", RUN_DIR=tmp_path)
+    assert "RUN_DIR" not in env and env["RUN_ID"]
+    monkeypatch.setenv("RUN_DIR", str(tmp_path))
+    assert "RUN_DIR" not in rank_environment(1)
+
+
+def test_torchrun_gets_no_options_from_the_environment(command, monkeypatch):
+    """Protects the store and the interpreter that the command line names: PET_STANDALONE=1 made the store a file in the
+    current folder, and PYTHON_EXEC started the ranks by another program. Mutants: either name left, in the launcher or
+    in launch_ranks.py; every name that has PET_ in it."""
+    stray = {"PET_STANDALONE": "1", "PET_RDZV_ENDPOINT": "localhost:0", "PYTHON_EXEC": "/x"}
+    _, env, _ = command("ddp", NPROC=2, **stray, CARPET_SIZE="1")
+    assert env["CARPET_SIZE"] == "1" and not stray.keys() & env.keys()
+    for name, text in (stray | {"CARPET_SIZE": "1"}).items():
+        monkeypatch.setenv(name, text)
+    env = rank_environment(1)
+    assert env["CARPET_SIZE"] == "1" and not stray.keys() & env.keys()

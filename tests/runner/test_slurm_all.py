@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fault_runs import until
-from support import ROOT, SYNTHETIC_YAML, after, environment, hear_sigint, put
+from support import ROOT, SYNTHETIC_YAML, after, environment, hear_sigint, make_run_folder, put
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -246,8 +246,7 @@ def test_the_line_for_kubernetes_starts_two_pods_that_train_together(tmp_path):
     (tmp_path / "a.yaml").write_text(
         SYNTHETIC_YAML + "steps: 4\nwarmup_steps: 1\nwindows: 1\nwindow_steps: 2\nworkers: 0\n"
     )
-    folder = tmp_path / "set/logs/ddp-1-1"
-    folder.mkdir(parents=True)
+    folder = make_run_folder(tmp_path / "set/logs/ddp-1-1")
     pods = []
     for number in range(2):
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -145,6 +145,24 @@ def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
     assert read("main").commit == own
 
 
+def test_no_tag_of_a_fork_is_taken_for_a_commit_that_git_names_itself(kept_clone, read):
+    """Protects who types ORIG_HEAD after a merge in another clone: here git has no such commit, takes the fork's tag of
+    that name, and ab ran the fork's code. Mutants: no look; names that end in _HEAD alone."""
+    fork = kept_clone.git("commit-tree", "-m", "of a fork", "HEAD^{tree}").strip()
+    tags = ("ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "stash", "AUTO_MERGE", "MERGE_AUTOSTASH", "bisect/bad", "a/HEAD")
+    for name in (*tags, "AHEAD-1", "stashed"):
+        kept_clone.git("tag", name, fork)
+    try:
+        for name in tags:
+            for text in (name, f"commit:{name}~0"):
+                with pytest.raises(UserError, match=f"{name} is the name of a tag, .*, or refs/tags/{name}"):
+                    read(text)
+        for name in ("refs/tags/ORIG_HEAD", "AHEAD-1", "stashed"):
+            assert read(name).commit == fork, name
+    finally:
+        kept_clone.git("tag", "-d", *tags, "AHEAD-1", "stashed")
+
+
 def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
     """Protects comparisons with commits whose modules lie elsewhere, such as 03b5e43."""
     common = kept_clone.folder / "benchmarks/common"

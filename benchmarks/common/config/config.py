@@ -251,8 +251,10 @@ def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:
 
 def _is_of_this_run(path: str) -> bool:
     """Whether the plan wrote the file, from what a person typed, into the folder of the run that reads it."""
-    run_dir = os.environ.get("RUN_DIR")
-    return bool(run_dir) and os.path.realpath(os.path.dirname(path)) == os.path.realpath(str(run_dir))
+    run_dir = os.environ.get("RUN_DIR", "")
+    if not run_dir or not os.path.exists(os.path.join(run_dir, "settings.json")):
+        return False
+    return os.path.realpath(os.path.dirname(path)) == os.path.realpath(run_dir)
 
 
 def _check_ranges(config: Config) -> None:

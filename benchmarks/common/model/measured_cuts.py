@@ -41,7 +41,7 @@ def choose_cuts(config: Config, context: RankContext, net: nn.Module, num_stages
     if num_stages == 1 or (isinstance(config.cut, int) and config.cut > 0):
         return estimated
     folder = RunFolder.current() if context.rank == 0 else None
-    requested: Half = folder.settings()["asked"] if folder and folder.has_settings() else {}
+    requested: Half = folder.settings()["asked"] if folder else {}
     recorded = read_cuts(folder.results, requested) if folder and requested else []
     check_cuts(recorded, config, num_stages, len(blocks_of(net)))
     cuts = broadcast(recorded or [0] * (num_stages - 1), context)

@@ -55,9 +55,13 @@ class RunFolder:
 
     @classmethod
     def current(cls) -> "RunFolder | None":
-        """The folder of the run that this process belongs to; None where no launcher started it."""
+        """The folder of the run that this process belongs to; None where no launcher started it.
+
+        Other programs have a variable of this name, too. What lies in the folder that it names then is not ours.
+        """
         path = os.environ.get(RUN_DIR_VARIABLE)
-        return cls(path) if path else None
+        folder = cls(path) if path else None
+        return folder if folder and folder.has_settings() else None
 
     @classmethod
     def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
@@ -101,8 +105,12 @@ class RunFolder:
         write_json(self.path / "settings.json", self.settings() | {"met": resolved})
 
     def has_settings(self) -> bool:
-        """Whether the plan made this folder. RUN_DIR of a test or a probe may be another folder."""
-        return (self.path / "settings.json").exists()
+        """Whether the plan, of this or of a newer suite, made this folder."""
+        try:
+            settings = json.loads(read_set_file(self.path / "settings.json", MAX_SETTINGS_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return False
+        return isinstance(settings, dict) and {"schema", "asked"} <= settings.keys()
 
     def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
         line = f"{steps_done} {num_steps} {step_s:.3f}".encode()

@@ -18,7 +18,7 @@ from benchmarks.common.system.files import home_folder
 from benchmarks.common.system.folders_of_others import refuse_folder_of_others
 from benchmarks.common.system.machine import number_from_env
 
-CACHE = "TORCHINDUCTOR_CACHE_DIR"
+CACHE, TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 PRECOMPILE_HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
@@ -38,14 +38,22 @@ def missing_compiler(on_gpu: bool) -> str:
 
 
 def prepare_compiler(on_gpu: bool) -> None:
-    """Call this before torch.compile: it makes torch keep compiled code in a folder that only this user can write to,
-    and compile in as many processes as the rank has threads, unless the user chose a number.
+    """Call this before torch.compile: it makes torch and Triton keep compiled code in folders that only this user can
+    write to, and compile in as many processes as the rank has threads, unless the user chose a number.
 
-    Raises Unavailable where nothing can be compiled, and UserError as private_cache does.
+    Raises Unavailable where nothing can be compiled, and UserError where somebody else can write to one of these
+    folders, or put another in its place.
     """
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
-    os.environ[CACHE] = _chosen_by_user() or str(private_cache())
+    if chosen := _chosen_by_user():
+        _make_checked(chosen, CACHE)
+    os.environ[CACHE] = chosen or str(private_cache())
+    # Triton loads libraries from its own folder, which by default is below TRITON_HOME
+    inside = os.path.join(os.environ[CACHE], "triton")
+    if (chosen := os.environ.get(TRITON_CACHE) or inside) != inside:
+        _make_checked(chosen, TRITON_CACHE)
+    os.environ[TRITON_CACHE] = chosen
     # torch keeps these headers in /tmp/torchinductor_<user>, whatever CACHE says, and takes what lies there.
     os.environ[PRECOMPILE_HEADERS] = "0"
     config: Any = sys.modules.get("torch._inductor.config")
@@ -99,13 +107,34 @@ def private_cache() -> Path:
     try:
         for each in (Path(cache), folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        above, status = Path(cache).stat(), folder.stat()
     except OSError:  # a home that cannot be written, such as a container's
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
-    remedy = f"from which torch.compile runs code; take that right away (chmod go-w), or set {CACHE}"
-    refuse_folder_of_others(folder, os.getuid(), f"torch.compile would run code from {folder}; set {CACHE} to another")
-    if above.st_mode & stat.S_IWGRP and not above.st_mode & stat.S_ISVTX:
-        raise UserError(f"others can write to {cache}, and put a folder of theirs in the place of that {remedy}")
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise UserError(f"others can write to {folder}, {remedy}")
+    _refuse_cache_of_others(folder, CACHE)
+    if folder.stat().st_uid != os.getuid():
+        raise UserError(f"{folder}, from which torch.compile runs code, belongs to another user; set {CACHE}")
     return folder
+
+
+def _make_checked(path: str, variable: str) -> None:
+    """Make the folder of compiled code that `variable` names, where it is missing. Raises UserError where it cannot be
+    made, or as _refuse_cache_of_others does."""
+    folder = Path(path).absolute()
+    try:
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_cache_of_others(folder, variable)
+    except OSError as error:
+        raise UserError(f"torch.compile cannot use {folder} ({error.strerror}); set {variable} to another") from None
+
+
+def _refuse_cache_of_others(folder: Path, variable: str) -> None:
+    """Raises UserError where somebody else, such as a member of its group, can write to the folder of compiled code, or
+    put another in its place."""
+    above = folder.parent
+    remedy = f"torch.compile would run code from {folder}; set {variable} to another"
+    refuse_folder_of_others(folder, os.getuid(), remedy)
+    remedy = f"from which torch.compile runs code; take that right away (chmod go-w), or set {variable}"
+    if above.stat().st_mode & stat.S_IWGRP and not above.stat().st_mode & stat.S_ISVTX:
+        raise UserError(f"others can write to {above}, and put a folder of theirs in the place of that {remedy}")
+    if folder.stat().st_mode & 0o022:
+        raise UserError(f"others can write to {folder}, {remedy}")

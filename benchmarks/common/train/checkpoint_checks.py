@@ -55,7 +55,7 @@ def trained_with(config: Config) -> dict[str, Any]:
     The fingerprint and the contents of the images are '' for synthetic images, and in a run that no launcher started.
     """
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
-    if folder and folder.has_settings():
+    if folder:
         images = {name: folder.settings()["asked"].get(name, "") for name in IMAGE_FIELDS}
     fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | NOT_COMPARED}
     return fields | images

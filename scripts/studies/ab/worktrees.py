@@ -31,6 +31,10 @@ LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
 HASH_DIGITS = re.compile(r"[0-9a-fA-F]{7,64}")
 SHORT_DIGITS = re.compile(r"[0-9a-fA-F]{4,6}")  # git takes as few
 DESCRIBED = re.compile(r".*-g[0-9a-fA-F]{4,64}")  # what git describe says: a tag, a number of commits, a hash
+# What git itself names commits by, also where it has named none yet: gitglossary(7), "pseudoref".
+NAMES_OF_GIT = re.compile(
+    r"[A-Z_]+HEAD|.+/HEAD|AUTO_MERGE|MERGE_AUTOSTASH|BISECT_EXPECTED_REV|NOTES_MERGE_(PARTIAL|REF)|stash|bisect/.*"
+)
 OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
 
 
@@ -39,7 +43,7 @@ def find_commit(rev: str) -> str:
 
     The digits of a hash, 7 or more, are no tag: whoever fetches a fork gets its tags, and git would take one of that
     name for the commit. Raises UserError for the name of a tag that is also that of a branch, here or of a remote, or
-    that looks like a hash or like what git describe says.
+    one of git's own, or that looks like a hash or like what git describe says.
     """
     name = re.split(r"[~^@:]", rev, maxsplit=1)[0]
     rest, found = rev[len(name) :], _commits_with_digits(name) if HASH_DIGITS.fullmatch(name) else None
@@ -57,7 +61,8 @@ def _refuse_tag_with_another_meaning(name: str) -> None:
     # a clone may know a branch from its remote alone
     others += git_text("for-each-ref", "--format=%(refname)", f"refs/remotes/*/{name}").split()
     is_short_hash = SHORT_DIGITS.fullmatch(name) and _commits_with_digits(name)
-    if others or is_short_hash or HASH_DIGITS.fullmatch(name) or DESCRIBED.fullmatch(name):
+    looks_otherwise = any(pattern.fullmatch(name) for pattern in (HASH_DIGITS, DESCRIBED, NAMES_OF_GIT))
+    if others or is_short_hash or looks_otherwise:
         other = others[0] if others else "the hash of a commit"
         raise UserError(f"{name} is the name of a tag, which may be a fork's; give {other}, or refs/tags/{name}")
 

@@ -11,7 +11,11 @@ import re
 import sys
 from pathlib import Path
 
-SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|APIKEY|_KEY|_PAT$", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK", re.IGNORECASE
+)
+# torchrun reads options and an interpreter's path; ranks read a folder to write to, and belong to no run of a set.
+STRAY_NAME = re.compile(r"PET_.*|PYTHON_EXEC|RUN_DIR")
 SECRET_VALUE = re.compile(r"://[^/]*@")  # an address with a user and a password
 
 
@@ -19,12 +23,14 @@ def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     """The variables of every rank: its threads, and the one interface on which ranks talk.
 
     Variables with names of secrets, or with a password in an address, are left out: horovodrun writes its environment
-    into the command lines of its ranks, which every user of the machine can read.
+    into the command lines of its ranks, which every user of the machine can read. So are torchrun's own variables: with
+    PET_STANDALONE it would not use the store that torchrun_command names. So is RUN_DIR, which names the folder of
+    something else here: ranks would write their summary and their progress into it.
     """
     kept = {
         name: text
         for name, text in os.environ.items()
-        if not SECRET_NAME.search(name) and not SECRET_VALUE.search(text)
+        if not (SECRET_NAME.search(name) or SECRET_VALUE.search(text) or STRAY_NAME.fullmatch(name))
     }
     thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
     return kept | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
