@@ -81,6 +81,7 @@ def weights(folder, name="last"):
     return torch.load(folder / f"{name}.pt", weights_only=True)
 
 
+@pytest.mark.medium
 def test_a_traced_model_trains_as_ddp_does(tmp_path, tiny_data, tiny_config):
     """Protects ddp_compile where nobody waits for its compiler: two real ranks, whose model was traced and split at
     DDP's buckets, and whose operations then run one by one, so that its weights are ddp's to the last bit. A run with

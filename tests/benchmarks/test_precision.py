@@ -28,6 +28,7 @@ def gradients(model, images, target, context):
     return [parameter.grad for parameter in model.parameters()]
 
 
+@pytest.mark.medium
 def test_a_plain_step_computes_what_a_step_in_autocast_does():
     """Protects `precision bf16`: the same bits in loss and gradients, weights under the same names, float32 scores."""
     images, target = torch.randn(4, 3, 32, 32), torch.arange(4)

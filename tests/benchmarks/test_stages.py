@@ -276,6 +276,7 @@ def test_pipeline_is_its_micro_batches_one_after_the_other(tmp_path, photographs
     assert_exact_evaluation(row, config, net)
 
 
+@pytest.mark.medium
 def test_hybrid_is_two_shards_averaged(tmp_path, photographs):
     """Two real ranks, each in two stages and two micro-batches. Protects DDP around a staged model, the averaging
     over ranks, and that rank 0's statistics are what every rank evaluates with."""

@@ -78,6 +78,7 @@ def compared(training: Training, kept: SavedState, state: dict) -> dict:
     return equivalence_columns(training, step_by_step(training, [kept, SavedState(kept.step + 1, state)]), "")
 
 
+@pytest.mark.medium
 def test_another_order_of_the_sums_is_no_mistake(before):
     """Protects the tolerance from being too tight: without this, the mistakes could be found by anything."""
     found = compared(*before, step(*before))

@@ -590,6 +590,7 @@ def publish(good, tmp_path):
     return run
 
 
+@pytest.mark.medium
 def test_publishing_moves_figures_and_links(publish, good, tmp_path):
     """The real command in a checkout of its own: the set with its report, no logs, no path; then the READMEs."""
     checkout, readme = publish.checkout, publish.checkout / "README.md"

@@ -101,7 +101,8 @@ def without_scratch(changes: list) -> list:
 @pytest.mark.parametrize(
     "arch, image_size, batch",
     [
-        *(("resnet18", 64, 32), ("resnet18", 96, 16)),
+        ("resnet18", 64, 32),
+        pytest.param("resnet18", 96, 16, marks=pytest.mark.medium),
         *(pytest.param("resnet50", *rest, marks=pytest.mark.slow) for rest in ((64, 16), (96, 8))),
         *(pytest.param(arch, 96, 32, marks=pytest.mark.slow) for arch in ("convnext_tiny", "vit_b_16")),
     ],
@@ -242,6 +243,7 @@ def test_where_no_batch_fits_the_sentence_says_so():
     assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.1e9, 8e9)
 
 
+@pytest.mark.medium
 def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
     """Protects a plan of small images on a small GPU: BatchNorm refuses one image of 32 px, which the search for a
     batch that fits comes by."""

@@ -62,6 +62,7 @@ def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tin
     assert differing_settings(one, other) == [*aten, "variables"]
 
 
+@pytest.mark.medium
 def test_a_run_on_replaced_images_is_a_group_of_its_own(tmp_path, own_data, tiny_config):
     """The pooled pair: 456 of 480 images replaced by others of the same names, and the first and last of each class as
     they were. Mutant: the plan asks for the fingerprint alone."""

@@ -111,6 +111,7 @@ def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp
     assert (row["nodes"], row["world_size"], row["threads_per_rank"], row["val_samples"]) == (2, 4, 1, NUM_VAL)
 
 
+@pytest.mark.medium
 def test_two_nodes_run_two_tasks_each(cluster):
     """The variables from which the ranks of launchers/slurm.sh come are those of 2 nodes x 2 tasks."""
     names = "PROCID NTASKS LOCALID NODEID JOB_NODELIST".split()

@@ -95,6 +95,7 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
     torch.set_num_threads(1)
 
 
+@pytest.mark.medium
 def test_it_profiles_the_benchmark_in_a_batch_that_fits(monkeypatch, capsys):
     """Protects a small GPU, and one of 80 GB that would run the defaults of Config: a smaller batch is forecast, and
     what the user names stays. Mutants: the defaults; a batch that is named, halved."""
