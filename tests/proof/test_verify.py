@@ -506,6 +506,15 @@ def test_a_proof_takes_the_cut_of_its_run_and_nothing_else_from_there(
         assert read_cuts(tmp_path / f"proofs {number}", proof.requested) == recorded
 
 
+def test_each_setting_of_a_strategy_has_a_proof_of_its_own(tiny_data, tmp_path, monkeypatch):
+    """Protects the report's "yes" of each setting, in a second; test_a_set_is_proved_at_its_own_settings_and_once has
+    real runs. Mutant: one proof for each strategy."""
+    for args in ("--lr 0.1", "--lr 0.2", "--lr 0.1"):
+        recorded_set(tmp_path / "a set", tiny_data, monkeypatch, args=args)
+    found = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
+    assert [proof.config.lr for proof in found] == [0.1, 0.2]
+
+
 def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):
     """Protects the proof from being of something else than the set that it is written into."""
     results = tmp_path / "a set"
