@@ -27,6 +27,7 @@ from benchmarks.common.dist.devices import RankContext, all_reduce_sum
 from benchmarks.common.dist.layout import Layout, stored_fields
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.host import machine_facts
 from benchmarks.common.train.clock import Clock, check_windows_fit
@@ -106,6 +107,13 @@ def test_a_window_that_never_fits_is_refused():
             check_windows_fit(dataclasses.replace(fits, **change), 10)
     with pytest.raises(UserError, match="no timed window fits"):
         check_windows_fit(Config(warmup_steps=0, window_steps=10), 10)  # an epoch's first step is in no window
+
+
+def test_no_window_holds_a_step_of_the_warm_up(config, run_dir):
+    """Protects throughput from the first steps, which find algorithms and memory. Mutant: `_window_due` that takes any
+    step for warm; a warm-up of one step hides it, since no window begins in an epoch's first step."""
+    fit(single.build(dataclasses.replace(config, steps=6, warmup_steps=3, window_steps=2)))
+    assert list(read_table(run_dir.parents[1], "steps").step) == [3, 4]
 
 
 # --- what a run met -----------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.host import host
 from scripts.proof import cases
 from scripts.proof.comparison import equivalence_columns, step_by_step, tolerate_flips, wrong_evaluation
-from scripts.proof.differences import Finding, Interval, compare_with_nearest, largest_difference
+from scripts.proof.differences import Finding, Interval, compare_bits, compare_with_nearest, largest_difference
 from scripts.proof.reference import (
     MOMENTUM,
     SavedState,
@@ -506,6 +506,15 @@ def test_a_proof_takes_the_cut_of_its_run_and_nothing_else_from_there(
         assert read_cuts(tmp_path / f"proofs {number}", proof.requested) == recorded
 
 
+def test_each_setting_of_a_strategy_has_a_proof_of_its_own(tiny_data, tmp_path, monkeypatch):
+    """Protects the report's "yes" of each setting, in a second; test_a_set_is_proved_at_its_own_settings_and_once has
+    real runs. Mutant: one proof for each strategy."""
+    for args in ("--lr 0.1", "--lr 0.2", "--lr 0.1"):
+        recorded_set(tmp_path / "a set", tiny_data, monkeypatch, args=args)
+    found = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
+    assert [proof.config.lr for proof in found] == [0.1, 0.2]
+
+
 def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_data, tmp_path, monkeypatch):
     """Protects the proof from being of something else than the set that it is written into."""
     results = tmp_path / "a set"
@@ -660,6 +669,18 @@ def test_a_difference_is_relative_and_never_lost():
     assert largest_difference(same | {"zero": torch.tensor([0.0, 1e-30])}, expected) == (float("inf"), "zero")
     assert largest_difference(same | {"a": torch.ones(1)}, expected) == (float("inf"), "a")
     assert largest_difference(same | {"c": torch.ones(1)}, expected) == (float("inf"), "c")
+
+
+@pytest.mark.parametrize("name", ["conv1.weight", "bn1.running_mean", f"{MOMENTUM}fc.bias"])
+def test_bits_that_differ_are_a_failed_proof(name):
+    """Protects "bit-identical", also of BatchNorm's statistics, which no gradient reaches. Mutants: a tolerance of 1;
+    no buffers compared."""
+    state = {each: torch.ones(4) for each in ("conv1.weight", "bn1.running_mean", f"{MOMENTUM}fc.bias")}
+    training = Training(Config(), Layout(2), "fp32", "cpu")
+    changed = state | {name: state[name] * (1 + 2.0**-23)}
+    found = [equivalence_columns(training, [compare_bits(each, state)], "") for each in (state, changed)]
+    assert training.exact and [each["verdict"] for each in found] == ["ok", "failed"]
+    assert [each["bit_identical"] for each in found] == [True, False] and f"; {name} differs" in found[1]["reason"]
 
 
 def test_the_reference_repeats_the_whole_set_and_shuffles_anew_each_epoch():
