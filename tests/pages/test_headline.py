@@ -119,8 +119,8 @@ def test_the_highest_mean_of_several_precisions_names_its_own(tmp_path):
         ),
         (
             {"ddp": 140, "zero1": 60, "slurm": 179},
-            "In fp32, ddp and slurm are faster than {single}; of these, ddp is slower than {best}, and no difference was "
-            "seen between it and slurm",
+            "In fp32, ddp and slurm are faster than {single}; of these, ddp is slower than {best}, and no difference "
+            "was seen between it and slurm",
         ),
         (
             {"ddp": 140, "ddp_spawn": 141, "fsdp": 142, "zero1": 143, "slurm": 179},
