@@ -81,18 +81,33 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
             _name(faster, "strategies"),
             join([*dict.fromkeys(results.baseline_label_of[label] for label in faster)]),
         )
-        is_baseline = best.strategy == BASELINE
-        is_or_are, was_or_were = ("is", "was") if len(faster) == 1 else ("are", "were")
-        unsure = f", but {was_or_were} not seen to be faster than"
-        rest = unsure if is_baseline else f"; the highest mean{within} is that of"
+        is_or_are = "is" if len(faster) == 1 else "are"
+        beside = _beside_best(ranking, faster) if best.strategy == BASELINE else ""
+        rest = beside or f"; the highest mean{within} is that of {best.label}"
         scope = "" if several else among  # of several precisions each baseline's label says its own
-        return f"{scope}{named} {is_or_are} faster than {bases}{rest} {best.label}"
+        return f"{scope}{named} {is_or_are} faster than {bases}{rest}"
     if over:
         none = "No strategy" if several or not among else f"{among}no strategy"
         same = " in the same precision" if several else ""
         return f"{none} was seen to be faster than one process{same}{_unseen(list(over.values()))}"
     leads = "is the fastest strategy" if ranking.best_is_fastest else "has the highest mean"
     return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
+
+
+def _beside_best(ranking: Ranking, faster: list[str]) -> str:
+    """How strategies that are faster than their baseline compare with the highest mean, which is one process: which are
+    slower, and of which no difference was seen. '' where none has an interval with it, as in another precision."""
+    best, verdicts = ranking.best.label, {label: over.verdict for label, over in ranking.over_best.items()}
+    slower, unseen = (
+        [label for label in faster if verdicts.get(label) == verdict] for verdict in ("slower", "no difference seen")
+    )
+    if slower == faster:
+        return f", but slower than {best}"
+    if unseen == faster:
+        return f", but no difference was seen between {'it' if len(faster) == 1 else 'them'} and {best}"
+    parts = [f"{_name(slower, '')} {'is' if len(slower) == 1 else 'are'} slower than {best}"] if slower else []
+    parts += [f"no difference was seen between {'it' if slower else best} and {_name(unseen, '')}"] if unseen else []
+    return f"; of these, {', and '.join(parts)}" if parts else ""
 
 
 def _answer_of_one(timed: list[RunGroup]) -> str:
@@ -168,7 +183,7 @@ def in_words(end: str, labels: list[str], names: str) -> str:
 
 def _name(labels: list[str], noun: str) -> str:
     """The names, or how many there are where they are many."""
-    return join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} {noun}"
+    return join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} {noun}".rstrip()
 
 
 def headline(results: ResultSet) -> list[str]:

@@ -28,9 +28,13 @@ def methods(results: ResultSet) -> list[str]:
     """How it was measured, on what, with which versions: sentences for one paragraph."""
     timed = results.timed_groups
     sentences = [f"We trained {describe_sets([results])}. Data: {describe_images(timed)}."]
-    names = "; ".join(group.label for group in timed)  # labels have commas
+    configurations = results.timed_groups_without_aa
+    names = "; ".join(group.label for group in configurations)  # labels have commas
     runs = plural_of_several([len(group.windows_of_runs) for group in timed], "run")
-    sentences.append(f"{plural(len(timed), 'configuration')} ({names}) had {runs} each, every one started anew.")
+    num = plural(len(configurations), "configuration")
+    sentences.append(f"{num} ({names}) had {runs} each, every one started anew.")
+    copies = [group.label for group in timed if group.is_aa_copy]
+    sentences += [f"{label} is a second name of one of them, for A/A." for label in copies]
     if _interleaved(results, timed):
         sentences.append(
             "Runs were interleaved: each round has one of every configuration, in an order of its own, so that a "
@@ -152,14 +156,17 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
 
 def _proofs(results: ResultSet) -> str:
     """A proof has a length of its own; one that differs in more from its runs says in what."""
+    copies = {group.label for group in results.groups if group.is_aa_copy}
     rows = {
-        row["strategy"]: row["same update?"].partition(EXCEPTIONS) for row in table_rows(results) if row["images/s"]
+        row["strategy"]: row["same update?"].partition(EXCEPTIONS)
+        for row in table_rows(results)
+        if row["images/s"] and row["strategy"] not in copies
     }
     yes = {label: but for label, (answer, _, but) in rows.items() if answer.startswith("yes")}
     others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
     whole = [label for label, exceptions in others.items() if not exceptions]
     text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings but for the number of steps, to "
-    text += "do one process's update" + (f": {'; '.join(whole)}" if whole else "")
+    text += "do the update of one process that runs the same parts in turn" + (f": {'; '.join(whole)}" if whole else "")
     partly = [f"{label}, but for {', '.join(exceptions)}" for label, exceptions in others.items() if exceptions]
     return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 

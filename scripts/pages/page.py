@@ -37,6 +37,7 @@ from scripts.pages.provenance import environment_facts, launch_lines, reproducti
 from scripts.pages.report_tables import (
     COLUMN_MEANINGS,
     REPORT_COLUMNS,
+    SAME_UPDATE,
     SUMMARY_COLUMNS,
     describe_aa,
     describe_mfu,
@@ -205,6 +206,7 @@ def make_report(results: ResultSet) -> Report:
         "launches": launch_lines(results),
         "facts": environment_facts(results),
         "explain": (*COLUMN_MEANINGS, *describe_mfu(results)),
+        "same_update": SAME_UPDATE,
         "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok_runs.started_at),
     }

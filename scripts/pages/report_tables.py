@@ -40,6 +40,10 @@ REPORT_COLUMNS = (
 )
 SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory MB", "top-1 %")
 """Of the first table; the other columns are in the table of all columns."""
+SAME_UPDATE = (
+    "whether, over some steps, the weights are those of one process that runs the same parts in turn; not those of "
+    "single"
+)
 COLUMN_MEANINGS = (
     (
         "images/s",
@@ -67,8 +71,8 @@ COLUMN_MEANINGS = (
     ),
     (
         "exposed comm. ms",
-        "how much longer a step of the lowest rank takes with the communication of gradients, mean over the "
-        "steps of the breakdown",
+        "what the gradient exchange adds to a step of the lowest rank, the wait for the slowest rank included: the "
+        "step minus the same step without it, mean over the steps of the breakdown",
     ),
     (
         "TFLOP/s, MFU %",
@@ -78,7 +82,7 @@ COLUMN_MEANINGS = (
     ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
     (
         "same update?",
-        "the weights after some steps with these settings, compared with one process that runs the shards in turn",
+        SAME_UPDATE,
     ),
 )
 WALL_TEXT = (

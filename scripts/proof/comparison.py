@@ -50,12 +50,12 @@ from scripts.proof.reference import (
     train_reference,
 )
 from scripts.proof.trained_states import perturb
+from scripts.sets.proofs import FLIP_TOLERANCE, flip_reason
 
 MAX_ROUNDING = 7e-4  # where rounding hides more, a mistake as small as the smallest that is planted could hide in it
 # Of other kernels; of fp32's, Winograd's convolutions round several times as much as a sum (arXiv:1509.09308, table 4).
 ROUNDING = dict.fromkeys(("fp32", "apex-O0"), 2.0**-20) | {"bf16": 2.0**-8}
 HALF_PRECISION_ROUNDING = 2.0**-11  # of fp16 and tf32
-FLIP_TOLERANCE = 0.05  # of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest
 NUM_PERTURBED = 1, 8  # perturbed references: eight where one does not decide a step
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
@@ -83,11 +83,14 @@ def compare_with_reference(
 def equivalence_columns(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
     """Columns of equivalence.csv. The worst of the findings decides, then the evaluation.
 
+    The worst is the one nearest its own tolerance, or furthest beyond it: `max_relative_difference` is that one's, and
+    another may be larger where more is allowed, as FLIP_TOLERANCE; then the reason has it.
+
     evaluation: what is wrong with it, or nothing.
     """
     worst = max(findings, key=lambda finding: finding.excess)
-    flipped = [f"{one.what} is off by {one.difference:.1e}" for one in findings if one.tolerance == FLIP_TOLERANCE]
-    outcome, reason = "ok", f"but {flipped[0]}, as by a value that flips" if flipped else ""
+    flipped = [flip_reason(one.what, one.difference) for one in findings if one.tolerance == FLIP_TOLERANCE]
+    outcome, reason = "ok", flipped[0] if flipped else ""
     if worst.excess > 1:
         outcome, reason = "failed", f"not the reference's update; {worst.what} differs most"
     elif evaluation:

@@ -48,7 +48,8 @@ NUM_CHECKPOINTS = 4  # of a run and of the one that resumes it, the last and the
 
 
 COLUMN_NOTE = (
-    "difference: of weights, momentum and BatchNorm statistics of the run, evaluated and resumed; the worst tensor's"
+    "nearest its tolerance: of the relative differences of weights, momentum and BatchNorm statistics of the run, "
+    "evaluated and resumed, the one that is the nearest its own tolerance, or the furthest beyond it"
 )
 
 
@@ -68,9 +69,7 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
             return 0
     results = preflight.open_result_set(results).resolve()
     folder = preflight.open_result_set(results / "verify")
-    print(
-        f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'largest relative difference':<28} {'tolerance':>9}  verdict"
-    )
+    print(f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'nearest its tolerance':<28} {'tolerance':>9}  verdict")
     proved: list[dict[str, Any]] = []
     with schedule.lock_result_set(folder):
         for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):

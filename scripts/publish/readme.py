@@ -8,12 +8,12 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 """
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy
 import pandas
 import tyro
 
@@ -21,14 +21,15 @@ from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
-from scripts.pages.headline import in_words, join, untimed
+from scripts.pages.headline import in_words, join, rank_groups, untimed
 from scripts.pages.markdown import code_span, escape_markdown
 from scripts.publish.markdown_tables import markdown_table, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import furthest_apart, top1_accuracy
 from scripts.sets.frames import iterate_rows
-from scripts.sets.proofs import BIT_IDENTICAL, proof_text
+from scripts.sets.identity import AA_LABEL, compute_precision
+from scripts.sets.proofs import BIT_IDENTICAL, EXCEPTIONS, THREADS, proof_text, reason_of_ok
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
 from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
@@ -36,9 +37,11 @@ from scripts.sets.strategy_cells import over_which_baseline, ratio_with_baseline
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_interval, format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
+from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import sweep_points
 
 PUBLISHED = ROOT / "results/published"
+ALL_CORES = f"{BASELINE}, all cores"  # its group's label
 SHOWN = "shown.json"  # the published sets that the READMEs show: one of CPUs, one of GPUs
 MEASURED = PUBLISHED / "measured"
 PAGES = (
@@ -116,19 +119,50 @@ def run_figures(results: ResultSet) -> dict[str, str]:
     bases = {*results.baseline_label_of.values()}
     rows = [_strategy_row(results, group, over.get(group.label), group.label in bases, shown[group]) for group in timed]
     images = "/".join(f"{value:,.0f}" for value in sorted(set(results.ok_runs.val_samples)))
-    least = pandas.Series([each.smallest_difference for each in results.speedups_without_aa.values()]).max()
     return {
         "strategies": markdown_table(header, rows),
         "top1": _top1_text(timed, images),
         "untimed": _untimed_text(results),
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok_runs)} runs",
-        "smallest_difference": "no difference" if math.isnan(least) else f"{100 * least:.0f} %",
+        **_smallest_differences(results),
+        "all_cores": _all_cores_text(results),
         "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok_runs)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
+
+
+def _smallest_differences(results: ResultSet) -> dict[str, str]:
+    """From the least to the most over the strategies, of the smallest difference of each that the set finds."""
+    found = [each.smallest_difference for each in results.speedups_without_aa.values()]
+    faster = sorted(each for each in found if each is not None)
+    slower = [each / (1 + each) for each in faster]  # as far on a logarithmic scale
+    texts = {"smallest_difference": faster, "smallest_difference.slower": slower}
+    return {name: _percents(each) if each else "no difference" for name, each in texts.items()}
+
+
+def _percents(fractions: Sequence[float]) -> str:
+    """18 to 37 %. fractions: sorted."""
+    least, most = (f"{100 * each:.0f}" for each in (fractions[0], fractions[-1]))
+    return f"{most} %" if least == most else f"{least} to {most} %"
+
+
+def _all_cores_text(results: ResultSet) -> str:
+    """How many strategies with several ranks one process on all cores is faster than, by the family of all pairs of
+    those that compute in its precision."""
+    alike = rank_groups(results).comparable_groups
+    found = [group for group in alike if group.label == ALL_CORES]
+    several = [group for group in alike if group.ok_runs.world_size.max() > 1]
+    if not found or not several:
+        return "compared with no strategy that has several ranks"
+    ratios = ratios_of_all_pairs({group.label: group.sample for group in alike})
+    pairs = [ratios.get((ALL_CORES, group.label)) for group in several]
+    num_slower = sum(pair is not None and pair.verdict == "faster" for pair in pairs)
+    ranks = plural_of_several([int(group.ok_runs.world_size.max()) for group in several], "rank")
+    precision = compute_precision(found[0].identity)
+    return f"faster than {num_slower} of the {len(several)} {precision} strategies with {ranks}"
 
 
 def _untimed_text(results: ResultSet) -> str:
@@ -233,22 +267,63 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
             difference = (
                 format_number(row.max_relative_difference) if row.max_relative_difference else "0: bit-identical"
             )
-            size, ends = (f"{row.world_size:.0f}", f"{row.steps:.0f}"), escape_markdown(row.verdict)
+            reason = f", {reason_of_ok(row.reason)}" if row.verdict == "ok" and row.reason else ""
+            size, ends = (f"{row.world_size:.0f}", f"{row.steps:.0f}"), escape_markdown(row.verdict + reason)
             cells = *size, difference, format_number(row.tolerance), ends
             where = "the published set" if folder == path else folder.name
             alike.setdefault((where, *cells), []).append(row.strategy)
-    header = ("strategies", "settings of", "devices", "steps", "largest relative difference", "tolerance", "verdict")
+    header = (
+        "strategies",
+        "settings of",
+        "devices",
+        "steps",
+        "difference nearest its tolerance",
+        "tolerance",
+        "verdict",
+    )
     lines = [(_count_names(names), *cells) for cells, names in alike.items()]
-    results = load_set(path)
-    said = [proof_text(group, results.table("equivalence")) for group in results.groups if group.windows_of_runs]
-    identical = sum(words.startswith(BIT_IDENTICAL) for words in said)
-    return {"proof": f"{identical} of {len(said)} configurations", "proofs": markdown_table(header, lines)}
+    return {**_proof_counts(load_set(path), _last_proofs(path)), "proofs": markdown_table(header, lines)}
+
+
+def _proof_counts(results: ResultSet, rows: pandas.DataFrame) -> dict[str, str]:
+    """Of how many configurations which proof tells, each configuration once, whatever names it has.
+
+    rows: of equivalence.csv, for the lengths of proofs.
+    """
+    groups = [group for group in results.groups if group.windows_of_runs and not group.is_aa_copy]
+    said = {group: proof_text(group, results.table("equivalence")) for group in groups}
+    by_threads = [group for group, text in said.items() if THREADS in text.partition(EXCEPTIONS)[2].split(", ")]
+    identical = [group for group, text in said.items() if text.startswith(BIT_IDENTICAL) and group not in by_threads]
+    within = [
+        group
+        for group, text in said.items()
+        if text.startswith("yes") and group not in by_threads and group not in identical
+    ]
+    several = [int(group.ok_runs.world_size.max()) for group in identical if group.ok_runs.world_size.max() > 1]
+    on = f", {len(several)} of them on {plural_of_several(several, 'rank')}" if several else ""
+    parts = [f"`{group.label}` was not repeated with its own number of threads" for group in by_threads]
+    if within:
+        ends = "agrees" if len(within) == 1 else "agree"
+        names = join([code_span(group.label) for group in within])
+        parts.insert(0, f"{names} {ends} within a tolerance for {_lengths(within, rows)}")
+    return {
+        "proof": f"{len(identical)} of {len(groups)} configurations{on}",
+        "proof.steps": "; ".join([_lengths(identical, rows), *parts]),
+    }
+
+
+def _lengths(groups: Sequence[RunGroup], rows: pandas.DataFrame) -> str:
+    return plural_of_several(
+        {int(each) for each in rows[rows.strategy.isin([one.strategy for one in groups])].steps}, "step"
+    )
 
 
 def _last_proofs(path: Path) -> pandas.DataFrame:
-    """The last row of each configuration in a set's equivalence.csv, but for those that could not run."""
+    """The last row of each configuration in a set's equivalence.csv, but for those that could not run, and for the
+    second name of an A/A comparison."""
     rows = read_table(path, "equivalence").drop_duplicates(["strategy", "asked"], keep="last")
-    return rows[rows.verdict != "skipped"]
+    again = [bool(asked and json.loads(asked).get(AA_LABEL)) for asked in rows.asked]
+    return rows[(rows.verdict != "skipped") & ~numpy.array(again, dtype=bool)]
 
 
 def _count_names(names: Sequence[str]) -> str:

@@ -20,6 +20,7 @@ HALF_WIDTH, NO_VERDICT = "median_half_width_percent", "no_verdict_percent"
 ERRS, COVERED = "false_alarms_percent", "covered_percent"
 WANDERS, WANDERS_MORE = "AR(0.5) strategies, growing", "AR(0.7) strategies"
 OFTEN_PERCENT = 6.0
+LEAST_SETS = 100  # a rate of fewer sets is not told
 HOSTILE_SIZES, UNTIL_SIZE, ROUNDS = ("2", "4", "11"), "4", ("5", "10")
 
 Rows = dict[tuple[str, ...], Any]
@@ -110,11 +111,14 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
     families = _only(rows, what="family")
     over_first, looks = _only(families, quantity="false_over_first"), _only(rows, what="until")
     stopped, planned = _only(looks, case="first look after 10 rounds"), _only(rows, what="planned")
-    decided = _only(families, quantity="false_over_first_of_decided", num_rounds=ROUNDS[0])
+    decided, decided_late = (
+        _only(families, quantity="false_over_first_of_decided", num_rounds=num_rounds) for num_rounds in ROUNDS
+    )
     ordinary_t = _only(rows, what="ordinary t", num_strategies="10")
     few_carry_over = {"case": "carry-over of 4 %, the suite's orders", "num_strategies": "3", "num_rounds": ROUNDS[-1]}
     made = {
         "stalls": _only(over_first, case="one strategy stalls", num_rounds=ROUNDS[0]),
+        "stalls_late": _only(over_first, case="one strategy stalls", num_rounds=ROUNDS[1]),
         "carry_over": _only(over_first, **few_carry_over),
         "decided": _only(decided, case=WANDERS),
         "decided_more": _only(decided, case=WANDERS_MORE),
@@ -130,6 +134,8 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
         "pooled": _only(rows, what="pooled variance", case="one strategy 4x noisier"),
     }
     return {f"hostile_2.{name}": _range(of_name) for name, of_name in made.items()} | {
+        "hostile_2.decided_late": _by_size(_only(decided_late, case=WANDERS)),
+        "hostile_2.decided_more_late": _by_size(_only(decided_late, case=WANDERS_MORE)),
         "hostile_2.often": _often(_only(families, quantity="false_over_either")),
         "hostile_2.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
         "hostile_2.sets": _count(over_first), "hostile_2.origin": describe_origin(rows),
@@ -146,6 +152,7 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
         "hostile_3.often": _often(_only(families, quantity="false_over_either")),
         "hostile_3.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
         "hostile_3.memory": _named(_only(rows, what="memory", quantity="false_alarms")),
+        "hostile_3.builds": _range(_only(rows, what="cuts")),
         "hostile_3.day_given": _range(_only(days, quantity="false_with_sd_given")),
         "hostile_3.day_measured": _range(_only(days, quantity="false_with_three_sets")),
         "hostile_3.loader": _named(_only(rows, what="loader")),
@@ -154,6 +161,34 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
         "hostile_3.sets": _count(_only(families, quantity="false_over_first")),
         "hostile_3.origin": describe_origin(rows),
     }  # fmt: skip
+
+
+def decided_figures(measured: Path) -> dict[str, str]:
+    """How often `./bench ab` errs where it has a verdict, by the correlation of the ratio; '' for what was not
+    simulated."""
+    first = _only(read_cells(measured / "false_alarms.csv", COLUMNS), what="ab")
+    columns = (*KEYS, "rate_percent", "num_sets")
+    third = read_cells(measured / "hostile_3.csv", columns).rename(columns={"rate_percent": "value"})
+    found: dict[str, list[float]] = {}
+    for rows, errs, silent in (
+        (_only(third, what="memory"), "false_alarms", "no_verdict"),
+        (first[first.case.str.startswith("AR(")], ERRS, NO_VERDICT),
+    ):
+        for case in dict.fromkeys(rows.case):
+            false, without = (_value(*_of(rows, case, name)) for name in (errs, silent))
+            found.setdefault(case.removesuffix(" ratio"), []).append(100 * false / (100 - without))
+    texts = [f"{_from_to(rates)} at {case}" for case, rates in sorted(found.items())]
+    return {"ab.decided": " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))}
+
+
+def _of(rows: pandas.DataFrame, case: str, quantity: str) -> list[Any]:
+    return [*iterate_rows(_only(rows, case=case, quantity=quantity))]
+
+
+def _by_size(rows: pandas.DataFrame) -> str:
+    """Each rate with its number of strategies; not those of few sets."""
+    enough = rows[rows.num_sets.astype(int) >= LEAST_SETS] if len(rows) else rows
+    return ", ".join(f"{_value(row):.0f} % ({row.num_strategies} strategies)" for row in iterate_rows(enough))
 
 
 def _often(rows: pandas.DataFrame) -> str:
@@ -226,10 +261,14 @@ def _only(rows: pandas.DataFrame, **cells: str) -> pandas.DataFrame:
 
 def _range(rows: pandas.DataFrame) -> str:
     """From the least to the most, in whole percent."""
-    values = [f"{value:.0f}" for value in sorted(map(_value, iterate_rows(rows)))]
-    if not values:
+    return _from_to([_value(row) for row in iterate_rows(rows)])
+
+
+def _from_to(values: Sequence[float]) -> str:
+    texts = [f"{value:.0f}" for value in sorted(values)]
+    if not texts:
         return ""
-    return f"{values[0]} %" if values[0] == values[-1] else f"{values[0]} to {values[-1]} %"
+    return f"{texts[0]} %" if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]} %"
 
 
 def _value(row: Any) -> float:

@@ -10,6 +10,7 @@ import pandas
 from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_false_alarms import (
+    decided_figures,
     false_alarm_figures,
     hostile_2_figures,
     hostile_3_figures,
@@ -29,6 +30,18 @@ PEERS = (
 )
 OVERHEAD = ("what", "quantity", "ratio", "ci_low", "ci_high", "num_pairs", "num_launches")
 START_UP = ("when", "num_images", "fingerprint_s", "contents_s", *ORIGIN)
+CUTS = (
+    "image_size",
+    "auto_cuts",
+    "other_cut",
+    "ratio",
+    "ci_low",
+    "ci_high",
+    "num_pairs",
+    "auto_largest_share",
+    "other_largest_share",
+)
+DEFAULT_MICROBATCHES = 4  # of two stages
 OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
 
 
@@ -46,7 +59,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "overhead.same_decoder": _ratios(by_the_wall[by_the_wall.what == "same-decoder"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
         "planted": markdown_table(
-            ("planted fault", "in", "devices", "steps", "largest relative difference"),
+            ("planted fault", "in", "devices", "steps", "difference nearest its tolerance"),
             [
                 (row.fault, f"`{row.strategy}`", row.ranks, row.steps, f"{float(row.max_relative_difference):.2g}")
                 for row in iterate_rows(planted.drop_duplicates("fault", keep="last"))
@@ -71,6 +84,8 @@ def measured_figures(measured: Path) -> dict[str, str]:
         **hostile_figures(measured),
         **hostile_2_figures(measured),
         **hostile_3_figures(measured),
+        **decided_figures(measured),
+        **cut_figures(measured),
     }
     commands = {
         "overhead": "./bench study overhead",
@@ -83,6 +98,8 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "loaders": "./bench study loaders",
         "predictions": "./bench study predict-check",
         "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
+        "ab": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
+        "cuts": "./bench study cuts",
         "hostile": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py",
         "hostile_2": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_2.py",
         "hostile_3": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
@@ -150,6 +167,26 @@ def _fast(rows: pandas.DataFrame) -> str:
     num_windows = plural_of_several({int(str(row["n"])) for _, row in found}, "window")
     shown = ", ".join(f"{words} {_bounded(*row[list(TIMES)])}" for words, row in found)
     return f"{shown}; 95 % intervals over {num_windows}, each in a process of its own"
+
+
+def cut_figures(measured: Path) -> dict[str, str]:
+    """What a measured cut is worth, by the size of images, beside what the shares of the stages promise."""
+    texts = []
+    for row in iterate_rows(read_cells(measured / "cuts.csv", CUTS)):
+        ratio = f"{float(row.ratio):.2f} [{float(row.ci_low):.2f}, {float(row.ci_high):.2f}]"
+        builds = [*dict.fromkeys(row.auto_cuts.split())]
+        if builds == [row.other_cut]:
+            texts.append(f"at {row.image_size} px both cuts were the same ({ratio})")
+            continue
+        promised = _step_of_shares(float(row.other_largest_share)) / _step_of_shares(float(row.auto_largest_share))
+        over = f"over {row.num_pairs} pairs of {len(row.auto_cuts.split())} builds"
+        texts.append(f"at {row.image_size} px it is {ratio} {over}, where the formula gives {promised:.2f}")
+    return {"cuts": "; ".join(texts)}
+
+
+def _step_of_shares(largest: float) -> float:
+    """Of two stages with DEFAULT_MICROBATCHES: the time of a step in that of all blocks, but for a factor."""
+    return DEFAULT_MICROBATCHES * largest + (1 - largest)
 
 
 def _bounded(value: str, low: str, high: str) -> str:

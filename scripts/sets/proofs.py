@@ -18,19 +18,22 @@ from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, RESOLVED_SUFFIX, Ide
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import RunGroup
 
-LENGTH = "length"
+LENGTH, THREADS = "length", "threads"
 BIT_IDENTICAL = "yes: bit-identical"
 # They change no update.
 NOT_OF_UPDATE = {*SOURCE_FIELDS, AA_LABEL, "host", "kernel", "num_cores"}
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
 MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("epochs", "steps", "warmup_steps", "windows", "window_steps", "account_steps"), LENGTH),
-    "threads_per_rank": "threads",
+    "threads_per_rank": THREADS,
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
 EXCEPTIONS = "; the proof differs in "  # what may differ, and did, follows
 NOT_YET = "no proof yet: ./bench verify"
 UNKNOWN = "no proof: the settings are unknown"
+# Of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest.
+FLIP_TOLERANCE = 0.05
+FLIPS = ", as by a value that flips"
 
 
 def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
@@ -102,7 +105,7 @@ def proof_verdict(row: Any) -> str:
         return BIT_IDENTICAL
     if row.verdict == "ok":
         within = f"yes: within {row.max_relative_difference:.1e} (tolerance {row.tolerance:.1e})"
-        return f"{within}, {row.reason}" if row.reason else within
+        return f"{within}, {reason_of_ok(row.reason)}" if row.reason else within
     if row.verdict == "skipped":
         return f"skipped: {row.reason}" if row.reason else "skipped"
     if row.verdict == "not proved":
@@ -111,3 +114,13 @@ def proof_verdict(row: Any) -> str:
         compared = f"relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
         return f"NO: {compared}; {row.reason}"
     return f"{row.verdict or 'unknown'}: {row.reason}"
+
+
+def flip_reason(what: str, difference: float) -> str:
+    """The reason of a proof in which a step differs by more than rounding, and by no more than is allowed."""
+    return f"but {what} is off by {difference:.1e} (allowed: {FLIP_TOLERANCE:g}){FLIPS}"
+
+
+def reason_of_ok(reason: str) -> str:
+    """The reason of a row whose verdict is ok; rows of older commits do not say what is allowed."""
+    return reason if "(allowed" in reason else reason.replace(FLIPS, f" (allowed: {FLIP_TOLERANCE:g}){FLIPS}")

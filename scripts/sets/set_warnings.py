@@ -188,7 +188,9 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
             found[group.label] = (
                 f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
             )
-    yield from _of_one_cause(results, "slow first windows", found, "runs still warm up then: raise --warmup-steps")
+    yield from _of_one_cause(
+        results, "slow first windows", found, "perhaps runs still warm up then: raise --warmup-steps"
+    )
 
 
 def outliers(results: ResultSet) -> Iterator[CausedWarning]:

@@ -7,7 +7,7 @@ import shutil
 
 import pandas
 import pytest
-from result_sets import change, write_set
+from result_sets import change, join_sets, write_set
 
 from benchmarks.common.store.results import append_rows
 from scripts.pages.methods import checklist, compute, energy, methods
@@ -110,6 +110,22 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
     output = dict(checklist(load_set(own)))["Equivalence"]
     assert output.startswith("of 2 configurations 1 are proved, at their settings but for the number of steps,")
     assert output.endswith(": single; proved with other settings: ddp, but for threads")
+
+
+def test_a_second_name_is_no_further_configuration(tmp_path):
+    """Protects the number of configurations in a paper: A/A is the same one under a second name. Mutant: names
+    counted."""
+    write_set(tmp_path / "a")
+    write_set(tmp_path / "b", {"single": 100.0}, met={"label": "again"})
+    words, answers = [], []
+    for part in ("a", "b"):
+        results = load_set(join_sets(tmp_path, part))
+        words.append(" ".join(methods(results)))
+        answers.append(dict(checklist(results))["Equivalence"])
+    assert "2 configurations (single; ddp) had 5 runs" in words[0]
+    assert "2 configurations (single; ddp) had 5 runs" in words[1]
+    assert "single, again is a second name of one of them, for A/A." in words[1] and "A/A" not in words[0]
+    assert answers[0][:20] == answers[1][:20] == "of 2 configurations "
 
 
 def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_path):

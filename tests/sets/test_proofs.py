@@ -10,7 +10,7 @@ import pytest
 from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
-from scripts.sets.proofs import proof_text
+from scripts.sets.proofs import flip_reason, proof_text
 from scripts.sets.result_set import load_set
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
@@ -45,6 +45,18 @@ def test_what_may_differ_is_named(tmp_path):
     assert cell(tmp_path / "b", proof={}) == "yes: bit-identical"
     within = {"bit_identical": False, "max_relative_difference": 1.2e-7, "tolerance": 1e-6}
     assert cell(tmp_path / "c", proof={}, **within) == "yes: within 1.2e-07 (tolerance 1.0e-06)"
+
+
+def test_what_is_further_off_than_the_tolerance_stands_with_what_is_allowed(tmp_path):
+    """Protects from "within 2.7e-06" of a proof in which a step is off by 8.9e-04. Rows of older commits do not say
+    what is allowed. Mutant: the reason as it is."""
+    within = {"bit_identical": False, "max_relative_difference": 2.7e-6, "tolerance": 4.7e-6}
+    old = "but the median at step 4 is off by 8.9e-04, as by a value that flips"
+    new = flip_reason("the median at step 4", 8.9e-4)
+    for name, reason in (("old", old), ("new", new)):
+        text = cell(tmp_path / name, proof={}, reason=reason, **within)
+        assert text.startswith("yes: within 2.7e-06 (tolerance 4.7e-06), but the median at step 4 is off by 8.9e-04 (")
+        assert text.endswith(" (allowed: 0.05), as by a value that flips")
 
 
 FIELDS = [

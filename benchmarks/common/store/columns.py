@@ -248,9 +248,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("started_at", "text", "the time of the start, in UTC (ISO 8601)"),
         Column("steps", "number", "optimizer steps of the proof"),
         Column("world_size", "number", "devices, as in `runs.csv`"),
-        Column("max_relative_difference", "number", "the largest relative difference of a tensor"),
+        Column(
+            "max_relative_difference", "number", "the relative difference nearest its own tolerance, or furthest off"
+        ),
         Column("bit_identical", "text", "yes: every bit of the weights agrees"),
-        Column("tolerance", "number", "the largest difference that counts as equal"),
+        Column("tolerance", "number", "the largest that this difference may be"),
         Column("verdict", "text", "`ok`, `failed`, `not proved` or `skipped`"),
         Column("reason", "text", "why it is not ok"),
         REQUESTED_JSON,

@@ -12,6 +12,8 @@ so that a limit other than "equal" may be asked of them, and a stop for want of 
 Rounds may take after the one before. So a standard error is that of as many independent rounds as these are worth,
 n (1 - r) / (1 + r) with their lag-1 correlation r (Bayley and Hammersley 1946); the interval is as wide as rounds need
 that are AR(0.5), or independent, whichever need more; and where r is more than chance explains there is no verdict.
+That is how it errs in at most about 5 % up to AR(0.5): with no verdict counted as no error. Of those with a verdict
+more err there.
 scripts/stats/README.md has the error rates, and what this costs. Limits come from NUM_PATHS seeded paths, which do not
 depend on the noise's size.
 """
@@ -49,7 +51,7 @@ class SequentialResult:
     more: bool
     estimate: RatioEstimate
     early: bool = False
-    """Whether a clear answer ends it before the most rounds. The interval holds; the ratio is then biased outward, away
+    """Whether a clear answer ends it before the most rounds. The ratio is then biased outward, away
     from what is excluded, since it ends sooner where chance helps (Jennison and Turnbull 1999, chapter 8)."""
     correlation: float | None = None
     """Of each round's log ratio with the one before."""

@@ -28,6 +28,7 @@ EFFICIENT = 0.8  # efficiency above which a number of devices counts as usable
 MAX_BUCKET_MIB = 2**20
 LONG_PERIOD_STEPS = 8  # between two averages of local SGD, as a remedy
 PIPELINE = "pipeline_parallel"
+MODEL_ERROR = "No bound here holds the model's own error, which was measured on two ranks only."
 
 Row = dict[str, Any]
 """A row of predict.csv."""
@@ -112,14 +113,15 @@ def _twice(link: Link) -> Link:
 def summary_sentence(
     machine: MachineModel, rows: Sequence[Row], options: StrategyOptions, device_counts: Sequence[int] = DEVICE_COUNTS
 ) -> str:
-    """Up to how many devices weak scaling of DDP is EFFICIENT, why not further, and what would help."""
+    """Up to how many devices weak scaling of DDP is EFFICIENT by the model, why not further, and what would help."""
     columns = ("efficiency", "efficiency_low", "efficiency_high")
     most, low, high = (max_efficient_devices(rows, "ddp", "weak", column) for column in columns)
     threshold = f"{100 * EFFICIENT:.0f} % of one device's speed"
-    subject = f"{machine.name}: ddp, {machine.step.images:g} images a device,"
+    subject = f"By the model of {machine.name}, ddp with {machine.step.images:g} images a device"
     if most >= max(device_counts):
         worst = "" if low == most else f" (with the inputs at their worst, to {low:,})"
-        return f"{subject} stays above {threshold} up to {most:,} devices, the most that were computed{worst}."
+        until = f"up to {most:,} devices, the most that were computed{worst}"
+        return f"{subject} stays above {threshold} {until}. {MODEL_ERROR}"
     of_ddp = [row for row in rows if (row["strategy"], row["mode"]) == ("ddp", "weak")]
     row = next(row for row in of_ddp if row["devices"] > most)
     until = f"up to {most:,} devices [{low:,}, {high:,}]" if most > 1 else f"on one device only [{low:,}, {high:,}]"
@@ -127,8 +129,12 @@ def summary_sentence(
     beyond += f"{row['exposed_ms']:.1f} are exposed communication, and {row['waits_ms']:.1f} "
     beyond += "waiting for the slowest device"
     better = [f"{change}: {number:,}" for change, number in remedies(machine, options, device_counts) if number > most]
-    help_ = f"what would cure it, and up to how many: {', '.join(better)}" if better else "no cure tried moves that"
-    return f"{subject} is above {threshold} {until}; {beyond}; {help_}."
+    help_ = (
+        f"what would raise it in the model, and up to how many: {', '.join(better)}"
+        if better
+        else "no change tried raises it in the model"
+    )
+    return f"{subject} is above {threshold} {until}; {beyond}; {help_}. {MODEL_ERROR}"
 
 
 def check_options(machine: MachineModel, options: StrategyOptions) -> None:
