@@ -18,7 +18,8 @@ MAX_THROUGHPUT_LOSS = 0.05  # the fraction that loading may cost before the load
 def throughput_by_kind(rows: pandas.DataFrame) -> dict[str, Estimate]:
     """Images/s of each kind of window in a loader.csv: geometric means over launches, which count as runs."""
     logs, counts = _logs(rows), rows.what.value_counts()
-    kinds = [kind for kind in WINDOW_KINDS if kind in counts]  # rows have the order in which they were timed
+    # The rows have the order in which they were timed. Another suite's kinds come last.
+    kinds = [kind for kind in dict.fromkeys([*WINDOW_KINDS, *map(str, rows.what)]) if kind in counts]
     return {kind: _throughput(logs[kind].dropna().to_numpy(float), int(counts[kind])) for kind in kinds}
 
 
