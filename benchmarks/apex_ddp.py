@@ -45,11 +45,12 @@ def build(config: Config) -> Strategy:
         loaders = build_loaders(config, context)
     # apex: its buckets are in contiguous order, and are copied back by address: images alone come in channels_last
     plain = dataclasses.replace(config, memory_format="contiguous")
-    net = build_model(plain, len(loaders.train.classes), context.device)
-    optimizer = build_optimizer(config, net)
+    module = build_model(plain, len(loaders.train.classes), context.device)
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
-    net, optimizer = amp.initialize(net, optimizer, opt_level=config.opt_level, verbosity=0)  # apex: before the wrap
-    model = DistributedDataParallel(net)  # apex: finds its device itself, buckets by message size
+    # apex: before the wrap
+    module, optimizer = amp.initialize(module, optimizer, opt_level=config.opt_level, verbosity=0)
+    model = DistributedDataParallel(module)  # apex: finds its device itself, buckets by message size
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
@@ -69,7 +70,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

@@ -25,10 +25,10 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))  # ddp: in RENDEZVOUS_FILE, else at torchrun's address
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
-    net = build_model(config, len(loaders.train.classes), context.device)
+    module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))  # ddp: averages
-    optimizer = build_optimizer(config, net)
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))  # ddp: averages
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,7 +42,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

@@ -32,11 +32,11 @@ def build(config: Config) -> Strategy:
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     plain = dataclasses.replace(config, precision="fp32")  # ddp_amp: the autocast is this script's, below
-    net = build_model(plain, len(loaders.train.classes), context.device)
+    module = build_model(plain, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
     in_fp16 = dtype == torch.float16  # ddp_amp: the fused update asks on the GPU whether a gradient overflowed
-    optimizer = build_optimizer(dataclasses.replace(config, fused=config.fused or in_fp16), net)
+    optimizer = build_optimizer(dataclasses.replace(config, fused=config.fused or in_fp16), module)
     if in_fp16:
         start_momentum(optimizer)  # ddp_amp: else a first step that is left out leaves memory that nobody has written
     criterion = nn.CrossEntropyLoss()
@@ -55,12 +55,13 @@ def build(config: Config) -> Strategy:
 
     def predict(images: torch.Tensor) -> torch.Tensor:
         with autocast:
-            return net.forward(images)  # where the model is compiled, not that: validation has batches of other sizes
+            # bypasses torch.compile, which would recompile for validation's batch sizes
+            return module.forward(images)
 
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

@@ -48,15 +48,15 @@ def build(config: Config) -> Strategy:
         whole = Shard(num_devices=context.world_size)
         loaders = build_loaders(config, context, Sharding(whole, evaluated, reads_train_images=context.rank == 0))
     # pipeline: whole on every rank, for evaluation
-    net = build_model(config, len(loaders.train.classes), context.device)
-    if (num_blocks := len(blocks_of(net))) < context.world_size:
+    model = build_model(config, len(loaders.train.classes), context.device)
+    if (num_blocks := len(blocks_of(model))) < context.world_size:
         raise Unavailable(
             f"{config.arch} has {num_blocks} blocks, too few for {context.world_size} stages; use fewer ranks"
         )
-    optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
+    optimizer = build_optimizer(config, model)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
-    cuts = choose_cuts(config, context, net, context.world_size, config.global_batch // microbatches)
-    stages = stages_at(net, cuts)
+    cuts = choose_cuts(config, context, model, context.world_size, config.global_batch // microbatches)
+    stages = stages_at(model, cuts)
 
     def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return criterion(output.float(), target)
@@ -89,7 +89,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=model,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

@@ -58,7 +58,7 @@ from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
 
-DDP_WRAP = "    optimizer = build_optimizer(config, net)\n"
+DDP_WRAP = "    optimizer = build_optimizer(config, module)\n"
 SUM_HOOK = """
     def summed(_, bucket):
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
@@ -79,7 +79,7 @@ LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/train/engine.py", "benchmarks/common/model/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
-    "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = net(images)"),
+    "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = module(images)"),
     "summed, not averaged": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + SUM_HOOK),
     "all ranks on one shard": (
         "ddp",
@@ -111,8 +111,8 @@ FAULTS = {
     "momentum averaged too": (
         "local_sgd",
         LOCAL,
-        "            average_into(net)\n",
-        "            average_into(net)\n            for each in optimizer.state.values():\n"
+        "            average_into(module)\n",
+        "            average_into(module)\n            for each in optimizer.state.values():\n"
         "                all_reduce_sum(each['momentum_buffer']).div_(context.world_size)\n",
     ),
     "the average one step late": (
