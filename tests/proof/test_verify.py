@@ -87,7 +87,7 @@ FAULTS = {
         "of_rank = Shard(context.rank, context.world_size)",
         "of_rank = Shard(0, context.world_size)",
     ),
-    "no set_epoch": ("ddp", "benchmarks/common/train/engine.py", "self.train.set_epoch(epoch, first_step)", "pass"),
+    "no set_epoch": ("ddp", ENGINE, "self.train_loader.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),
     "hidden step of broadcast_optimizer_state": (
         "horovod_ddp",
@@ -214,7 +214,7 @@ def test_models_that_adamw_trains_agree_to_the_last_bit(
     arch, strategies, cut, identical, checkout, tiny_data, tiny_config, tmp_path
 ):
     """Protects the second family of models: both moments, the number of steps, the way from stage to stage, and what
-    each strategy saves and takes up. The cut is fixed: whether a pipeline's sums have the whole model's order depends
+    each strategy saves and loads. The cut is fixed: whether a pipeline's sums have the whole model's order depends
     on it, and --cut auto measures another one beside other work."""
     given = {"CONFIG": tiny_config, "STRATEGIES": strategies, "ARGS": f"--arch {arch} --cut {cut}"}
     code, _, rows = verify(checkout, tiny_data, tmp_path / "a set", "--steps", "4", **given)
