@@ -1,6 +1,6 @@
 """NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  # listens on every address
+torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  # listens on all interfaces
 """
 
 import contextlib
@@ -43,9 +43,9 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    # apex: its buckets are in contiguous order, and are copied back by address: images alone come in channels_last
-    plain = dataclasses.replace(config, memory_format="contiguous")
-    module = build_model(plain, len(loaders.train.classes), context.device)
+    # apex: its DDP copies gradients back in contiguous order; only the images keep the requested memory format
+    contiguous_config = dataclasses.replace(config, memory_format="contiguous")
+    module = build_model(contiguous_config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
     # apex: before the wrap

@@ -1,6 +1,6 @@
 """torch.compile and DistributedDataParallel: the model's own operations fused, its graph split at DDP's buckets.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --global-batch 64  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --global-batch 64  # listens on all interfaces
 """
 
 import time

@@ -1,6 +1,6 @@
 """DistributedDataParallel whose gradients travel as bf16, fp16 or PowerSGD's factors: a communication hook.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16  # listens on all interfaces
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-batch 64  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-batch 64  # listens on all interfaces
 """
 
 import dataclasses

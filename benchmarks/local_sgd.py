@@ -1,6 +1,6 @@
 """Local SGD: ranks train by themselves and average their weights every few steps; in groups, as DDP does.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8  # listens on every address
+torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8  # listens on all interfaces
 """
 
 import copy

@@ -1,6 +1,6 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on all interfaces
 """
 
 from typing import Any

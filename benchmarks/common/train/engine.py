@@ -209,6 +209,7 @@ class _Run:
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
+        flops = flops_per_image(self.config, self.strategy.num_classes) if self.context.reports else None
         memory_mb = gather([peak_memory_mb(self.context.device)], self.context, self.all_reduce)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
@@ -216,6 +217,6 @@ class _Run:
             "step_ms_p50": float(numpy.percentile(self.step_ms, 50)) if self.step_ms else None,
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
-            "flops_per_image": flops_per_image(self.config, self.strategy.num_classes) if self.context.reports else None,
+            "flops_per_image": flops,
         } | count_bad_files([self.train_loader, self.val_loader], self.context.device, self.all_reduce)
         self.record.book_time("summary")
