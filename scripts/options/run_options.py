@@ -38,7 +38,8 @@ PROFILE_OPTIONS = {
 @dataclasses.dataclass(frozen=True)
 class SharedOptions:
     data: Path | None = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: with GPUs one synthetic batch, unless
+    --config is given; else imagenet-mini, which is made."""
     config: Path | None = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
     results: Path | None = None
@@ -56,7 +57,7 @@ class RoundOptions(SharedOptions):
     repeats: int = 5
     """Rounds: each strategy runs once in a round. Fewer than 5 allow no verdict."""
     until: str = ""
-    """More rounds, until all intervals of ratios to `single` are this narrow, such as 5%."""
+    """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
     budget: str = ""
     """More rounds as long as another one fits into this time, such as 90s, 20m or 1.5h."""
     seeds: int | None = None
@@ -194,7 +195,7 @@ class ReproduceOptions:
     repeats: int | None = None
     """Rounds; default: as many as the set has."""
     until: str = ""
-    """More rounds, until all intervals of ratios to `single` are this narrow, such as 5%."""
+    """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
     budget: str = ""
     """More rounds as long as another one fits into this time, such as 20m."""
     data: Path | None = None

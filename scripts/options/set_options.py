@@ -43,11 +43,11 @@ class CompareOptions:
     """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this, and 3 where that is
     undecided."""
     day_sd: str = ""
-    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    """Such as 2%: standard deviation from day to day of one run's throughput, if it is known."""
     day_sets: tuple[Path, ...] = ()
     """Three or more sets of the same settings, of as many days, to measure it from."""
     anyway: bool = False
-    """Compare what differs in other things than strategies and software versions, too."""
+    """Compare sets even if more than strategies and software versions differ."""
     json: bool = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
@@ -74,7 +74,7 @@ class DecideOptions:
     strategy: str = ""
     """Only this strategy. Fewer comparisons have narrower intervals; choose it before you look."""
     day_sd: str = ""
-    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    """Such as 2%: standard deviation from day to day of one run's throughput, if it is known."""
     day_sets: tuple[Path, ...] = ()
     """Three or more sets of the same settings, of as many days, to measure it from."""
     output: Path = Path("results/decide")
@@ -160,6 +160,6 @@ class BenchReportOptions:
     strategy: str = "ddp"
     """The strategy whose scaling is measured, where the set lacks it."""
     measure: bool = True
-    """Measure first what the set lacks; minutes, with ImageNet hours. --no-measure: draw what is there."""
+    """Draw what is there. Default: measure first what the set lacks, which takes minutes, with ImageNet hours."""
     data: Path | None = None
     """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
