@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from benchmarks.common.system.repository import ROOT
+from scripts.options.option_types import OptionalPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +16,7 @@ class PlotOptions:
 
     results: tuple[Path, ...] = (Path("results/latest"),)
     """Result sets, drawn side by side."""
-    output: Path | None = None
+    output: OptionalPath = None
     """Folder for the charts; default: charts/ in the (first) set."""
 
 
@@ -119,7 +120,7 @@ class ExportOptions:
     format: ExportFormat = "json"
     """Of json, all values with intervals; openmetrics, for Prometheus; github-action-benchmark, whose tool is
     customBiggerIsBetter; and junit, with runs and proofs as tests."""
-    out: Path | None = None
+    out: OptionalPath = None
     """The file to write; default: stdout."""
 
 
@@ -141,7 +142,7 @@ class MlperfOptions:
     """The result set."""
     run_id: str = ""
     """Default: the ok run with the best top-1 accuracy."""
-    output: Path | None = None
+    output: OptionalPath = None
     """Default: mlperf.log in the set."""
     submission_org: str = "unaffiliated"
     """Who submits, as MLPerf has it."""
@@ -161,5 +162,5 @@ class BenchReportOptions:
     """The strategy whose scaling is measured, where the set lacks it."""
     measure: bool = True
     """Draw what is there. Default: measure first what the set lacks, which takes minutes, with ImageNet hours."""
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
