@@ -71,9 +71,11 @@ def when(event) -> int:
 
 
 def lasting_changes(events) -> list:
-    """The profiler's events below these by which memory is taken or given back, in no order. What a convolution takes
-    and gives back itself is left out: oneDNN's scratch memory, which depends on the CPU and on the number of
-    threads."""
+    """The profiler's events below these by which memory is taken or given back, in no order.
+
+    Those of a convolution that it undoes itself are left out: oneDNN's scratch memory, which depends on the CPU and on
+    the number of threads.
+    """
     changes, events = [], list(events)
     while events:
         event = events.pop()

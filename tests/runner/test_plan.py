@@ -301,7 +301,7 @@ def test_the_plan_has_the_batch_that_was_given(make_variables, args, batch):
     """Protects who reads the plan on GPUs, where the batch is each GPU's: it said "global_batch 0"."""
     variables = make_variables(STRATEGIES="single", ARGS=args, REPEATS=1)
     runs = run_plan.skip_what_does_not_fit(run_plan.plan_strategies(variables))
-    assert f", {batch}, data " in bench.plan_text(runs, runs, variables).splitlines()[-1]
+    assert f", {batch}, loader synthetic" in bench.plan_text(runs, runs, variables).splitlines()[-1]
 
 
 def test_the_plan_says_what_runs_read_and_compute(make_variables):
