@@ -57,7 +57,7 @@ help:
 #: PLAN        yes: print the runs only        FAIL_OVER 5%: compare fails where B is slower by more
 #: A, B        sets to compare                 TESTS     files or options for pytest
 #: SETUP       no: install nothing             PYTHON    interpreter, used as it is with SETUP=no
-#: TORCH       version of torch for setup      PIP_ARGS  words for pip   YES  yes: clean does not ask
+#: TORCH       version of torch for setup      PIP_ARGS  pip's options   YES  yes: clean does not ask
 #: DEVICE      cpu: use no GPU                 TORCH_INDEX  builds of torch for setup, such as CPU
 #: HOSTS, NODES, NNODES, ...: several machines, launchers/README.md
 #:

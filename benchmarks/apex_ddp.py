@@ -1,6 +1,6 @@
 """NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  # listens on every address
+torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  # listens on all interfaces
 """
 
 import contextlib
@@ -43,13 +43,14 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    # apex: its buckets are in contiguous order, and are copied back by address: images alone come in channels_last
-    plain = dataclasses.replace(config, memory_format="contiguous")
-    net = build_model(plain, len(loaders.train.classes), context.device)
-    optimizer = build_optimizer(config, net)
+    # apex: its DDP copies gradients back in contiguous order; only the images keep the requested memory format
+    contiguous_config = dataclasses.replace(config, memory_format="contiguous")
+    module = build_model(contiguous_config, len(loaders.train.classes), context.device)
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
-    net, optimizer = amp.initialize(net, optimizer, opt_level=config.opt_level, verbosity=0)  # apex: before the wrap
-    model = DistributedDataParallel(net)  # apex: finds its device itself, buckets by message size
+    # apex: before the wrap
+    module, optimizer = amp.initialize(module, optimizer, opt_level=config.opt_level, verbosity=0)
+    model = DistributedDataParallel(module)  # apex: finds its device itself, buckets by message size
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
@@ -69,7 +70,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

@@ -32,9 +32,9 @@ def build(config: Config) -> Strategy:
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
     whole = Shard(num_devices=max(1, num_gpus))
     loaders = build_loaders(config, context, Sharding(whole, whole))
-    net = build_model(config, len(loaders.train.classes), context.device)
-    model = nn.DataParallel(net)  # dataparallel: copies the weights to all GPUs in every forward pass
-    optimizer = build_optimizer(config, net)
+    module = build_model(config, len(loaders.train.classes), context.device)
+    model = nn.DataParallel(module)  # dataparallel: copies the weights to all GPUs in every forward pass
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,7 +48,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

@@ -1,6 +1,6 @@
 """DistributedDataParallel by torchrun: one process a GPU, gradients averaged while the backward pass runs.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml  # listens on all interfaces
 """
 
 import torch
@@ -22,13 +22,13 @@ from benchmarks.common.train.strategy import Strategy
 
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
-    dist.init_process_group(**group_options(config, context))  # ddp: in RENDEZVOUS_FILE, else at torchrun's address
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**group_options(config, context))  # ddp: ranks meet in RENDEZVOUS_FILE, else by torchrun
+    with rank_first(context.rank, dist.barrier):  # ddp: rank 0 first: the others may find its index of the images
         loaders = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
-    net = build_model(config, len(loaders.train.classes), context.device)
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))  # ddp: averages
-    optimizer = build_optimizer(config, net)
+    module = build_model(config, len(loaders.train.classes), context.device)
+    device_ids = [context.local_rank] if context.device.type == "cuda" else None  # ddp: this rank's GPU
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))  # ddp: averages gradients in backward
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,15 +42,15 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,
         step=step,
-        layout=layout(config, context.world_size),
-        communication=ddp_communication(model),
+        layout=layout(config, context.world_size),  # ddp: a shard of the global batch for each rank
+        communication=ddp_communication(model),  # ddp: the engine sums over ranks by it
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
-        shut_down=dist.destroy_process_group,  # ddp: in order, so that no rank leaves while another still communicates
+        shut_down=dist.destroy_process_group,  # ddp: so that no rank exits while another still communicates
     )
 
 

@@ -1,6 +1,6 @@
 """torch.amp and DistributedDataParallel, which NVIDIA recommends instead of Apex: bf16, or fp16 with a scaler.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --precision bf16  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --precision bf16  # listens on all interfaces
 """
 
 import dataclasses
@@ -31,14 +31,15 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    plain = dataclasses.replace(config, precision="fp32")  # ddp_amp: the autocast is this script's, below
-    net = build_model(plain, len(loaders.train.classes), context.device)
+    fp32_config = dataclasses.replace(config, precision="fp32")  # ddp_amp: build_model adds no autocast; step has one
+    module = build_model(fp32_config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
-    in_fp16 = dtype == torch.float16  # ddp_amp: the fused update asks on the GPU whether a gradient overflowed
-    optimizer = build_optimizer(dataclasses.replace(config, fused=config.fused or in_fp16), net)
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
+    in_fp16 = dtype == torch.float16
+    # ddp_amp: in fp16 a fused optimizer looks for overflow on the GPU; any other makes the host wait in every step
+    optimizer = build_optimizer(dataclasses.replace(config, fused=config.fused or in_fp16), module)
     if in_fp16:
-        start_momentum(optimizer)  # ddp_amp: else a first step that is left out leaves memory that nobody has written
+        start_momentum(optimizer)  # ddp_amp: else, if the scaler skips step 1, momentum is uninitialised
     criterion = nn.CrossEntropyLoss()
     autocast = torch.autocast(context.device.type, dtype)
     scaler = torch.amp.GradScaler(context.device.type, enabled=in_fp16)  # ddp_amp: bf16 needs none
@@ -49,18 +50,19 @@ def build(config: Config) -> Strategy:
             output = model(images)
             loss = criterion(output, target)
         scaler.scale(loss).backward()
-        scaler.step(optimizer)  # ddp_amp: leaves the step out where a scaled gradient overflowed
+        scaler.step(optimizer)  # ddp_amp: skips the step if a scaled gradient overflowed
         scaler.update()
         return loss.detach(), output.detach()
 
     def predict(images: torch.Tensor) -> torch.Tensor:
         with autocast:
-            return net.forward(images)  # where the model is compiled, not that: validation has batches of other sizes
+            # bypasses torch.compile, which would recompile for validation's batch sizes
+            return module.forward(images)
 
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

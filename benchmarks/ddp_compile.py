@@ -1,6 +1,6 @@
 """torch.compile and DistributedDataParallel: the model's own operations fused, its graph split at DDP's buckets.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --global-batch 64  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --global-batch 64  # listens on all interfaces
 """
 
 import time
@@ -29,11 +29,11 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    net = build_model(config, len(loaders.train.classes), context.device)
-    net.compile()  # ddp_compile: the module itself, so that its tensors keep their names
+    module = build_model(config, len(loaders.train.classes), context.device)
+    module.compile()  # ddp_compile: the module itself, so that its tensors keep their names
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
-    optimizer = build_optimizer(config, net)
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,27 +46,27 @@ def build(config: Config) -> Strategy:
 
     def compile_s() -> float:
         """Seconds of one step on no images, which compiles forward and backward; the model stays as it was."""
-        before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         images = torch.zeros(config.global_batch // context.world_size, 3, config.image_size, config.image_size)
         images = images.to(context.device, memory_format=loaders.train.memory_format)
         began_s = time.perf_counter()
         criterion(model(images), torch.zeros(len(images), dtype=torch.long, device=context.device)).backward()
         synchronize(context.device)
-        for name, buffer in net.named_buffers():
+        for name, buffer in module.named_buffers():
             buffer.data.copy_(before[name])
         return time.perf_counter() - began_s
 
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,
         step=step,
         layout=layout(config, context.world_size),
         communication=ddp_communication(model),
-        predict=net.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
+        predict=module.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
         columns={
             "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
             "compile_s": compile_s(),  # ddp_compile: before the first step, so that none of them holds it

@@ -1,6 +1,6 @@
 """DistributedDataParallel whose gradients travel as bf16, fp16 or PowerSGD's factors: a communication hook.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --comm-hook bf16  # listens on all interfaces
 """
 
 from collections.abc import Callable
@@ -41,11 +41,11 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    net = build_model(config, len(loaders.train.classes), context.device)
+    module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
     model.register_comm_hook(*hook_of(config))  # ddp_compressed: what a full bucket goes through, in place of a sum
-    optimizer = build_optimizer(config, net)
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,7 +59,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

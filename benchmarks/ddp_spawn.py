@@ -50,10 +50,10 @@ def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    net = build_model(config, len(loaders.train.classes), context.device)
+    module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
-    optimizer = build_optimizer(config, net)
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +67,7 @@ def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

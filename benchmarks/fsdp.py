@@ -1,6 +1,6 @@
-"""FSDP2: weights, gradients and momentum are sharded over the ranks, and gathered block by block; or HSDP.
+"""FSDP2 or HSDP: ranks shard weights, gradients and momentum, gather weights by block, and reduce-scatter gradients.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --shard-ranks 2  # in pairs; listens on every address
+torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --shard-ranks 2  # in pairs; listens on all interfaces
 """
 
 import dataclasses
@@ -36,18 +36,18 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    # fsdp: it has casts of its own, and shards contiguous weights only; images come in the layout that was requested
-    plain = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
-    model = build_model(plain, len(loaders.train.classes), context.device)
+    # fsdp: FSDP casts weights itself, and shards contiguous weights only; images keep the requested memory format
+    fp32_config = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
+    model = build_model(fp32_config, len(loaders.train.classes), context.device)
     if not casts_weights(config):
-        model = in_precision(config, model)  # fsdp: as without it, by autocast
+        model = in_precision(config, model)  # fsdp: autocast, as in other strategies
     if config.shard_ranks:  # fsdp: HSDP's two dimensions
         shape, names = (context.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)
     else:
         mesh = init_device_mesh(context.device.type, (shard_ranks,), mesh_dim_names=("shard",))
     shard(model, config, mesh)
-    optimizer = build_optimizer(config, model)  # fsdp: of this rank's shards
+    optimizer = build_optimizer(config, model)  # fsdp: updates this rank's shards
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,8 +67,8 @@ def build(config: Config) -> Strategy:
         criterion=criterion,
         step=step,
         layout=layout(config, context.world_size),
-        communication=Communication(all_reduce_sum, waits_in_modules=True),  # fsdp: in hooks of its own
-        state=TrainingState(  # fsdp: every rank takes part in putting each tensor together
+        communication=Communication(all_reduce_sum, waits_in_modules=True),  # fsdp: FSDP's hooks wait for communication
+        state=TrainingState(  # fsdp: all ranks together gather each tensor
             save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer)
         ),
         columns={"shard_ranks": shard_ranks},
@@ -84,8 +84,11 @@ def casts_weights(config: Config) -> bool:
 
 
 def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
-    """Shard inside the mesh's rows and replicate between them; BatchNorm by itself, as bf16 weights beside its float32
-    statistics are refused: it takes the activations as they come."""
+    """Shard the model inside the mesh's rows, and replicate it between rows.
+
+    In bf16 the BatchNorms are sharded apart from their block, and keep float32 weights: BatchNorm refuses bf16 weights
+    beside float32 statistics. FSDP does not cast their inputs.
+    """
     in_bf16 = config.precision == "bf16" and casts_weights(config)
     weights, sums = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
     blocks = MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums)
@@ -105,10 +108,11 @@ def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
     )
 
 
-def layout(config: Config, num_devices: int) -> Layout:  # whose forecast does not know of sharded weights
+def layout(config: Config, num_devices: int) -> Layout:
+    # fsdp: the memory forecast does not know of sharding, and counts all weights on each device
     return Layout(num_shards=num_devices, exact=config.memory_format == "contiguous")
 
 
 if __name__ == "__main__":
-    # DTensor, which its weights are, has no rule for SGD's fused update
+    # fused: FSDP's weights are DTensors, for which torch has no fused SGD
     run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))

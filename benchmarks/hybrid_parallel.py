@@ -1,6 +1,6 @@
 """Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-batch 64  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-batch 64  # listens on all interfaces
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ def build(config: Config) -> Strategy:
     with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
         of_rank = Shard(context.rank, context.world_size, len(set(devices)))
         loaders = build_loaders(config, context, Sharding(of_rank, of_rank))  # hybrid: one shard for every two GPUs
-    net = build_model(config, len(loaders.train.classes), context.device)
-    cuts = choose_cuts(config, context, net, 2, config.split_size or config.global_batch // context.world_size)
-    stages = stages_at(net, cuts)
+    module = build_model(config, len(loaders.train.classes), context.device)
+    cuts = choose_cuts(config, context, module, 2, config.split_size or config.global_batch // context.world_size)
+    stages = stages_at(module, cuts)
     staged = in_precision(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
-    optimizer = build_optimizer(config, net)
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,13 +60,13 @@ def build(config: Config) -> Strategy:
     def sync_state() -> (
         None
     ):  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
-        for buffer in net.buffers():
+        for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
 
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

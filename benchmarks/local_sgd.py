@@ -1,6 +1,6 @@
 """Local SGD: ranks train by themselves and average their weights every few steps; in groups, as DDP does.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8  # listens on every address
+torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8  # listens on all interfaces
 """
 
 import copy
@@ -32,13 +32,13 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    net = build_model(config, len(loaders.train.classes), context.device)
+    module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
     # local_sgd: by default of one rank, which hears nobody; new groups do not take the first one's timeout
     group, _ = dist.new_subgroups(config.local_group, timeout=timedelta(seconds=config.timeout_s))
-    model = DistributedDataParallel(net, device_ids, process_group=group)
-    average, done = copy.deepcopy(net).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of net
-    optimizer = build_optimizer(config, net)
+    model = DistributedDataParallel(module, device_ids, process_group=group)
+    average, done = copy.deepcopy(module).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of module
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,22 +49,22 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         done["steps"] += 1
         if done["steps"] % config.local_period == 0:  # local_sgd: weights; momentum stays each rank's own
-            average_into(net)
+            average_into(module)
         return loss.detach(), output.detach()
 
     def average_into(model: nn.Module) -> None:
-        flat = flatten([*net.parameters()], context.device)
+        flat = flatten([*module.parameters()], context.device)
         fill([*model.parameters()], all_reduce_sum(flat) / context.world_size)
 
     def sync_state() -> None:  # local_sgd: training goes on from each rank's own weights
         average_into(average)
-        fill([*average.buffers()], flatten([*net.buffers()], context.device))
+        fill([*average.buffers()], flatten([*module.buffers()], context.device))
         sync_buffers(average, context, all_reduce_sum)
 
     def differing_tensors() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
         kept = [value for state in optimizer.state.values() for value in state.values()]
         moving = [value for value in kept if isinstance(value, torch.Tensor)]
-        return [*net.parameters(), *net.buffers(), *moving]
+        return [*module.parameters(), *module.buffers(), *moving]
 
     def save() -> dict[str, Any]:
         flat = flatten(differing_tensors(), context.device)
@@ -73,7 +73,7 @@ def build(config: Config) -> Strategy:
         return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks} | done
 
     def load(saved: dict[str, Any]) -> None:
-        load_whole_state(net, optimizer, saved)
+        load_whole_state(module, optimizer, saved)
         if len(ranks := saved.get("ranks", [])) == context.world_size:  # local_sgd: inside a period, each rank its own
             fill(differing_tensors(), ranks[context.rank].to(context.device))
         done["steps"] = saved.get("steps", 0)
@@ -81,7 +81,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

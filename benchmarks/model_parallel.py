@@ -32,13 +32,13 @@ def build(config: Config) -> Strategy:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
     whole = Shard(num_devices=len(set(devices)))  # model_parallel: one process decodes for both, as two ranks would
     loaders = build_loaders(config, context, Sharding(whole, whole))
-    net = build_model(config, len(loaders.train.classes), context.device)
-    cuts = choose_cuts(config, context, net, 2, config.split_size or config.global_batch)
-    stages = stages_at(net, cuts)  # model_parallel: net's own layers, in two halves
+    module = build_model(config, len(loaders.train.classes), context.device)
+    cuts = choose_cuts(config, context, module, 2, config.split_size or config.global_batch)
+    stages = stages_at(module, cuts)  # model_parallel: module's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
     model = in_precision(config, model)
-    optimizer = build_optimizer(config, net)
+    optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,7 +52,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

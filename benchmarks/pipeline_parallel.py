@@ -1,6 +1,6 @@
 """Pipeline parallel: one stage of the layers a rank, and micro-batches under way in all of them at once.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --microbatches 4  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --microbatches 4  # listens on all interfaces
 """
 
 import dataclasses
@@ -48,15 +48,15 @@ def build(config: Config) -> Strategy:
         whole = Shard(num_devices=context.world_size)
         loaders = build_loaders(config, context, Sharding(whole, evaluated, reads_train_images=context.rank == 0))
     # pipeline: whole on every rank, for evaluation
-    net = build_model(config, len(loaders.train.classes), context.device)
-    if (num_blocks := len(blocks_of(net))) < context.world_size:
+    model = build_model(config, len(loaders.train.classes), context.device)
+    if (num_blocks := len(blocks_of(model))) < context.world_size:
         raise Unavailable(
             f"{config.arch} has {num_blocks} blocks, too few for {context.world_size} stages; use fewer ranks"
         )
-    optimizer = build_optimizer(config, net)  # pipeline: skips the other ranks' layers, which get no gradient
+    optimizer = build_optimizer(config, model)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
-    cuts = choose_cuts(config, context, net, context.world_size, config.global_batch // microbatches)
-    stages = stages_at(net, cuts)
+    cuts = choose_cuts(config, context, model, context.world_size, config.global_batch // microbatches)
+    stages = stages_at(model, cuts)
 
     def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return criterion(output.float(), target)
@@ -75,7 +75,7 @@ def build(config: Config) -> Strategy:
         return (torch.stack(losses).mean().detach(), output.detach()) if last else (None, None)
 
     @torch.no_grad()
-    def sync_state() -> None:  # pipeline: each rank trained its own stage; now all get everybody's
+    def sync_state() -> None:  # pipeline: each rank sends the stage that it trained to all other ranks
         for owner, stage in enumerate(stages):
             tensors = [*stage.parameters(), *stage.buffers()]
             for parameter in stage.parameters():
@@ -89,7 +89,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=model,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,
@@ -103,10 +103,10 @@ def build(config: Config) -> Strategy:
 
 
 class ShapedStage(PipelineStage):
-    """A stage whose shapes are given. It unpickles nothing of the other ranks.
+    """A stage whose shapes are given. It unpickles nothing that other ranks send.
 
-    Where one rank says that it lacks shapes, torch 2.15 has all ranks send theirs as pickles. Whoever has taken that
-    rank's place, through ports that have no password, would run commands here.
+    If one rank reports that it has no shapes, all ranks of torch 2.15 send their shapes as pickles. The ports between
+    ranks have no password. So another user could pose as a rank, and run commands here by a pickle.
     """
 
     def _recv_meta(self, src_stage: int) -> NoReturn:
@@ -141,5 +141,6 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    # SyncBatchNorm would sum over ranks that are in different layers, and never end.
+    # norm: SyncBatchNorm would sum over ranks that compute different layers, and would hang.
+    # compile: it compiles the whole model's forward, which no stage calls.
     run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))

@@ -1,6 +1,6 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on every address
+torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on all interfaces
 """
 
 from typing import Any
@@ -28,14 +28,14 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
-    net = build_model(config, len(loaders.train.classes), context.device)
+    module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(net, device_ids, **ddp_options(config))
+    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
     optimizer_class, options = optimizer_of(config)
     # zero1: updates its share, and sends it as one tensor where weights may lie in one
     in_buckets = config.memory_format == "contiguous"
     optimizer = ZeroRedundancyOptimizer(
-        net.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
+        module.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
     )
     criterion = nn.CrossEntropyLoss()
 
@@ -51,7 +51,7 @@ def build(config: Config) -> Strategy:
         # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
         # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
         states: dict[int, dict[str, torch.Tensor]] = {}
-        for number, parameter in enumerate(net.parameters()):
+        for number, parameter in enumerate(module.parameters()):
             state_here, whole_state = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
             for name, zeros in whole_state.items():
                 message = torch.zeros(zeros.shape, device=context.device)
@@ -62,10 +62,10 @@ def build(config: Config) -> Strategy:
             if whole_state:
                 states[number] = whole_state
         whole = {"state": states, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
-        return {"model": net.state_dict(), "optimizer": whole if context.rank == 0 else {}}
+        return {"model": module.state_dict(), "optimizer": whole if context.rank == 0 else {}}
 
     def load(saved: dict[str, Any]) -> None:
-        load_whole_state(net, optimizer, saved)
+        load_whole_state(module, optimizer, saved)
         for parameter, state in optimizer.optim.state.items() if config.fused else ():
             # zero1: it brings the number of steps to the CPU, and a fused update takes it where the weights are
             state |= {name: value.to(parameter.device) for name, value in state.items() if value.dim() == 0}
@@ -73,7 +73,7 @@ def build(config: Config) -> Strategy:
     return Strategy(
         config,
         context,
-        model=net,
+        model=module,
         optimizer=optimizer,
         loaders=loaders,
         criterion=criterion,

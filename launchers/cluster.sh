@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# What launchers know of Slurm: whether a cluster answers, the shape of a job, the words of a step over all of its nodes,
+# What launchers know of Slurm: whether a cluster answers, the shape of a job, the command of a step over all of its nodes,
 # and of a container. Functions only; lib.sh and slurm_all.sh source it.
 
 find_cluster() { # fails, with the reason in WHY, where none answers
@@ -93,7 +93,7 @@ free_port() { # of this node, which is the first
 
 # ---- containers ------------------------------------------------------------------------------------------------
 
-# Fill INTERPRETER, which runs scripts on a node; CONTAINED, srun's own words; and HERE, which runs them from this shell.
+# Fill INTERPRETER, which runs scripts on a node; CONTAINED, options for srun; and HERE, which runs them from this shell.
 set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What every launcher shares: the interpreter, the variables of the run, and the words of its command.
-# A launcher is one line after this file: `supervise COMMAND ...`, or `skip "why and what to do"`; its name is the strategy's.
+# What every launcher shares: the interpreter, the variables of the run, and the start of its command.
+# A launcher sources this file, and ends with `supervise COMMAND ...` or `skip "why and what to do"`; its name is the strategy's.
 #
 # The loop (scripts/runner/schedule.py) sets, and any other that starts a launcher has to set:
 #   RUN_ID CONFIG RESULTS PYTHON     the run's folder is RESULTS/logs/RUN_ID, and holds CONFIG and settings.json
@@ -32,13 +32,13 @@ export OMP_NUM_THREADS=$THREADS_PER_RANK
 source launchers/cluster.sh
 set_container_command
 # shellcheck disable=SC2034 # launchers use it
-OPTIONS=(--config "$CONFIG") # of every script: all that was asked is in this file
+OPTIONS=(--config "$CONFIG") # for every script: this file has the run's whole configuration
 
 over_loopback() { # one machine talks to itself; across nodes the libraries choose the interface
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 }
 
-on_one_node() { # said by those that cannot span nodes: FACTS of their scripts says it to the plan (total_ranks_and_nodes in strategy_list.py)
+on_one_node() { # for strategies that cannot span nodes; the plan reads this from FACTS of their scripts (strategy_list.py)
   over_loopback
 }
 
@@ -90,7 +90,7 @@ set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each
   local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC") node_command
   if in_allocation; then
     torchrun+=(--nnodes "$NODES" --rdzv-id "$RUN_ID")
-    # shellcheck disable=SC2016 # a task's own number; torchrun reads the options that it is not given in PET_*
+    # shellcheck disable=SC2016 # each task expands its own SLURM_NODEID; torchrun takes missing options from PET_*
     if is_local; then # c10d numbers nodes by their addresses; all of 127.0.0.* is this host
       use_file_stores
       torchrun+=("${FILE_STORE[@]}") node_command='PET_LOCAL_ADDR=127.0.0.$((SLURM_NODEID + 1)) exec "$@"'
@@ -106,7 +106,7 @@ set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each
   TORCHRUN=("${HERE[@]}" "${torchrun[@]}")
   if [ "${NNODES:-1}" -gt 1 ]; then
     : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
-    # static: torchrun's c10d deals ranks in the order of arrival, and rank 0, with the results, would be anywhere
+    # static: c10d numbers ranks as they arrive, so rank 0, which writes the results, could be on any node
     TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
       --rdzv-id "$STRATEGY_NAME-${REPEAT:-1}" --rdzv-endpoint "$RDZV_ENDPOINT")
   else

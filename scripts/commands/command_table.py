@@ -51,7 +51,7 @@ COMMANDS = [
     ),
     Command(
         "report",
-        "report.html and report.md of a result set, after measuring what it lacks",
+        "write report.html and report.md of a result set, after measuring what it lacks",
         "report --results results/x --no-measure",
         "set_options.BenchReportOptions",
         "report",

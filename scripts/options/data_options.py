@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from scripts.options.option_types import OptionalPath
+
 
 @dataclasses.dataclass(frozen=True)
 class MakeDatasetOptions:
@@ -36,7 +38,7 @@ class ImportOptions:
     """Folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a val/ without class folders."""
     to: tyro.conf.Positional[Path]
     """Folder that gets train/ and val/, or with --pack packed/."""
-    classes: Path | None = None
+    classes: OptionalPath = None
     """Names of the classes (ImageNet: the wnids), one a line, in the order of the labels; where the source has none."""
     pack: Literal["full", "256", "jpeg256"] | None = None
     """Pack the images into TO/packed as they come, and write no folders. What is kept of an image: as in data pack."""
@@ -75,6 +77,6 @@ class CarryOptions:
     """What is written."""
     python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
     """The version of Python there."""
-    there: Path | None = None
+    there: OptionalPath = None
     """A file that says which packages are there, as `python3 -m pip list --format freeze` prints them: the others alone
     go into the file."""

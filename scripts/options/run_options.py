@@ -24,6 +24,7 @@ from typing import Any, Literal
 import tyro
 
 from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
+from scripts.options.option_types import OptionalPath
 
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
@@ -37,11 +38,12 @@ PROFILE_OPTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class SharedOptions:
-    data: Path | None = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    config: Path | None = None
+    data: OptionalPath = None
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: with GPUs one synthetic batch, unless
+    --config is given; else imagenet-mini, which is made."""
+    config: OptionalPath = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
-    results: Path | None = None
+    results: OptionalPath = None
     """Result set; default: a new one. Of one that exists only the missing runs are started."""
     plan: bool = False
     """Print the runs, and start none."""
@@ -56,7 +58,7 @@ class RoundOptions(SharedOptions):
     repeats: int = 5
     """Rounds: each strategy runs once in a round. Fewer than 5 allow no verdict."""
     until: str = ""
-    """More rounds, until all intervals of ratios to `single` are this narrow, such as 5%."""
+    """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
     budget: str = ""
     """More rounds as long as another one fits into this time, such as 90s, 20m or 1.5h."""
     seeds: int | None = None
@@ -79,7 +81,7 @@ class BenchRunOptions(RunOptions):
 
     one_gpu: bool = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
-    strategy_dir: Path | None = None
+    strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
 
 
@@ -145,7 +147,7 @@ class AbOptions(SharedOptions):
     """The second; the ratio is of B over A."""
     strategy: str = DEFAULT_STRATEGY
     """The strategy that is timed."""
-    strategy_dir: Path | None = None
+    strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
     repeats: int | None = None
     """The most rounds; default: 20. Fewer are run where the answer is clear."""
@@ -169,13 +171,13 @@ class ProofOptions:
 class VerifyOptions(ProofOptions):
     strategies: tyro.conf.Positional[tuple[str, ...]] = ()
     """Such as: ddp fsdp. Default: all strategies of the set."""
-    strategy_dir: Path | None = None
+    strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
-    results: Path | None = None
+    results: OptionalPath = None
     """Result set whose runs are proved; default: results/latest."""
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
-    config: Path | None = None
+    config: OptionalPath = None
     """YAML file: proves what this configuration would run, in place of the set's runs."""
     nproc: int | None = None
     """Ranks on this machine; default: one a GPU, else 2."""
@@ -194,12 +196,12 @@ class ReproduceOptions:
     repeats: int | None = None
     """Rounds; default: as many as the set has."""
     until: str = ""
-    """More rounds, until all intervals of ratios to `single` are this narrow, such as 5%."""
+    """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
     budget: str = ""
     """More rounds as long as another one fits into this time, such as 20m."""
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with the same images, by their fingerprint."""
-    results: Path | None = None
+    results: OptionalPath = None
     """Result set of the new runs; default: a new one."""
     plan: bool = False
     """Print the runs, and start none."""
@@ -243,9 +245,9 @@ class GpuCheckFlags:
 class GpuCheckOptions(GpuCheckFlags):
     """What `./bench gpu-check` takes."""
 
-    results: Path | None = None
+    results: OptionalPath = None
     """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
     retry: Literal["", "failed", "skipped", "elsewhere"] = ""
     """Try again the checks that ended with this status."""

@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from benchmarks.common.system.repository import ROOT
+from scripts.options.option_types import OptionalPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +16,7 @@ class PlotOptions:
 
     results: tuple[Path, ...] = (Path("results/latest"),)
     """Result sets, drawn side by side."""
-    output: Path | None = None
+    output: OptionalPath = None
     """Folder for the charts; default: charts/ in the (first) set."""
 
 
@@ -43,11 +44,11 @@ class CompareOptions:
     """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this, and 3 where that is
     undecided."""
     day_sd: str = ""
-    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    """Such as 2%: standard deviation from day to day of one run's throughput, if it is known."""
     day_sets: tuple[Path, ...] = ()
     """Three or more sets of the same settings, of as many days, to measure it from."""
     anyway: bool = False
-    """Compare what differs in other things than strategies and software versions, too."""
+    """Compare sets even if more than strategies and software versions differ."""
     json: bool = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
@@ -74,7 +75,7 @@ class DecideOptions:
     strategy: str = ""
     """Only this strategy. Fewer comparisons have narrower intervals; choose it before you look."""
     day_sd: str = ""
-    """Such as 2%: standard deviation from day to day of the throughput of equal things, if it is known."""
+    """Such as 2%: standard deviation from day to day of one run's throughput, if it is known."""
     day_sets: tuple[Path, ...] = ()
     """Three or more sets of the same settings, of as many days, to measure it from."""
     output: Path = Path("results/decide")
@@ -119,7 +120,7 @@ class ExportOptions:
     format: ExportFormat = "json"
     """Of json, all values with intervals; openmetrics, for Prometheus; github-action-benchmark, whose tool is
     customBiggerIsBetter; and junit, with runs and proofs as tests."""
-    out: Path | None = None
+    out: OptionalPath = None
     """The file to write; default: stdout."""
 
 
@@ -141,7 +142,7 @@ class MlperfOptions:
     """The result set."""
     run_id: str = ""
     """Default: the ok run with the best top-1 accuracy."""
-    output: Path | None = None
+    output: OptionalPath = None
     """Default: mlperf.log in the set."""
     submission_org: str = "unaffiliated"
     """Who submits, as MLPerf has it."""
@@ -160,6 +161,6 @@ class BenchReportOptions:
     strategy: str = "ddp"
     """The strategy whose scaling is measured, where the set lacks it."""
     measure: bool = True
-    """Measure first what the set lacks; minutes, with ImageNet hours. --no-measure: draw what is there."""
-    data: Path | None = None
+    """Draw what is there. Default: measure first what the set lacks, which takes minutes, with ImageNet hours."""
+    data: OptionalPath = None
     """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""

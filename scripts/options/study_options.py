@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.common.system.repository import ROOT
+from scripts.options.option_types import OptionalPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +18,7 @@ class PeersOptions:
     """Half-width of an interval at which its peer is done."""
     rounds: int = 0
     """At most so many; 0: no such limit."""
-    output: Path | None = None
+    output: OptionalPath = None
     """CSV file for the ratios, such as results/published/measured/peers.csv; what was there is replaced."""
 
 
@@ -34,7 +35,7 @@ class OverheadOptions:
     """YAML file of the configuration."""
     data: str = ""
     """Default: the configuration's."""
-    output: Path | None = None
+    output: OptionalPath = None
     """CSV file to add the ratios to, such as results/published/measured/overhead.csv."""
     fail_under: float = 0.0
     """Exit with 1 where the ratio of the wall clock lies below."""
@@ -60,7 +61,7 @@ class LoadersOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MeasureLoaderLimitOptions:
-    results: Path | None = None
+    results: OptionalPath = None
     """Result set whose loader.csv is to hold the rates. Every other flag is a configuration field."""
 
 
@@ -84,7 +85,7 @@ class AllreduceOptions:
     """Bytes of the largest all-reduce; a multiple of 1 KB (1024)."""
     only: tuple[str, ...] = ()
     """Paths, such as gloo or horovod; default: all that are available."""
-    output: Path | None = None
+    output: OptionalPath = None
     """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
 
 
@@ -98,7 +99,7 @@ class PredictOptions:
     """What `./bench study allreduce` fitted."""
     neighbours: Path = Path("results/predict-check")
     """Folder of `./bench study predict-check`, which has measured how much ranks side by side slow each other."""
-    out: Path | None = None
+    out: OptionalPath = None
     """Folder for predict.csv and the chart; default: the set, or results/predict."""
     between_gbit: float = 0.0
     """Gb/s between nodes of this machine's kind; 0: 10 are assumed. Presets have their own."""
@@ -132,15 +133,15 @@ class PredictCheckOptions:
     """Gb/s between the ranks, each in a network namespace of its own (needs root); 0: over this machine's loopback."""
     seed: int = 0
     """Of the order in each round."""
-    output: Path | None = None
+    output: OptionalPath = None
     """CSV file to which the predictions and their errors are added, with commit, date and machine."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientTimesOptions:
-    out: Path | None = None
+    out: OptionalPath = None
     """CSV file to write; default: gradients.csv in --results."""
-    results: Path | None = None
+    results: OptionalPath = None
     """A result set, whose baseline has the model, the image size and the batch."""
     num_classes: int = 0
     """Of the last layer; 0: as many as the data have, or ImageNet's 1,000 without data."""
@@ -156,9 +157,9 @@ class ProfileOptions:
     """Steps that are profiled."""
     top: int = 12
     """Kernels, or on a CPU operations, that are listed."""
-    output: Path | None = None
+    output: OptionalPath = None
     """CSV file for the table by kind of layer."""
-    trace: Path | None = None
+    trace: OptionalPath = None
     """New folder for one Chrome trace of each rank, for Perfetto or Holistic Trace Analysis."""
 
 
@@ -174,17 +175,17 @@ class RooflineOptions:
     """Images of a step."""
     layers: bool = False
     """Print every layer, too."""
-    output: Path | None = None
+    output: OptionalPath = None
     """CSV file for the forecast, anew; the report shows results/published/measured/forecast.csv."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchPeersOptions(PeersOptions):
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    config: Path | None = None
+    config: OptionalPath = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
-    results: Path | None = None
+    results: OptionalPath = None
     """Result set to write into; default: a new one."""
     nproc: int | None = None
     """Ranks on this machine; default: one a GPU, else 2."""
@@ -196,9 +197,9 @@ class BenchPeersOptions(PeersOptions):
 class BenchLoaderLimitOptions:
     results: Path = Path("results/latest")
     """Result set whose loader.csv is to hold the rates."""
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    config: Path | None = None
+    config: OptionalPath = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
     nproc: int | None = None
     """Ranks on this machine, which share its cores; default: one a GPU, else 2."""
@@ -212,7 +213,7 @@ class BenchAllreduceOptions(AllreduceOptions):
 
 @dataclasses.dataclass(frozen=True)
 class BenchProfileOptions(ProfileOptions):
-    strategy_dir: Path | None = None
+    strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
     nproc: int | None = None
     """Ranks on this machine; default: one a GPU, else 2."""
@@ -220,7 +221,7 @@ class BenchProfileOptions(ProfileOptions):
 
 @dataclasses.dataclass(frozen=True)
 class BenchPredictCheckOptions(PredictCheckOptions):
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
 
 
@@ -250,5 +251,5 @@ class CutsOptions:
 
 @dataclasses.dataclass(frozen=True)
 class BenchCutsOptions(CutsOptions):
-    data: Path | None = None
+    data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""

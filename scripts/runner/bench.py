@@ -32,6 +32,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
+from scripts.strategies import strategy_list
 
 STUDIES = ROOT / "scripts" / "studies"
 
@@ -103,16 +104,26 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
     for run in left:
-        differences = ", ".join(f"{name} {run.requested[name]}" for name in differing)
+        differences = ", ".join(f"{name} {shown_setting(run, name)}" for name in differing)
         what = run.name if run.variant else f"{run.strategy:<18}  {differences}"
         lines.append(f"  round {run.round}  {what}".rstrip())
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
     lines += [rounds.describe_end(variables)] if rounds.describe_end(variables) else []
     batch = "global_batch" if runs[0].requested["global_batch"] else "batch_per_device"
-    same = ("ranks", "threads_per_rank", "arch", batch, "data")
+    images = "loader" if all(run.requested["loader"] == "synthetic" for run in runs) else "data"
+    same = ("ranks", "threads_per_rank", "arch", batch, images)
     lines.append("all: " + ", ".join(f"{name} {runs[0].requested[name]}" for name in same if name not in differing))
     return "\n".join(lines)
+
+
+def shown_setting(run: run_plan.Run, name: str) -> object:
+    """A requested setting as the plan prints it: a mixed-precision strategy runs auto's choice where fp32 is
+    requested."""
+    requested = run.requested[name]
+    if name == "precision" and requested == "fp32" and strategy_list.strategy_facts(run.strategy).mixed_precision:
+        return "auto"
+    return requested
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""On which hardware a set was measured, and whether this is such a machine: what is measured later has to stay on it.
+"""The hardware of a set, and whether this machine matches it; later measurements must use a matching machine.
 
 A cluster's login node would fill a set from GPUs with figures of its CPU.
 """

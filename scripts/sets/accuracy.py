@@ -143,8 +143,8 @@ def _counts(found: Sequence[Top1Accuracy]) -> str:
 
 
 def _differ(first: Top1Accuracy, second: Top1Accuracy) -> tuple[float, str]:
-    """p-value, and whose test: of one seed each, or of several each. Both take the answers of two models to one image
-    for independent, which they are not: pairs of answers are not recorded."""
+    """p-value, and whose test: of one seed each, or of several each. Both assume
+    that two models' answers to one image are independent, which they are not: pairs of answers are not recorded."""
     if first.num_seeds > 1:
         return welch_p_value(first.fractions, second.fractions, first.num_images), "Welch"
     return fisher_p_value(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"

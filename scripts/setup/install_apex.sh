@@ -3,7 +3,7 @@
 # a tag can be moved.
 #
 #     scripts/setup/install_apex.sh               PYTHON=.venv/bin/python   the interpreter to install for
-#                                           PIP_ARGS="..."            words that every pip call gets
+#                                           PIP_ARGS="..."            options for every pip call
 #                                           APEX_GIT=url or folder    a clone of github.com/NVIDIA/apex
 #                                           FORCE=1                   install again, also after a failed build
 #                                           BUILD=no                  take what is built already, and build nothing

@@ -154,10 +154,13 @@ def why_not_fitting(
 
 
 def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
-    """The largest global batch that fits in limit_bytes, and the cut or the micro-batches with which this one would."""
-    batch = largest_batch(config, layout_of, num_devices, limit_bytes)
-    remedies = [f"the largest batch that fits by this forecast is --global-batch {batch}" if batch else "no batch fits"]
+    """The largest batch that fits in limit_bytes, and the cut or the micro-batches with which this one would. The batch
+    is that of a device where the configuration has this one."""
+    batch, option = largest_batch(config, layout_of, num_devices, limit_bytes), "--global-batch"
     layout = layout_of(config, num_devices)
+    if config.batch_per_device:
+        batch, option = batch_of_device(batch, layout), "--batch-per-device"
+    remedies = [f"the largest batch that fits by this forecast is {option} {batch}" if batch else "no batch fits"]
     if layout.devices_per_shard == 2:
         cut = best_cut(config, layout)
         if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
@@ -213,6 +216,15 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
 
     units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
     return unit * units if units and fits(of(units), layout, limit_bytes) else 0
+
+
+def batch_of_device(global_batch: int, layout: Layout) -> int:
+    """The largest number of images on each device, divisible as the layout needs it, that is at most global_batch on
+    all devices; 0: there is none."""
+    images = global_batch // layout.num_devices
+    while images * layout.num_devices % (layout.num_shards * layout.num_microbatches):
+        images -= 1
+    return images
 
 
 def main(options: MemoryOptions, config: Config) -> int:

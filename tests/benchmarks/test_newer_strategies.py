@@ -85,7 +85,8 @@ def weights(folder, name="last"):
 def test_a_traced_model_trains_as_ddp_does(tmp_path, tiny_data, tiny_config):
     """Protects ddp_compile where nobody waits for its compiler: two real ranks, whose model was traced and split at
     DDP's buckets, and whose operations then run one by one, so that its weights are ddp's to the last bit. A run with
-    the compiler is in test_strategies.py. Mutant: net.forward in place of model in the step, which exchanges nothing.
+    the compiler is in test_strategies.py. Mutant: module.forward in place of model in the step, which exchanges
+    nothing.
     """
     found = []
     for name, program in (("traced", [ROOT / "tests" / "traced_only.py"]), ("ddp", ["-m", "benchmarks.ddp"])):

@@ -64,7 +64,7 @@ def test_an_option_is_written_as_it_is_typed(monkeypatch):
     assert (option_as_typed("RESULTS"), option_as_typed("RESULTS", "x")) == ("RESULTS", "RESULTS=x")
     remember_options(["results", "plan", "measure", "timeout_s"])
     forms = [("RESULTS", "x"), ("PLAN", "yes"), ("MEASURE", "no"), ("TIMEOUT", 9), ("NNODES", 2), ("ARGS", None)]
-    expected = ["--results x", "--plan", "--no-measure", "--timeout-s 9", "NNODES=2", "the words after --"]
+    expected = ["--results x", "--plan", "--no-measure", "--timeout-s 9", "NNODES=2", "the options after --"]
     assert [option_as_typed(*form) for form in forms] == expected
 
 

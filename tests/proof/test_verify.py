@@ -58,7 +58,7 @@ from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
 
-DDP_WRAP = "    optimizer = build_optimizer(config, net)\n"
+DDP_WRAP = "    optimizer = build_optimizer(config, module)\n"
 SUM_HOOK = """
     def summed(_, bucket):
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
@@ -79,7 +79,7 @@ LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/train/engine.py", "benchmarks/common/model/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
-    "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = net(images)"),
+    "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = module(images)"),
     "summed, not averaged": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + SUM_HOOK),
     "all ranks on one shard": (
         "ddp",
@@ -87,7 +87,7 @@ FAULTS = {
         "of_rank = Shard(context.rank, context.world_size)",
         "of_rank = Shard(0, context.world_size)",
     ),
-    "no set_epoch": ("ddp", "benchmarks/common/train/engine.py", "self.train.set_epoch(epoch, first_step)", "pass"),
+    "no set_epoch": ("ddp", ENGINE, "self.train_loader.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),
     "hidden step of broadcast_optimizer_state": (
         "horovod_ddp",
@@ -111,8 +111,8 @@ FAULTS = {
     "momentum averaged too": (
         "local_sgd",
         LOCAL,
-        "            average_into(net)\n",
-        "            average_into(net)\n            for each in optimizer.state.values():\n"
+        "            average_into(module)\n",
+        "            average_into(module)\n            for each in optimizer.state.values():\n"
         "                all_reduce_sum(each['momentum_buffer']).div_(context.world_size)\n",
     ),
     "the average one step late": (
@@ -214,7 +214,7 @@ def test_models_that_adamw_trains_agree_to_the_last_bit(
     arch, strategies, cut, identical, checkout, tiny_data, tiny_config, tmp_path
 ):
     """Protects the second family of models: both moments, the number of steps, the way from stage to stage, and what
-    each strategy saves and takes up. The cut is fixed: whether a pipeline's sums have the whole model's order depends
+    each strategy saves and loads. The cut is fixed: whether a pipeline's sums have the whole model's order depends
     on it, and --cut auto measures another one beside other work."""
     given = {"CONFIG": tiny_config, "STRATEGIES": strategies, "ARGS": f"--arch {arch} --cut {cut}"}
     code, _, rows = verify(checkout, tiny_data, tmp_path / "a set", "--steps", "4", **given)

@@ -25,6 +25,7 @@ from scripts.strategies import memory_check
 from scripts.strategies.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
+    batch_of_device,
     best_cut,
     largest_batch,
     layout_function,
@@ -161,6 +162,14 @@ def test_the_largest_batch_fits_and_the_next_does_not(layout):
     limit = peak(16 * unit)
     assert largest_batch(dataclasses.replace(SMALL, global_batch=64 * unit), tell, 4, limit) == 16 * unit
     assert largest_batch(SMALL, tell, 4, 1e6) == 0
+
+
+def test_the_batch_of_a_device_can_be_asked_for():
+    """Protects the remedy where the batch is each GPU's: the configuration's global batch divides by the
+    layout's shards and micro-batches. Mutant: without the loop."""
+    pipeline = Layout(num_stages=4, num_microbatches=8)
+    assert [batch_of_device(batch, pipeline) for batch in (820, 8, 7, 0)] == [204, 2, 0, 0]
+    assert batch_of_device(692, Layout(num_shards=4)) == 173
 
 
 @pytest.mark.slow
@@ -304,7 +313,7 @@ def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout
     }
     flags = "--workers 0 --arch resnet18"
     message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", 1, **user_variables, ARGS=flags)
-    fits = "the largest batch that fits by this forecast is --global-batch"
+    fits = "the largest batch that fits by this forecast is --batch-per-device"
     assert f"of 2.0 less 1.5 for CUDA itself; {fits}" in message and scripts == []
     passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.supervisor"}
     by_hand = user_variables | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}

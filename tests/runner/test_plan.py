@@ -301,7 +301,18 @@ def test_the_plan_has_the_batch_that_was_given(make_variables, args, batch):
     """Protects who reads the plan on GPUs, where the batch is each GPU's: it said "global_batch 0"."""
     variables = make_variables(STRATEGIES="single", ARGS=args, REPEATS=1)
     runs = run_plan.skip_what_does_not_fit(run_plan.plan_strategies(variables))
-    assert f", {batch}, data " in bench.plan_text(runs, runs, variables).splitlines()[-1]
+    assert f", {batch}, loader synthetic" in bench.plan_text(runs, runs, variables).splitlines()[-1]
+
+
+def test_the_plan_says_what_runs_read_and_compute(make_variables):
+    """Protects who reads the plan: it named a folder that synthetic runs do not read, and fp32 for ddp_amp, which takes
+    auto's choice there. Mutants: `data` always; the requested precision always."""
+    variables = make_variables(STRATEGIES="single ddp_amp", ARGS="--loader synthetic", REPEATS=1)
+    runs = run_plan.skip_what_does_not_fit(run_plan.plan_strategies(variables))
+    text = bench.plan_text(runs, runs, variables)
+    assert text.splitlines()[-1].endswith(", loader synthetic") and "data " not in text
+    found = dict(re.findall(r"round 1  (\S+) +precision (auto|fp32)", text))
+    assert found == {"single": "fp32", "ddp_amp": "auto"} and "precision bf16" in text, text
 
 
 def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):

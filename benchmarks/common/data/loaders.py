@@ -83,10 +83,10 @@ class Loader:
             return None
         if batch.problems:
             if not self.skip_bad_files:
-                raise UserError(f"{batch.problems[0]}; mend or remove the file, or use --skip-bad-files")
+                raise UserError(f"{batch.problems[0]}; repair or remove the file, or use --skip-bad-files")
             if self.batches.shuffle and len(batch.target) < self.batches.global_batch // self.batches.num_shards:
                 raise UserError(
-                    f"{batch.problems[0]}, nor are the {MAX_REPLACEMENT_TRIES - 1} after it; mend the data set"
+                    f"{batch.problems[0]}, nor are the {MAX_REPLACEMENT_TRIES - 1} after it; repair the data set"
                 )
             self.num_bad_files += len(batch.problems)
         self.num_by_pillow += batch.num_by_pillow
@@ -153,10 +153,10 @@ def _explain_worker_failures() -> Iterator[None]:
         if "Bus error" in f"{error} {error.__cause__}":  # torch's own text, which names the signal, may be the cause
             remedy = f"bus error: {TRUNCATED_FILE_HELP}"
         elif any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
-            remedy = "the kernel may have, for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+            remedy = "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
         elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
             remedy = (
-                "/dev/shm may be full: enlarge it or use --workers 0; if the files only are slow, raise --timeout-s"
+                "/dev/shm may be full: enlarge it or use --workers 0; if only the files are slow, raise --timeout-s"
             )
         else:
             raise
@@ -196,6 +196,7 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
     decoder = decode.resolve_decoder(config)
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
     resolved |= {"workers": num_workers}
+    # one process that loads for several devices gets the workers that as many ranks would have
     for_train, for_val = (
         dataclasses.replace(config, workers=num_workers * shard.num_devices) for shard in (sharding.train, sharding.val)
     )

@@ -1,4 +1,4 @@
-"""Checkpoints of a model whose tensors are sharded over the ranks (DTensors): written whole, taken up in shards.
+"""Checkpoints of a model whose tensors are sharded over the ranks (DTensors): written whole, loaded in shards.
 
 TrainingState(save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer))
 """

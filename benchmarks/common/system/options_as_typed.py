@@ -54,7 +54,7 @@ MORE_VARIABLES = {"measure": "MEASURE"}
 """Those that no launcher reads."""
 TYPED_OPTIONS = "TYPED_OPTIONS"
 OPTION_OF = {variable: name for name, variable in (VARIABLE_OF_OPTION | MORE_VARIABLES).items()}
-AFTER_DASHES = "the words after --"
+AFTER_DASHES = "the options after --"
 
 
 def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""Which checkpoints a run may take up: those of the same training, with content that a training writes."""
+"""Which checkpoints a run may load: those of the same training, with content that a training writes."""
 
 import math
 from collections.abc import Iterator, Mapping

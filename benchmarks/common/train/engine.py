@@ -1,7 +1,7 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
-The engine never measures inside what it measures: losses and accuracies stay on the device, and everything
-that looks at them, or communicates with the other ranks, happens in `_pulse`, between two windows.
+The engine adds no wait to a timed window: losses and accuracies stay on the device. It reads them, agrees with the
+other ranks and saves between windows only, in `_check_and_save`.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     """Train for config.epochs, evaluate after each, time windows, write rows, and shut the strategy down.
 
     clock: times the windows; default: the Clock of the rank's device. Raises Diverged where the loss is no number,
-    Stopped by a signal, and UserError where no window fits into an epoch or a checkpoint cannot be taken up.
+    Stopped by a signal, and UserError where no window fits into an epoch or a checkpoint cannot be loaded.
     """
     config, context = strategy.config, strategy.context
     columns = dict(strategy.columns)
@@ -50,9 +50,9 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     devices = strategy.devices or [context.device]
     num_devices = context.world_size * len(set(devices))
     if config.account_steps:  # the results are final by now: nothing that these steps do is kept
-        first_step = run.steps_run + 1  # one step goes before these
+        first_accounted_step = run.steps_run + 1  # one step goes before these
         rows, means = break_down_steps(strategy, run.advance, num_devices)
-        run.record.write_step_breakdown(rows, first_step)
+        run.record.write_step_breakdown(rows, first_accounted_step)
         run.summary |= means
     all_reduce, layout = strategy.communication.all_reduce, resolve_layout(config, strategy.layout)
     resolved = {"world_size": num_devices} | strategy.loaders.train.resolved | stored_fields(layout) | columns
@@ -69,12 +69,12 @@ class _Run:
         self.stop: StopRequest
         self.config, self.context = strategy.config, strategy.context
         self.model, self.optimizer, self.step = strategy.model, strategy.optimizer, strategy.step
-        self.train, self.val = strategy.loaders
+        self.train_loader, self.val_loader = strategy.loaders
         self.all_reduce = strategy.communication.all_reduce
         self.predict = strategy.predict or strategy.model
-        self.record = Record(self.config, self.context, self.config.epochs * self.train.num_steps)
+        self.record = Record(self.config, self.context, self.config.epochs * self.train_loader.num_steps)
         self.meter = Meter(self.context.device)
-        self.losses: list[torch.Tensor | None] = []  # of the steps since the last pulse
+        self.losses: list[torch.Tensor | None] = []  # of the steps since the last check
         self.steps_run = self.steps_unsaved = 0
         self.windows: list[Window] = []
         self.step_ms: list[float] = []
@@ -82,14 +82,14 @@ class _Run:
         self.best_acc1 = 0.0
 
     def train_epoch(self, epoch: int, first_step: int) -> None:
-        config, num_steps, stop = self.config, self.train.num_steps, self.stop
+        config, num_steps, stop = self.config, self.train_loader.num_steps, self.stop
         began_s = time.perf_counter()
-        self.train.set_epoch(epoch, first_step)
-        batches = iter(self.train)
+        self.train_loader.set_epoch(epoch, first_step)
+        batches = iter(self.train_loader)
         for n in range(first_step, num_steps):
             stop.steps_begun += 1
             if stop.signum and stop.is_due():  # all ranks are here; a window that is open is dropped
-                self._pulse(epoch, n, due=True)
+                self._check_and_save(epoch, n, force=True)
             if self._window_due(n, first_step):
                 self.record.book_time("training outside windows" if self.windows else "warm-up")
                 if not self.windows:  # the warm-up's peak is that of cuDNN's search for algorithms, or of a compiler
@@ -99,7 +99,7 @@ class _Run:
             if self.clock.running and self.clock.tick() == config.window_steps:
                 self._close_window()
             if not self.clock.running:
-                self._pulse(epoch, n + 1)
+                self._check_and_save(epoch, n + 1)
         # of an epoch that another process began, nobody knows how long it took
         self.summary["epoch_s"] = seconds = None if first_step else time.perf_counter() - began_s
         self._epoch_row(epoch, "train", seconds, self.meter)
@@ -121,7 +121,7 @@ class _Run:
     def _window_due(self, n: int, first_step: int) -> bool:
         """After the warm-up, where it fits into the epoch, and not in its first step, which waits for the loader."""
         warm, requested = self.steps_run >= self.config.warmup_steps, len(self.windows) < self.config.windows
-        fits = first_step < n <= self.train.num_steps - self.config.window_steps
+        fits = first_step < n <= self.train_loader.num_steps - self.config.window_steps
         return warm and requested and fits and not self.clock.running
 
     def _close_window(self) -> None:
@@ -132,20 +132,21 @@ class _Run:
         self.windows.append(window)
         self.step_ms += step_ms
 
-    def _pulse(self, epoch: int, next_step: int, due: bool = False) -> None:
-        """Between windows: are the losses still numbers, was a stop requested, is a checkpoint due? due: look now."""
+    def _check_and_save(self, epoch: int, next_step: int, force: bool = False) -> None:
+        """Between windows: check the losses, obey a stop request, save a due checkpoint. force: now."""
         save = 0 < self.config.checkpoint_steps <= self.steps_unsaved
-        ended = next_step == self.train.num_steps
-        if not (save or ended or due or len(self.losses) >= self.config.window_steps):
+        ended = next_step == self.train_loader.num_steps
+        if not (save or ended or force or len(self.losses) >= self.config.window_steps):
             return
-        steps_done = epoch * self.train.num_steps + next_step
+        steps_done = epoch * self.train_loader.num_steps + next_step
         stop = agree(self.losses, self.stop.signum, steps_done, self.context.device, self.all_reduce)
         self.losses = []
         self.record.report_progress(steps_done)
         if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
             self.save("last.pt", epoch, next_step)
         if stop:
-            self.all_reduce(torch.zeros(1, device=self.context.device))  # torchrun ends the others once one rank leaves
+            # wait for all: torchrun kills the others when one rank exits
+            self.all_reduce(torch.zeros(1, device=self.context.device))
             raise Stopped(stop, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 
     @torch.no_grad()
@@ -154,9 +155,9 @@ class _Run:
         began_s = time.perf_counter()
         self.strategy.sync_state()
         self.model.eval()
-        meter, batches_left = Meter(self.context.device), self.val.num_steps
-        self.val.set_epoch(epoch)
-        for images, target in self.val:
+        meter, batches_left = Meter(self.context.device), self.val_loader.num_steps
+        self.val_loader.set_epoch(epoch)
+        for images, target in self.val_loader:
             output = self.predict(images)
             target, batches_left = target.to(output.device), batches_left - 1
             meter.update(cross_entropy(output.float(), target), output, target)
@@ -195,9 +196,9 @@ class _Run:
 
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
-        at, self.summary = self.checkpoints.resume(self.train.num_steps)
+        at, self.summary = self.checkpoints.resume(self.train_loader.num_steps)
         if at is None:
-            check_windows_fit(self.config, self.train.num_steps)
+            check_windows_fit(self.config, self.train_loader.num_steps)
             return 0, 0
         self.best_acc1 = at["best_acc1"]
         if self.context.reports:  # the sums are over all ranks already: one rank brings them in again
@@ -208,6 +209,7 @@ class _Run:
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
+        flops = flops_per_image(self.config, self.strategy.num_classes) if self.context.reports else None
         memory_mb = gather([peak_memory_mb(self.context.device)], self.context, self.all_reduce)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
@@ -215,6 +217,6 @@ class _Run:
             "step_ms_p50": float(numpy.percentile(self.step_ms, 50)) if self.step_ms else None,
             "step_ms_p95": float(numpy.percentile(self.step_ms, 95)) if self.step_ms else None,
             "peak_memory_mb": memory_mb.max().item(),
-            "flops_per_image": flops_per_image(self.config, len(self.train.classes)) if self.context.reports else None,
-        } | count_bad_files([self.train, self.val], self.context.device, self.all_reduce)
+            "flops_per_image": flops,
+        } | count_bad_files([self.train_loader, self.val_loader], self.context.device, self.all_reduce)
         self.record.book_time("summary")

@@ -37,8 +37,8 @@ class TrainingState:
 
     sync: gives all ranks what they hold differently, before it is evaluated or saved. save: what a checkpoint holds,
     whole: `model` under torchvision's names, `optimizer`, and what else the script needs. Where ranks divide these, it
-    makes them whole, as in benchmarks/zero1.py. load: takes up a checkpoint,
-    which holds what `save` returned, on the CPU. Every rank calls all three. extra: more objects to save, by name.
+    makes them whole, as in benchmarks/zero1.py. load: loads a checkpoint, which holds what `save` returned, on the CPU.
+    Every rank calls all three. extra: more objects to save, by name.
     """
 
     sync: Callable[[], None] | None = None
@@ -94,7 +94,7 @@ class Strategy:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def load_state(self, saved: dict[str, Any]) -> None:
-        """Take up what save_state returned. Raises as load_state_dict does for the state of another strategy."""
+        """Load what save_state returned. Raises as load_state_dict does for the state of another strategy."""
         if self.state.load:
             self.state.load(saved)
         else:
@@ -102,6 +102,6 @@ class Strategy:
 
 
 def load_whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Take up a checkpoint on a rank that holds all of it."""
+    """Load a checkpoint on a rank that holds all of it."""
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])

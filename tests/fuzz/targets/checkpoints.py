@@ -1,4 +1,4 @@
-"""A checkpoint that a run resumes from: it is taken up whole, or one sentence says why not."""
+"""A checkpoint that a run resumes from: it is loaded whole, or one sentence says why not."""
 
 import copy
 import functools
@@ -150,8 +150,8 @@ def attempt(content: bytes, folder: Path) -> str:
         assert len(str(error)) < 1000, "a message of pages"
         return "refused"
     meter.sums.copy_(at["train_sums"])  # what engine.py does with it
-    assert type(at["epoch"]) is int and at["epoch"] >= 0, f"epoch {at['epoch']!r} is taken up"
-    assert type(at["step"]) is int and at["step"] >= 0, f"step {at['step']!r} is taken up"
-    assert at["best_acc1"] >= 0, f"best_acc1 {at['best_acc1']!r} is taken up"
-    assert all(torch.isfinite(each).all() for each in model.parameters()), "weights that are not finite are taken up"
+    assert type(at["epoch"]) is int and at["epoch"] >= 0, f"epoch {at['epoch']!r} is loaded"
+    assert type(at["step"]) is int and at["step"] >= 0, f"step {at['step']!r} is loaded"
+    assert at["best_acc1"] >= 0, f"best_acc1 {at['best_acc1']!r} is loaded"
+    assert all(torch.isfinite(each).all() for each in model.parameters()), "weights that are not finite are loaded"
     return "resumed"
