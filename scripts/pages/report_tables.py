@@ -48,7 +48,7 @@ COLUMN_MEANINGS = (
     (
         "images/s",
         "geometric mean of the runs, each total images over total seconds in timed windows; 95 % interval over runs, "
-        "which are taken for independent",
+        "which are assumed independent",
     ),
     (
         "x single",

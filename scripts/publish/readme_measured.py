@@ -115,7 +115,7 @@ def _ratios(rows: pandas.DataFrame) -> str:
     shown = []
     for row in iterate_rows(rows):
         unit = "samples" if row.what == "instrumentation" else "pairs of windows"
-        of_one = f"{row.num_pairs} {unit} of one launch, taken for independent; it covers no other launch"
+        of_one = f"{row.num_pairs} {unit} of one launch, assumed independent; it covers no other launch"
         over = f"{row.num_launches} launches" if row.num_launches != "1" else of_one
         bounds = f"[{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]"
         shown.append(f"{float(row.ratio):.3f} {bounds} (95 % over {over})")

@@ -273,7 +273,7 @@ def test_the_same_decoder_is_a_figure_of_its_own(tmp_path, monkeypatch):
     for what in ("loop", "same-decoder"):
         options = overhead.OverheadOptions(what=what, pairs=6, launches=1, output=tmp_path / "overhead.csv")
         assert overhead.main(options) == 0
-    over = "(95 % over 6 pairs of windows of one launch, taken for independent; it covers no other launch)"
+    over = "(95 % over 6 pairs of windows of one launch, assumed independent; it covers no other launch)"
     made = measured_figures(tmp_path)
     assert seen == [False, True] and made["overhead.loop"] == f"1.100 [1.100, 1.100] {over}"
     assert made["overhead.same_decoder"] == f"0.900 [0.900, 0.900] {over}"

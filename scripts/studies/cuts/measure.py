@@ -151,7 +151,7 @@ def describe(row: dict) -> str:
     return (
         f"{row['image_size']} px: cut auto ({row['auto_cuts']}) over cut {row['against']} ({row['other_cut']}): "
         f"{row['ratio']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] (95 % over {row['num_pairs']} pairs, "
-        f"taken for independent); the largest stage has {percent['auto']} of the time, not {percent['other']}; at best "
+        f"assumed independent); the largest stage has {percent['auto']} of the time, not {percent['other']}; at best "
         f"{percent['best']}, with cut {row['best_cut']}"
     )
 
