@@ -93,6 +93,13 @@ free_port() { # of this node, which is the first
 
 # ---- containers ------------------------------------------------------------------------------------------------
 
+# Whether pyxis mounts the path as it is. It writes `PATH PATH options` between double quotes into a bash file, which enroot
+# runs: $(...) in a path would run as the user, and a space would end the path.
+pyxis_can_mount() ( # PATH; bytes of \x80 and more are other alphabets' letters in UTF-8
+  LC_ALL=C
+  [[ $1 != *[!A-Za-z0-9_./+@~=%$'\x80'-$'\xff'-]* ]]
+)
+
 # Fill INTERPRETER, which runs scripts on a node; CONTAINED, options for srun; and HERE, which runs them from this shell.
 set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
@@ -110,6 +117,11 @@ set_container_command() {
   done
   if [[ $CONTAINER != *.sif && $(srun --help 2>/dev/null || true) == *--container-image* ]]; then
     for folder in "${folders[@]}"; do
+      if ! pyxis_can_mount "$folder"; then
+        printf "error: with CONTAINER and pyxis a folder's path may have only letters, digits and %s; rename %q, or use a .sif file\n" \
+          "_ . / + @ ~ = % -" "$folder" >&2
+        exit 2
+      fi
       mounts+=${mounts:+,}$folder:$folder
     done
     INTERPRETER=(python3)

@@ -9,14 +9,21 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import folder_shards, parquet_shards, tar_shards
 from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
-from scripts.data_import.source_images import Source, SourceImage, SourceShard, refuse_outside, split_of
+from scripts.data_import.source_images import (
+    Source,
+    SourceImage,
+    SourceShard,
+    readable_places,
+    refuse_outside,
+    split_of,
+)
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 EXPECTED = (
     "expected Parquet files with the columns image and label, WebDataset tars with .jpg and .cls, "
     f"{TRAIN_TAR} and {VAL_TAR} with the devkit, or val/ without class folders and with val_annotations.txt"
 )
-Reader = Callable[[Path, str, list[str]], Iterator[SourceImage]]
+Reader = Callable[[Path, tuple[Path, ...], str, list[str]], Iterator[SourceImage]]
 
 
 def find_source(given: Path, classes: Path | None) -> Source:
@@ -27,15 +34,16 @@ def find_source(given: Path, classes: Path | None) -> Source:
     if not given.exists():
         raise UserError(f"{given} does not exist")
     folder = given if given.is_dir() else given.parent
+    places = readable_places(given)  # before the look: of a file that is named itself, what it leads to
     paths = [given] if given.is_file() else find_archives(given)
     if parquet := [path for path in paths if path.suffix == ".parquet"]:
-        return shard_files(
-            "Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, given, classes)
-        )
+        classes_of = find_classes(folder, given, classes)
+        return shard_files("Parquet", folder, parquet, places, parquet_shards.read_parquet, classes_of)
     if tars := [path for path in paths if path.name in (TRAIN_TAR, VAL_TAR)]:
-        return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars, given)])
+        return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars, given, places)])
     if tars := [path for path in paths if path.suffix == ".tar"]:
-        return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, given, classes))
+        classes_of = find_classes(folder, given, classes)
+        return shard_files("WebDataset", folder, tars, places, tar_shards.read_webdataset, classes_of)
     if given.is_dir() and (flat := folder_shards.find_flat_val(given)):
         return Source("folder with a flat val", folder_shards.folder_shards(given, flat))
     if all((given / split).is_dir() for split in ("train", "val")):
@@ -60,7 +68,9 @@ def find_archives(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, classes: list[str]) -> Source:
+def shard_files(
+    kind: str, folder: Path, paths: list[Path], places: tuple[Path, ...], reader: Reader, classes: list[str]
+) -> Source:
     """A shard for each file; those of a test split, which has no labels, are left out."""
     splits = {path: split_of(path.relative_to(folder).as_posix()) for path in paths}
     if tests := [path for path, split in splits.items() if split == "test"]:
@@ -69,22 +79,22 @@ def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, clas
     shards = []
     for path in used:
         name, status = path.relative_to(folder).as_posix(), path.stat()
-        read = functools.partial(reader, path, name, classes)
+        read = functools.partial(reader, path, places, name, classes)
         shards.append(SourceShard(name, splits[path], status.st_size, status.st_mtime_ns, read))
     return Source(kind, shards)
 
 
-def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[SourceShard]:
-    """A shard for each class of train, and one for val. source: what is imported.
+def ilsvrc_shards(tars: list[Path], source: Path, places: tuple[Path, ...]) -> Iterator[SourceShard]:
+    """A shard for each class of train, and one for val. source: what is imported. places: as open_inside has them.
 
     Raises UserError where the devkit is missing for val.
     """
     for path in tars:
         time_ns = path.stat().st_mtime_ns
         if path.name == TRAIN_TAR:
-            for name, begin, size in tar_shards.list_class_tars(path):
+            for name, begin, size in tar_shards.list_class_tars(path, places):
                 shard_name = f"{path.name}/{name}.tar"
-                read = functools.partial(tar_shards.read_class_tar, path, shard_name, name, begin, size)
+                read = functools.partial(tar_shards.read_class_tar, path, places, shard_name, name, begin, size)
                 yield SourceShard(shard_name, "train", size, time_ns, read)
         else:
             devkit = find_devkit(path.parent, source)
@@ -92,5 +102,5 @@ def ilsvrc_shards(tars: list[Path], source: Path) -> Iterator[SourceShard]:
                 raise UserError(
                     f"{path} has no labels; put ILSVRC2012_devkit_t12.tar.gz beside it, which image-net.org has, too"
                 )
-            read = functools.partial(tar_shards.read_flat_tar, path, path.name, devkit_classes(devkit))
+            read = functools.partial(tar_shards.read_flat_tar, path, places, path.name, devkit_classes(devkit))
             yield SourceShard(path.name, "val", path.stat().st_size, time_ns, read)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.common.data.listing import FIRST_BYTES, IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_open_file
 from scripts.data_import.class_lists import (
     classes_by_place,
     devkit_classes,
@@ -24,6 +24,8 @@ from scripts.data_import.source_images import (
     class_name,
     file_name,
     image_name,
+    open_inside,
+    readable_places,
     refuse_outside,
 )
 
@@ -78,11 +80,12 @@ def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
 
 def folder_shards(folder: Path, flat: Path) -> list[SourceShard]:
     """A shard for each class of train/, and some for the flat val/. Raises UserError, and OSError."""
+    places = readable_places(folder)
     images = images_in(flat, folder)
     class_of = val_classes(folder, flat, images)
     named = [(class_name(class_of[path.name], flat.name), path) for path in images]
     shards = [
-        make_shard(f"val {start}", "val", named[start : start + NUM_TOGETHER])
+        make_shard(f"val {start}", "val", named[start : start + NUM_TOGETHER], places)
         for start in range(0, len(named), NUM_TOGETHER)
     ]
     train = folder / "train"
@@ -91,14 +94,15 @@ def folder_shards(folder: Path, flat: Path) -> list[SourceShard]:
         if of_class.is_dir():
             name = class_name(of_class.name, "train")
             inner = of_class / "images" if (of_class / "images").is_dir() else of_class
-            shards.append(make_shard(f"train/{name}", "train", [(name, path) for path in images_in(inner, folder)]))
+            of_train = [(name, path) for path in images_in(inner, folder)]
+            shards.append(make_shard(f"train/{name}", "train", of_train, places))
     return shards
 
 
-def make_shard(shard_name: str, split: str, named: list[tuple[str, Path]]) -> SourceShard:
+def make_shard(shard_name: str, split: str, named: list[tuple[str, Path]], places: tuple[Path, ...]) -> SourceShard:
     def read() -> Iterator[SourceImage]:
         for name, path in named:
-            content = read_regular_file(path, MAX_IMAGE_BYTES)
+            content = read_open_file(open_inside(path, places), MAX_IMAGE_BYTES, str(path))
             if not content.startswith((*FIRST_BYTES.values(),)):
                 raise UserError(f"{str(path)!r} begins as neither a JPEG nor a PNG, and is not copied; remove it")
             yield SourceImage(name, image_name(file_name(path.name, shard_name), shard_name), content)

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_regular_file
 from scripts.data_import.source_images import (
     SourceImage,
     check_size,
     class_of_label,
     file_name,
     image_name,
+    open_inside,
 )
 
 NUM_ROWS = 64  # that are decoded together: some MB
@@ -24,17 +24,17 @@ BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
 WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
-def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_parquet(path: Path, places: tuple[Path, ...], shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The images of one file, some rows at a time.
 
-    classes: the names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
-    has other columns.
+    places: as open_inside has them. classes: the names of the labels; []: those of the file's metadata. Raises
+    UserError for a file that is damaged or has other columns.
     """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with open_regular_file(path) as opened:
+        with open_inside(path, places) as opened:
             file = pyarrow.parquet.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
             class_names = classes or label_names(file.schema_arrow.metadata or {})
             check_columns(file.schema_arrow, shard_name)

@@ -5,6 +5,7 @@ path component. Nothing is repaired, since a repaired name is another name.
 """
 
 import hashlib
+import io
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.common.data.listing import IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file, path_of_open_file
 
 SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Words in a shard's path, and the split that each means."""
@@ -122,16 +123,40 @@ def check_size(num_bytes: int, name: str, shard_name: str) -> None:
         raise UserError(f"{shard_name}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
 
 
-def refuse_outside(path: Path, source: Path) -> None:
-    """Raises UserError where a link leads from `path` out of the source.
+def readable_places(source: Path) -> tuple[Path, ...]:
+    """The real paths of what may be read of a source: the source itself, a folder or a file, and what is below.
 
-    In the hub's cache links of snapshots/<commit>/ lead to blobs/ beside snapshots/, which passes where the source is
-    such a snapshot. blobs/ itself must be no link.
+    In the hub's cache links of snapshots/<commit>/ lead to blobs/ beside snapshots/, which may be read where the source
+    is such a snapshot. blobs/ itself must be no link.
     """
-    real, target = source.resolve(), path.resolve()
-    blobs = [above.parent / "blobs" for above in (real, *real.parents) if above.name == "snapshots"]
-    if not any(target.is_relative_to(folder) for folder in (real, *blobs)):
-        raise UserError(f"{str(path)!r} leads out of {str(source)!r}, and is not copied; put what it leads to there")
+    real = source.resolve()
+    return (real, *(above.parent / "blobs" for above in (real, *real.parents) if above.name == "snapshots"))
+
+
+def refuse_outside(path: Path, source: Path) -> None:
+    """Raises UserError where a link leads from `path` out of readable_places of the source."""
+    _refuse_other_places(path.resolve(), readable_places(source), path)
+
+
+def open_inside(path: Path, places: tuple[Path, ...]) -> io.FileIO:
+    """A file of a source for reading; looked at is what was opened. Whoever can write to the source may put a link
+    under its name after refuse_outside has looked.
+
+    places: readable_places, from when the source was looked at. Raises UserError for a file elsewhere, and OSError as
+    open_regular_file does.
+    """
+    file = open_regular_file(path)
+    try:
+        _refuse_other_places(Path(path_of_open_file(file)), places, path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _refuse_other_places(real: Path, places: tuple[Path, ...], path: Path) -> None:
+    if not any(real.is_relative_to(place) for place in places):
+        raise UserError(f"{str(path)!r} leads out of {str(places[0])!r}, and is not copied; put what it leads to there")
 
 
 def image_checksum(split: str, image: SourceImage, sha256: bytes) -> int:

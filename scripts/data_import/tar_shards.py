@@ -1,6 +1,6 @@
 """Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
 
-Each file's bytes are read by their place, and nothing is extracted.
+Each file's bytes are read by their place, and nothing is extracted. `places`: as open_inside has them.
 """
 
 import os
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_regular_file
 from scripts.data_import.class_lists import classes_by_place
 from scripts.data_import.source_images import (
     JPEG_ENDINGS,
@@ -20,6 +19,7 @@ from scripts.data_import.source_images import (
     class_of_label,
     file_name,
     image_name,
+    open_inside,
 )
 from scripts.data_import.tar_members import Member, read_members
 
@@ -35,11 +35,11 @@ def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:
     return content
 
 
-def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_webdataset(path: Path, places: tuple[Path, ...], shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The samples of a shard: neighbours whose names are equal up to the first dot, of which .jpg and .cls are read."""
-    with open_regular_file(path) as file:
+    with open_inside(path, places) as file:
         key, image, label = "", None, None
-        for member in read_members(file, shard_name, 0, path.stat().st_size):
+        for member in read_members(file, shard_name, 0, os.fstat(file.fileno()).st_size):
             folder, _, name = member.name.rpartition("/")
             stem, _, ending = name.partition(".")
             if f"{folder}/{stem}" != key:
@@ -68,11 +68,11 @@ def finish_sample(
     yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard_name), shard_name), image)
 
 
-def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
+def list_class_tars(path: Path, places: tuple[Path, ...]) -> list[tuple[str, int, int]]:
     """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar. Raises UserError for other content."""
     found = []
-    with open_regular_file(path) as file:
-        for member in read_members(file, path.name, 0, path.stat().st_size):
+    with open_inside(path, places) as file:
+        for member in read_members(file, path.name, 0, os.fstat(file.fileno()).st_size):
             stem, ending = os.path.splitext(file_name(member.name, path.name))
             if ending != ".tar":
                 raise UserError(f"{path.name}: {member.name!r} is no tar of a class")
@@ -80,18 +80,20 @@ def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
     return found
 
 
-def read_class_tar(path: Path, shard_name: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
+def read_class_tar(
+    path: Path, places: tuple[Path, ...], shard_name: str, named: str, begin: int, size: int
+) -> Iterator[SourceImage]:
     """The images of one class, from its tar in bytes begin to begin + size of the tar of train."""
-    with open_regular_file(path) as file:
+    with open_inside(path, places) as file:
         for member in read_members(file, shard_name, begin, begin + size):
             name = image_name(file_name(member.name, shard_name), shard_name)
             yield SourceImage(named, name, read_content(file, member, shard_name))
 
 
-def read_flat_tar(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_flat_tar(path: Path, places: tuple[Path, ...], shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The images of ILSVRC2012_img_val.tar. classes: of each image, in the order of the images' names."""
-    size = path.stat().st_size
-    with open_regular_file(path) as file:
+    with open_inside(path, places) as file:
+        size = os.fstat(file.fileno()).st_size
         names = [member.name for member in read_members(file, shard_name, 0, size)]
         class_of = classes_by_place(names, classes, shard_name)
         for member in read_members(file, shard_name, 0, size):

@@ -16,7 +16,8 @@ from tqdm import tqdm
 from benchmarks.common.data.decode import open_image
 from benchmarks.common.data.listing import ImageListing
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
+from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_open_file
+from benchmarks.common.system.folders_of_others import open_through_own_links
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,10 +53,11 @@ def encode_chunks(listing: ImageListing, kind: str, num_done: int, began_ns: int
     Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
     """
     threads = len(os.sched_getaffinity(0))
+    real_folder = os.path.realpath(listing.folder.parent)
 
     def make(index: int) -> tuple[bytes, tuple[int, int], int]:
         path = listing.path(index)
-        stored, shape = encode_image(path, kind)
+        stored, shape = encode_image(path, kind, real_folder)
         if os.stat(path).st_mtime_ns > began_ns:
             raise UserError(f"{path!r} changed while it was packed; run ./bench data pack again")
         return stored, shape, zlib.crc32(stored)
@@ -87,14 +89,17 @@ def map_in_order(
         yield waiting.popleft().result()
 
 
-def encode_image(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
+def encode_image(path: str, kind: str, real_folder: str) -> tuple[bytes, tuple[int, int]]:
     """An image as it is stored, and its height and width; nothing of an image that cannot be read.
 
+    real_folder: the realpath of its data set.
+
     Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it. Raises OSError
-    for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good.
+    for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good. Raises
+    UserError, too, for a link of another user out of the data set: packed files are passed on, and links are not.
     """
     try:
-        content = read_regular_file(path, MAX_IMAGE_BYTES)
+        content = read_open_file(open_through_own_links(path, real_folder), MAX_IMAGE_BYTES, path)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EFBIG):
             raise

@@ -121,9 +121,9 @@ def refuse_pack_of_other_images(path: Path, image_hashes: dict[str, str]) -> Non
 
 def estimate_bytes(config: Config, split: str, listing: ImageListing) -> int:
     """Bytes that packing will write, from a sample; prints them. What a stopped run has written is not counted."""
-    some = range(0, len(listing), max(1, len(listing) // NUM_SAMPLED_IMAGES))
+    some, data = range(0, len(listing), max(1, len(listing) // NUM_SAMPLED_IMAGES)), os.path.realpath(config.data)
     with ThreadPoolExecutor() as pool:
-        stored = pool.map(lambda index: len(chunks.encode_image(listing.path(index), config.pack)[0]), some)
+        stored = pool.map(lambda index: len(chunks.encode_image(listing.path(index), config.pack, data)[0]), some)
         mean = sum(tqdm(stored, f"sizing {split}", len(some), delay=2, disable=None, leave=False)) / len(some)
     size, there = int(mean * len(listing)), pack_path(config, split).with_suffix(".part")
     print(f"{split}: {len(listing)} images, about {size / 1e9:.3g} GB as {config.pack}")

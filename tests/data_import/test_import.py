@@ -35,7 +35,7 @@ from benchmarks.common.data import contents as contents_module
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.system.errors import UserError
-from scripts.data_import import folder_target, import_images, progress
+from scripts.data_import import find_source, folder_target, import_images, progress
 from scripts.data_import.class_lists import DEVKIT_ARCHIVE, GROUND_TRUTH, find_devkit
 from scripts.data_import.find_source import VAL_TAR
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
@@ -417,6 +417,35 @@ def test_no_shard_of_a_download_is_a_link_to_a_file_of_the_user(tmp_path, tiny_d
     (plain / name).unlink()
     (plain / name).symlink_to(tmp_path / "private/0")
     assert "leads out of" in refused(plain, tmp_path / "imagenet") and not (tmp_path / "imagenet").exists()
+
+
+@pytest.mark.parametrize("look", [(import_images, "find_source"), (find_source, "find_archives")])
+def test_what_becomes_a_link_after_the_look_is_not_read(source, tmp_path, monkeypatch, look):
+    """Protects the user's own images where another user can write to the source: a file became a link to one of the
+    user's after the links were looked at. Mutant for each reader: the file is opened by its name alone."""
+    find, private = getattr(*look), tmp_path / "private"
+    private.mkdir()
+
+    def find_and_swap(*words):
+        found = find(*words)
+        for number, path in enumerate([*source.rglob("*.*")]):
+            if path.suffix in (".tar", ".parquet", ".JPEG", ".png") and not path.is_symlink():
+                path.rename(private / str(number))
+                path.symlink_to(private / str(number))
+        return found
+
+    monkeypatch.setattr(*look, find_and_swap)
+    assert "leads out of" in refused(source, tmp_path / "imagenet")
+    assert not [path for path in (tmp_path / "imagenet").rglob("*.*") if path.suffix in (".JPEG", ".png")]
+
+
+def test_one_file_that_is_named_may_be_a_link(tmp_path, tiny_data):
+    """Protects what the user has typed, which may lead anywhere. Mutant: only the folder of the file may be read."""
+    plain = write_parquet(tmp_path / "plain", tiny_data)
+    linked = tmp_path / "train-0.parquet"
+    linked.symlink_to(plain / "data/train-00000-of-00001.parquet")
+    found = find_source.find_source(linked, None)
+    assert len([*found.shards[0].read()]) == NUM_TRAIN
 
 
 @pytest.mark.parametrize("kind", ["WebDataset", "flat val"])

@@ -38,7 +38,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
         at = call["words"].index("--") if "--" in call["words"] else len(call["words"])
-        folder = RunFolder(tmp_path / "a set" / "logs" / call["env"]["RUN_ID"])
+        folder = RunFolder(Path(env["RESULTS"]) / "logs" / call["env"]["RUN_ID"])
         found = {"words": call["words"][at + 1 :], "supervisor": call["words"][:at], "env": call["env"]}
         return found | {"asked": folder.settings()["asked"]}
 
@@ -185,11 +185,13 @@ def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, 
 def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, tiny_data):
     """Protects clusters with pyxis, where one process needs a step of its own, too."""
     put(bin_path, srun="echo '  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'")
+    images = shutil.copytree(tiny_data, tmp_path / "images")
     for name, tasks in (("ddp", "2"), ("slurm", "4"), ("single", "1")):
-        words = launched(name, CONTAINER="nvcr.io#nvidia/pytorch:25.01-py3", PACKED="/packed images")["words"]
+        folders = {"PACKED": "/packed/größe", "RESULTS": tmp_path / "set", "DATA": images}
+        words = launched(name, CONTAINER="nvcr.io#nvidia/pytorch:25.01-py3", **folders)["words"]
         assert words[0] == "srun" and after(words, "--ntasks") == tasks
         assert after(words, "--container-image") == "nvcr.io#nvidia/pytorch:25.01-py3"
-        mounts = ",".join(f"{path}:{path}" for path in (ROOT, tmp_path / "a set", tiny_data, "/packed images"))
+        mounts = ",".join(f"{path}:{path}" for path in (ROOT, tmp_path / "set", images, "/packed/größe"))
         assert after(words, "--container-mounts") == mounts and after(words, "--container-workdir") == str(ROOT)
         assert "python3" in words and "apptainer" not in words
     assert after(words, "--relative") == "0"  # the first node
@@ -198,7 +200,7 @@ def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, 
 @pytest.mark.parametrize("image", ["/images/torch.sif", "nvcr.io#nvidia/pytorch:25.01-py3"])
 @pytest.mark.parametrize(
     ("variable", "name"),
-    [("DATA", "images:/usr"), ("PACKED", "images,x"), ("RESULTS", "a:/usr"), ("DATA", "plain images")],
+    [("DATA", "images:/usr"), ("PACKED", "images,x"), ("RESULTS", "a:/usr"), ("DATA", "plain-images")],
 )
 def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, name, image):
     """Protects the image's programs from a folder's name, which the configuration of somebody else's set may choose:
@@ -207,10 +209,28 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
     user_variables = {"CONTAINER": image, "PATH": f"{bin_path}:{os.environ['PATH']}", variable: tmp_path / name}
     command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
     done = subprocess.run(command, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True)
-    if name == "plain images":
+    if name == "plain-images":
         assert done.returncode == 0, done.stderr
     else:
         assert done.returncode == 2 and "may have a colon or a comma" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["$(id)", "`id`", 'a"b', "a\\b", "a\nb", "a /usr", "a;b", "größe_1+@~=%"])
+@pytest.mark.parametrize("variable", ["DATA", "STRATEGY_DIR"])
+def test_no_folders_name_is_run_by_pyxis(tmp_path, bin_path, variable, name):
+    """Protects the user's account from the path of the data in somebody else's configuration: pyxis writes the path
+    into a bash file, in double quotes, where $(...) runs, and a space ends the path. Apptainer gets the path as one
+    word. Mutants: no check; $ alone is refused; a range of letters by the locale, which refuses ö in C."""
+    put(bin_path, apptainer="", srun="echo --container-image=IMAGE")
+    ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "LC_ALL": "C", variable: tmp_path / name}
+    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
+    for image in ("/images/torch.sif", "nvcr.io#nvidia/pytorch:25.01-py3"):
+        env = environment(CONTAINER=image, **ours)
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        if name.startswith("größe") or image.endswith(".sif"):
+            assert done.returncode == 0, done.stderr
+        else:
+            assert done.returncode == 2 and "may have only letters, digits and" in done.stderr, (image, done.stderr)
 
 
 def test_a_refused_folder_does_not_steer_the_terminal(bin_path):

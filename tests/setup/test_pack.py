@@ -28,6 +28,7 @@ from benchmarks.common.config.config import PACK_KINDS, Config
 from benchmarks.common.data import packed
 from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header, map_arrays
 from benchmarks.common.data.packed import PackedSource, open_pack
+from benchmarks.common.system import folders_of_others
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
 
@@ -221,6 +222,60 @@ def test_a_folder_that_another_user_makes_after_the_look_is_not_packed_into(own_
     assert not [*(tmp_path / "packs/full").iterdir()]
 
 
+def shared_set(own_data: Path, tmp_path: Path, place: str) -> None:
+    """Put a link of another user into the data set, to a photograph of the user's that lies elsewhere."""
+    private = tmp_path / "private/n"
+    private.mkdir(parents=True)
+    save(private / "mine.JPEG", "L")
+    image = sorted((own_data / "train" / "left").iterdir())[1]
+    if place == "an image":
+        image.unlink()
+        link, target = image, private / "mine.JPEG"
+    elif place == "a class":
+        link, target = own_data / "train" / "zz", private
+    elif place == "train":
+        shutil.move(own_data / "train", tmp_path / "private")
+        link, target = own_data / "train", tmp_path / "private/train"
+    elif place == "behind a link of the user's":
+        shutil.move(own_data / "train" / "left", tmp_path / "left")
+        (own_data / "train" / "left").symlink_to(tmp_path / "left")
+        link, target = tmp_path / "left" / "zz.JPEG", private / "mine.JPEG"
+    else:
+        moved = own_data / "store" / image.name
+        moved.parent.mkdir()
+        image.rename(moved)
+        link, target = image, Path("../../store", image.name)
+    link.symlink_to(target)
+    os.chown(link, 12345, -1, follow_symlinks=False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize("place", ["an image", "a class", "train", "behind a link of the user's", "inside"])
+def test_no_private_image_is_packed_through_a_link_of_the_sets_author(own_data, tmp_path, monkeypatch, place):
+    """Protects a private photograph: the author of a shared data set linked to it, and the packed file, which people
+    pass on, had its pixels. Links to inside, own links and those of a trusted user stay fine. Mutants: no look; a look
+    at the last link alone; at what a link leads to, not at the link; the sample alone is looked at."""
+    shared_set(own_data, tmp_path, place)
+    monkeypatch.setattr(pack, "NUM_SAMPLED_IMAGES", 1)
+    if place != "inside":
+        with pytest.raises(UserError, match=r"is a link of another user \(12345\), and leads out of") as caught:
+            make(own_data)
+        assert "\n" not in str(caught.value) and not (own_data / "packed/full/train.safetensors").exists()
+        monkeypatch.setenv("TRUSTED_OWNERS", "12345")
+    assert PackedSource(make(own_data)).metadata["part"] == "train"
+
+
+def test_an_image_that_becomes_a_link_is_not_packed(own_data, tmp_path, monkeypatch):
+    """Protects the same photograph where the author swaps it for the link's target meanwhile. Mutant: the links are
+    looked at, and not what was opened."""
+    image, opened = str(sorted((own_data / "train" / "left").iterdir())[1]), folders_of_others.open_regular_file
+    save(tmp_path / "mine.JPEG", "L")
+    swapped = {image: tmp_path / "mine.JPEG"}
+    monkeypatch.setattr(folders_of_others, "open_regular_file", lambda path: opened(swapped.get(path, path)))
+    with pytest.raises(UserError, match="leads elsewhere by now"):
+        make(own_data)
+
+
 NUM_BYTES = 32
 numbers = st.sampled_from([0, 1, 2, 3, 4, 12, 24, 25, 33, -1, 255, 2**31 - 1, 2**62, 2**63 - 1, -(2**63)])
 anything = st.one_of(numbers, st.sampled_from([2**70, 1.5, "3", None, True, [], {}, [12], float("nan")]))
@@ -403,12 +458,12 @@ def test_hostile_images_are_packed_as_not_readable(tmp_path, kind):
     """Protects packing from an image that stops it: the image is left out, as it is in the folder."""
     for hostile, (content, _) in HOSTILE.items():
         (tmp_path / "bad.JPEG").write_bytes(content())
-        assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0)), hostile
+        assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind, str(tmp_path)) == (b"", (0, 0)), hostile
     with (tmp_path / "bad.JPEG").open("wb") as file:
         file.truncate(3 << 40)
-    assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind) == (b"", (0, 0))
+    assert chunks.encode_image(str(tmp_path / "bad.JPEG"), kind, str(tmp_path)) == (b"", (0, 0))
     with pytest.raises(FileNotFoundError):
-        chunks.encode_image(str(tmp_path / "gone.JPEG"), kind)
+        chunks.encode_image(str(tmp_path / "gone.JPEG"), kind, str(tmp_path))
 
 
 def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
@@ -580,9 +635,9 @@ def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
 def test_a_folder_that_changes_while_it_is_packed_is_refused(own_data, monkeypatch):
     encode = chunks.encode_image
 
-    def meanwhile(path, kind):
+    def meanwhile(path, *words):
         save(own_data / "train" / "left" / "late.JPEG", "L")
-        return encode(path, kind)
+        return encode(path, *words)
 
     monkeypatch.setattr(chunks, "encode_image", meanwhile)
     with pytest.raises(UserError, match=r"train changed while it was packed; run ./bench data pack again"):
@@ -606,8 +661,8 @@ def test_a_file_that_is_written_again_meanwhile_is_refused(own_data, monkeypatch
     """Protects from half a photograph: its folder's time stays what it was, and the fingerprint too."""
     encode = chunks.encode_image
 
-    def meanwhile(path, kind):
-        found = encode(path, kind)
+    def meanwhile(path, *words):
+        found = encode(path, *words)
         if path.endswith("left 17.JPEG"):
             time.sleep(0.02)  # file systems tell the time to 10 ms
             Path(path).write_bytes(Path(path).read_bytes())
@@ -624,12 +679,12 @@ def test_few_bytes_are_held_however_large_the_images(own_data, monkeypatch):
     """Protects memory: at 3 images of 14,400 bytes a chunk, no more than two chunks and what is begun."""
     journal, encode, held = own_data / "packed" / "full" / "train.journal", chunks.encode_image, []
 
-    def counted(path, kind):
+    def counted(path, *words):
         if journal.exists() and "train" in path:
             begun.append(path)
             notes = journal.read_text().splitlines()[1:]
             held.append(len(begun) - sum(len(json.loads(note)[0]) for note in notes))
-        return encode(path, kind)
+        return encode(path, *words)
 
     begun = []
     monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 30_000)
@@ -650,7 +705,7 @@ SLOWLY = """
 import os, sys, time
 from scripts.setup import chunks, pack
 chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
-chunks.encode_image = lambda path, kind: (time.sleep(float(sys.argv[2])), encode(path, kind))[1]
+chunks.encode_image = lambda path, *words: (time.sleep(float(sys.argv[2])), encode(path, *words))[1]
 pack.main(pack.PackOptions(sys.argv[1]))
 """
 

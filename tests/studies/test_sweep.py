@@ -6,6 +6,7 @@
 import csv
 import os
 import signal
+import socket
 import subprocess
 import time
 import xml.etree.ElementTree
@@ -331,6 +332,30 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, strategy, key, value
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
     if key == "compression":
         assert "dashed: single of the set around this one" in reported and "2 ranks" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize("why", ["nothing", "another name", "another user's", "a link", "a socket"])
+def test_a_sweep_takes_no_baseline_of_another_users_set(tmp_path, monkeypatch, why):
+    """Protects the chart's baseline, and the report, from the folder above, which may be /tmp: another user's runs.csv
+    there gave the dashed line, and any link or socket there stopped the report. Mutants: no look at the folder's name,
+    or at the owner; UserError passed on."""
+    inside = tmp_path / "set" / ("mine" if why == "another name" else "sweeps")
+    for number, value in enumerate(("none", "fp16")):
+        add_runs(inside, "horovod_ddp", 100 + number, asked={"compression": value})
+    add_runs(tmp_path / "set", "single", 60, asked={"compression": "none"}, world_size=1)
+    results = load_set(inside)
+    if why == "another user's":
+        monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    elif why == "a link":
+        (tmp_path / "set" / "link").symlink_to("/etc")
+    elif why == "a socket":
+        monkeypatch.chdir(tmp_path / "set")  # the path of a socket is short
+        socket.socket(socket.AF_UNIX).bind("agent")
+    points = sweep_points(results, "horovod_ddp", "compression")
+    text = plot_sweep.sweep_chart(results, "horovod_ddp", "compression", points).texts[-1].get_text()
+    assert ("of the set around this one" in text) == (why == "nothing") and ("without single" in text) == (
+        why != "nothing"
+    )
 
 
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):

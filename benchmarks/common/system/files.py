@@ -57,15 +57,20 @@ def open_regular_file(path: str | Path, more_flags: int = 0) -> io.FileIO:
     return file
 
 
+def path_of_open_file(file: io.FileIO) -> str:
+    """The path of an open file, without links: of what was opened, whatever lies under its name by now."""
+    return os.readlink(f"/proc/self/fd/{file.fileno()}")
+
+
 def read_regular_file(path: str | Path, limit_bytes: int) -> bytes:
     """The content of a regular file. A symbolic link to one is followed.
 
     Raises OSError as open_regular_file does, and for more than `limit_bytes`: a sparse file can claim terabytes.
     """
-    return _read(open_regular_file(path), limit_bytes, str(path))
+    return read_open_file(open_regular_file(path), limit_bytes, str(path))
 
 
-def _read(opened: BinaryIO, limit_bytes: int, path: str) -> bytes:
+def read_open_file(opened: BinaryIO, limit_bytes: int, path: str) -> bytes:
     """All that an open file has. Closes it. Raises OSError for more than `limit_bytes`."""
     with opened as file:
         size = os.fstat(file.fileno()).st_size
@@ -90,7 +95,7 @@ def open_set_file(path: str | Path) -> io.FileIO:
 
 def read_set_file(path: str | Path, limit_bytes: int) -> bytes:
     """The content of a regular file of a result set. Raises OSError as open_set_file and read_regular_file do."""
-    return _read(open_set_file(path), limit_bytes, str(path))
+    return read_open_file(open_set_file(path), limit_bytes, str(path))
 
 
 def open_no_follow(path: str, flags: int) -> int:

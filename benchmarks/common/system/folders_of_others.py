@@ -1,9 +1,11 @@
-"""Whether another user of the machine could put something else in the place of a folder. Needs no torch.
+"""Whether another user of the machine could put something else in the place of a folder, or links to private files into
+a data set. Needs no torch.
 
 refuse_folder_of_others(Path("results/mine/logs"), os.geteuid(), "choose another folder")
 """
 
 import errno
+import io
 import os
 import re
 import shlex
@@ -13,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import open_regular_file, path_of_open_file
 from benchmarks.common.system.repository import ROOT
 
 MAX_LINKS = 40  # as many as Linux follows in one path
@@ -37,7 +40,7 @@ def refuse_folder_of_others(folder: Path, own_user_id: int, remedy: str, is_made
     system only. remedy: ends the message. is_made: False for a folder that may be yet to be made: what there is of its
     path is looked at. Raises OSError for a path that cannot be read, or that is not there with is_made.
     """
-    trusted = {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike() | _trusted_owners()
+    trusted = _trusted_users()
     device, last = nearest_folder(folder).stat().st_dev, Path(os.path.realpath(folder))
     groups = {os.getegid(), *os.getgroups()}
     for path in _path_of(folder):
@@ -71,9 +74,69 @@ def refuse_place_of_others(folder: Path, remedy: str, is_made: bool = False) -> 
         refuse_folder_of_others(folder, os.fstat(probe.fileno()).st_uid, remedy, is_made)
 
 
+def open_through_own_links(path: str, real_folder: str) -> io.FileIO:
+    """A regular file of a data set for reading. `path` is below the data set's folder, whose realpath `real_folder` is.
+
+    The data set's author could link to a private file of the reader. So a link counts only where it leads to inside of
+    the folder, or belongs to a user as refuse_folder_of_others trusts. Looked at is what was opened: the author may put
+    a link there meanwhile. Raises UserError for other links, and OSError as open_regular_file does.
+    """
+    file = open_regular_file(path)
+    try:
+        opened = path_of_open_file(file)
+        if not _is_inside(opened, real_folder) and _follow_own_links(path, real_folder) != opened:
+            raise UserError(f"{path!r} leads elsewhere by now; has another user changed it?")
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def _follow_own_links(path: str, real_folder: str) -> str:
+    """Where `path` leads. Raises UserError for a link of others on the way, from `real_folder` on: the user has typed
+    what is above."""
+    trusted = _trusted_users()
+    left, place, num_links, is_below = [*reversed(os.path.join(os.getcwd(), path).split("/"))], "/", 0, False
+    while left:
+        name = left.pop()
+        place, above = os.path.normpath(os.path.join(place, name)), place
+        is_below = is_below or _is_inside(above, real_folder)
+        # one descriptor, for the owner and the target of one and the same link
+        descriptor = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISLNK(status.st_mode):
+                continue
+            target = os.readlink("", dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        if is_below and status.st_uid not in trusted:
+            raise UserError(
+                f"{place!r} is a link of another user ({status.st_uid}), and leads out of {real_folder!r}, maybe to a "
+                f"private file of yours; put a copy in its place, or set {TRUSTED_OWNERS}={status.st_uid} if you trust "
+                "this user as you trust root"
+            )
+        if (num_links := num_links + 1) > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        place = above
+        left += reversed(target.split("/"))
+        if target.startswith("/"):
+            place = "/"
+    return place
+
+
 def nearest_folder(folder: Path) -> Path:
     """`folder`, or the nearest one above it that is there."""
     return next(each for each in (folder, *folder.parents, Path("/")) if os.path.exists(each))
+
+
+def _trusted_users() -> set[int]:
+    """This user, root (or whoever owns /), the owner of the checkout and TRUSTED_OWNERS. Raises UserError."""
+    return {0, os.geteuid(), os.stat("/").st_uid, ROOT.stat().st_uid} | _users_that_look_alike() | _trusted_owners()
 
 
 def _trusted_owners() -> set[int]:

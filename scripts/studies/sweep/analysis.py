@@ -22,6 +22,7 @@ from scripts.stats.formatting import format_interval, format_setting, plural, te
 from scripts.stats.intervals import Estimate
 from scripts.studies.measured_csv import read_rows
 
+FOLDERS = ("scaling", "sweeps")  # of a set, in which the suite puts sweeps
 SWEEP_COLUMNS = ("strategy", "key", "value", "images_per_s", "ci_low", "ci_high", "num_runs")
 
 PointKey = TypeVar("PointKey", bound=Hashable)

@@ -7,6 +7,7 @@ charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 f
 """
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pandas
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.store.safe_names import refuse_links
+from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, RunGroup, load_set
@@ -24,7 +26,7 @@ from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
-from scripts.studies.sweep.analysis import parse_number, sweep_points, table, throughput_of, write_sweep_csv
+from scripts.studies.sweep.analysis import FOLDERS, parse_number, sweep_points, table, throughput_of, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 UNITS = {
@@ -93,15 +95,14 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) 
     """Draw the baseline; returns (its highest images/s, 0.0 without one; a note for below the chart).
 
     Where all points have the same baseline, it is a dashed line with its interval as a band; else a mark at each point.
-    The baseline is that of this set, else that of the set in whose folder this set is.
+    The baseline is that of this set, else that of the set around it.
     """
     if len({results.baseline_of(group) for group in points.values()}) > 1:
         return _mark_baselines(axes, results, points)
     name, baseline = BASELINE, _common_baseline(results, points)
-    parent = results.path.resolve().parent
-    if baseline is None and (parent / "runs.csv").exists():
+    if baseline is None and (around := _set_around(results.path)):
         name = f"{BASELINE} of the set around this one, in another session"
-        baseline = _common_baseline(load_set(parent), points)
+        baseline = _common_baseline(around, points)
     if baseline is None:
         return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
     estimate = throughput_of(baseline)
@@ -111,6 +112,24 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) 
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
         note += "; band: its 95 % interval"
     return estimate.value, f"{note}."
+
+
+def _set_around(path: Path) -> ResultSet | None:
+    """The set in which the suite has put the sweep `path`; None where the folder above is no set, or not the user's.
+
+    A sweep in a folder of any name may lie in /tmp, where another user could put a runs.csv beside it.
+    """
+    real = path.resolve()
+    try:
+        owners = {real.parent.stat().st_uid, (real.parent / "runs.csv").lstat().st_uid}
+    except OSError:
+        return None
+    if real.name not in FOLDERS or owners != {os.geteuid()}:
+        return None
+    try:
+        return load_set(real.parent)
+    except UserError:  # as for a link in it: the sweep itself is sound
+        return None
 
 
 def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:

@@ -8,10 +8,8 @@ from scripts.pages.study_sections import StudyCommand, StudySection, StudySets
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.studies.measured_csv import read_whole_rows
 from scripts.studies.study_chart import points_or_warning
-from scripts.studies.sweep.analysis import sweep_points
+from scripts.studies.sweep.analysis import FOLDERS, sweep_points
 from scripts.studies.sweep.chart import sweep_chart
-
-FOLDERS = ("scaling", "sweeps")
 
 
 def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, RunGroup]]:
