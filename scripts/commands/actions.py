@@ -5,7 +5,6 @@ It returns the exit code.
 """
 
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
 from scripts.options import data_options, run_options, set_options, study_options
@@ -351,7 +351,9 @@ def kill_fuzz(options: data_options.KillFuzzOptions, flags: Sequence[str]) -> in
     given = {"--kills": options.kills, "--seed": options.seed}
     words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
     env = os.environ | {"PYTHONPATH": "tests"}
-    return subprocess.run([sys.executable, "-m", "faults.kill_fuzz", *words], cwd=ROOT, env=env).returncode
+    with forward_signals() as child_runner:
+        code = child_runner.run([sys.executable, "-m", "faults.kill_fuzz", *words], cwd=ROOT, env=env)
+    return 128 + child_runner.signum if child_runner.signum else code
 
 
 def nothing(options: data_options.NoOptions, flags: Sequence[str]) -> int:

@@ -32,6 +32,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import end_on_signals
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -429,8 +430,9 @@ def shares(num_kills: int, kinds: list[str]) -> dict[str, int]:
     return dealt
 
 
-def play(num_kills: int, kinds: list[str], base: Path, rng: random.Random) -> list[Kill]:
-    data, kills = base / "tiny images", []
+def play(num_kills: int, kinds: list[str], base: Path, rng: random.Random, kills: list[Kill]) -> None:
+    """Adds each kill to `kills` when its set has been judged, so that a signal leaves those before it."""
+    data = base / "tiny images"
     for seed, part in enumerate(("train", "val")):
         draw_images(data / part, 160, seed)
 
@@ -451,7 +453,17 @@ def play(num_kills: int, kinds: list[str], base: Path, rng: random.Random) -> li
             with slurm_cluster(base) as cluster:
                 if cluster:
                     sets(kind, expected, cluster)
-    return kills
+
+
+def end_all(base: Path) -> None:
+    """End what a signal to this program has left of its suites: each is in a session of its own."""
+    for process in processes_of(base):
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    if not until(lambda: not processes_of(base), ALIVE_LIMIT_S):
+        for process in processes_of(base):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def published_copy(base: Path) -> Path:
@@ -461,11 +473,16 @@ def published_copy(base: Path) -> Path:
 
 
 def save(kills: list[Kill], path: Path) -> None:
-    """In the place of the kills before."""
+    """In the place of the kills before, if there are any."""
+    if not kills:
+        return
     path.unlink(missing_ok=True)
     names = ("number", "kind", "victim", "signal", "moment_s", "run_id", "status", "gone_s")
     rows = [{name: getattr(kill, name) for name in names} | {"faults": "; ".join(kill.faults)} for kill in kills]
-    add_rows(path, rows)
+    try:
+        add_rows(path, rows)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
 
 
 def main() -> int:
@@ -477,14 +494,17 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=SHARES, default=list(SHARES))
     parser.add_argument("--save", type=Path, default=MEASURED_FOLDER / "kill_fuzz.csv")
     options = parser.parse_args()
+    end_on_signals()
     print(f"{options.kills} kills, SEED={options.seed}", flush=True)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kill-fuzz-") as base:
-        kills = play(options.kills, options.kinds, Path(base), random.Random(options.seed))
+    began, kills = time.monotonic(), []
     try:
+        with tempfile.TemporaryDirectory(prefix="kill-fuzz-") as base:
+            try:
+                play(options.kills, options.kinds, Path(base), random.Random(options.seed), kills)
+            finally:
+                end_all(Path(base))
+    finally:
         save(kills, options.save)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
     bad = sum(bool(kill.faults) for kill in kills)
     minutes = (time.monotonic() - began) / 60
     print(f"{len(kills)} kills in {minutes:.0f} minutes, {bad} with faults; SEED={options.seed}; {options.save}")

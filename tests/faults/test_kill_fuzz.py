@@ -4,9 +4,15 @@
 """
 
 import random
+import signal
+import subprocess
+from pathlib import Path
 
+import psutil
 import pytest
-from faults.kill_fuzz import Kill, Set, play
+from fault_runs import processes_of
+from faults.kill_fuzz import Kill, Set, play, until
+from support import ROOT, environment
 
 from benchmarks.common.store.results import append_rows
 
@@ -18,8 +24,30 @@ ROW = {"run_id": "ddp-1-1", "strategy": "ddp", "status": "failed", "repeat": 1}
 @pytest.mark.slow
 def test_a_kill_leaves_one_row_and_no_process(tmp_path):
     """Protects `every attempt ends in one row`: three processes of suites, killed at moments that nobody chose."""
-    kills = play(3, ["suite"], tmp_path, random.Random(5))
+    kills: list[Kill] = []
+    play(3, ["suite"], tmp_path, random.Random(5), kills)
     assert len(kills) == 3 and {kill.number: kill.faults for kill in kills if kill.faults} == {}
+
+
+@pytest.mark.medium
+def test_a_signal_leaves_no_suite_behind(tmp_path):
+    """Protects Ctrl-C: each suite has a session of its own, and the command once ended without the one that it had
+    started. Mutants: nothing is ended; the command gets no time to end it."""
+    command = [ROOT / "bench", "kill-fuzz", "--kills", "1", "--seed", "1"]
+    env = environment(SETUP="no", TMPDIR=tmp_path)
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert until(lambda: suites_in(tmp_path), 120)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 128 + signal.SIGINT and not processes_of(tmp_path)
+    finally:
+        process.kill()
+        for left in processes_of(tmp_path):
+            left.kill()
+
+
+def suites_in(folder: Path) -> list[psutil.Process]:
+    return [each for each in processes_of(folder) if "scripts.runner.bench" in each.cmdline()]
 
 
 @pytest.fixture
