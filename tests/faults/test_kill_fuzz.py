@@ -32,7 +32,7 @@ def test_a_kill_leaves_one_row_and_no_process(tmp_path):
 @pytest.mark.medium
 def test_a_signal_leaves_no_suite_behind(tmp_path):
     """Protects Ctrl-C: each suite has a session of its own, and the command once ended without the one that it had
-    started. Mutants: nothing is ended; the command gets no time to end it."""
+    started. Mutant: the command gets no time to end it."""
     command = [ROOT / "bench", "kill-fuzz", "--kills", "1", "--seed", "1"]
     env = environment(SETUP="no", TMPDIR=tmp_path)
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
