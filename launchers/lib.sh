@@ -70,7 +70,7 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
   export CUDA_VISIBLE_DEVICES
 }
 
-# Stores of torchrun and of the ranks are files: stores with ports would listen on every address.
+# Stores of torchrun and of the ranks are files: stores with ports would listen on all interfaces.
 use_file_stores() { # fills FILE_STORE, torchrun's flags for it
   over_loopback
   local folder=$RESULTS/logs/$RUN_ID

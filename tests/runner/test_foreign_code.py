@@ -161,7 +161,7 @@ def test_no_text_of_the_environment_is_run_by_make(tmp_path):
 
 
 def test_an_old_commit_that_listens_is_reported():
-    """Protects who reproduces an old set on a shared network: its code starts torchrun with stores on every address.
+    """Protects who reproduces an old set on a shared network: its code starts torchrun with stores on all interfaces.
     Mutant: the two commits of merge-base changed about."""
     if not worktrees.git_succeeds("cat-file", "-e", f"{worktrees.LOOPBACK_SINCE}^^{{commit}}"):
         pytest.skip("this clone does not have that history")

@@ -188,7 +188,7 @@ def test_every_module_that_starts_processes_is_looked_at():
 
 
 def test_the_words_that_start_ranks_are_in_one_place_each():
-    """Protects the file stores: whoever starts torchrun otherwise has a store on every address of the machine."""
+    """Protects the file stores: whoever starts torchrun otherwise has a store on all interfaces of the machine."""
     places = {
         "torch.distributed.run": {"launchers/lib.sh", "scripts/studies/allreduce/launch_ranks.py"},
         "horovod.runner.launch": {"launchers/horovod_ddp.sh", "scripts/studies/allreduce/launch_ranks.py"},
@@ -205,7 +205,7 @@ def test_the_words_that_start_ranks_are_in_one_place_each():
         assert {name for name, text in texts.items() if words in text} == expected, words
     # a command for people may have other stores, where it says so
     for name, text in texts.items():
-        assert "--standalone" not in text or "on every address" in text, name
+        assert "--standalone" not in text or "on all interfaces" in text, name
     assert "--rdzv-conf store_type=file" in " ".join(torchrun_command(2, "folder")[0])
 
 

@@ -122,7 +122,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         return
     _remove_left_over()
     for commit in filter(listens, commits):
-        why = f"its torchrun listens on every address, as all did before {LOOPBACK_SINCE[:7]}"
+        why = f"its torchrun listens on all interfaces, as all did before {LOOPBACK_SINCE[:7]}"
         print(f"warning: commit {commit[:12]}: {why}; run it on a private network only", file=sys.stderr, flush=True)
     (ROOT / "results").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))

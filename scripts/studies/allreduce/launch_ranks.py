@@ -2,7 +2,7 @@
 
     from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 
-launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on every address of
+launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on all interfaces of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
 """
 

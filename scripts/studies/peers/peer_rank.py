@@ -77,7 +77,7 @@ def steps_of(module: str, config: Config, rank_info: RankInfo) -> Iterator[None]
     """The peer's steps, at the configuration's settings.
 
     The process group is made here, by a store in a file, and the frameworks take it. The store of a group that a peer
-    made would listen on every address of the machine.
+    made would listen on all interfaces of the machine.
     """
     shared = "arch image_size global_batch workers momentum weight_decay lr".split()
     options = {name: getattr(config, name) for name in shared} | {"folder": f"{config.data}/train"}
