@@ -62,7 +62,7 @@ skip() { # REASON: record that it cannot run here
   exec "${SUPERVISOR[@]}" --skip "$1"
 }
 
-[ -z "${SKIP:-}" ] || skip "$SKIP" # the plan has found that it does not fit in memory
+[ -z "${SKIP:-}" ] || skip "$SKIP" # the plan says why it cannot run, or why nobody should wait for it
 
 see_only() { # N: one process takes all GPUs that it sees, so it sees the first N
   [ "$NUM_GPUS" -gt 0 ] || return 0

@@ -12,15 +12,17 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.common.config.config import Config
+from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.folders_of_others import refuse_place_of_others
+from benchmarks.common.system.host import emulates_bf16, vector_flags
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.setup.check_data import check_image_folder
-from scripts.strategies.strategy_list import total_ranks_and_nodes
+from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
 
@@ -67,6 +69,18 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
             f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {named}",
             file=sys.stderr,
         )
+
+
+def why_bf16_is_too_slow(strategy: str, config: Config) -> str:
+    """Why bench-all leaves out a run that would compute in bf16 on a CPU that emulates it; '' for any other run."""
+    if machine.num_gpus() or not emulates_bf16(vector_flags()):
+        return ""
+    with contextlib.suppress(UserError):  # the run itself reports it
+        mixed = strategy_facts(strategy).mixed_precision
+        if resolve_precision(config.precision, None, mixed) == "bf16":
+            named = option_as_typed("STRATEGIES", "'single ddp_amp'")
+            return f"this CPU emulates bf16, many times slower than fp32; to time it all the same, use {named}"
+    return ""
 
 
 def check_data(folder: str) -> None:

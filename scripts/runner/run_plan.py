@@ -98,6 +98,10 @@ class Run:
     def name(self) -> str:
         return self.own_name or self.strategy
 
+    def with_skip(self, reason: str) -> "Run":
+        """This run with the variable SKIP: where it holds a reason, the launcher starts nothing, and records it."""
+        return dataclasses.replace(self, variables=self.variables | {"SKIP": reason})
+
 
 def make_run(variables: MakeVariables, template: RunTemplate, round_number: int = 1) -> Run:
     """The run of round `round_number`."""
@@ -140,8 +144,7 @@ def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
 def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
     """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
 
-    The launcher of such a run starts nothing, and records the reason. results: the set, whose recorded cuts are
-    forecast. Raises UserError as read_cuts does.
+    results: the set, whose recorded cuts are forecast. Raises UserError as read_cuts does.
     """
     cases = [
         memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], cuts)
@@ -150,10 +153,7 @@ def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list
     ]
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
     reasons = memory_check.why_runs_do_not_fit(cases, num_gpus)
-    return [
-        dataclasses.replace(run, variables=run.variables | {"SKIP": run.variables.get("SKIP") or reason})
-        for run, reason in zip(runs, reasons, strict=True)
-    ]
+    return [run.with_skip(run.variables.get("SKIP") or reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def images_fingerprint(config: Config) -> str:
@@ -189,7 +189,8 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these strategies compute.
 
     Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and STRATEGIES=all, have one more run a round, for reference:
-    the baseline's one process on all cores. With AA the baseline is there twice, under two names.
+    the baseline's one process on all cores. With AA the baseline is there twice, under two names. Where a CPU emulates
+    bf16, runs in bf16 that nobody asked for get the variable SKIP, which holds the reason.
     """
     config = load_config(variables.flags)
     strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
@@ -208,7 +209,11 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
             templates.append(RunTemplate(strategy_list.BASELINE, config, variables.args, threads))
         again = dataclasses.replace(config, label="again")
         templates.append(RunTemplate(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
-    return make_runs(variables, templates)
+    runs = make_runs(variables, templates)
+    if variables.strategies not in ("", "all") or config.precision == "bf16":
+        return runs
+    reasons = [preflight.why_bf16_is_too_slow(run.strategy, run.config) for run in runs]
+    return [run.with_skip(reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def baselines_in_other_precisions(

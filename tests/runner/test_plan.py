@@ -243,6 +243,7 @@ def test_a_set_that_does_not_say_what_its_runs_were_asked(make_variables, tmp_pa
 # --- which strategies, and over what ------------------------------------------------------------------------------
 
 
+WITH_AVX2, WITH_AVX512 = ["avx2", "fma", "sse2"], ["avx2", "avx512bw", "fma", "sse2"]
 OPTIONS_OF_SOME = {
     **{"bucket_cap_mb": "1", "static_graph": "yes", "gradient_as_bucket_view": "yes", "comm_hook": "fp16"},
     **{"powersgd_rank": "2", "shard_ranks": "1", "local_period": "2", "local_group": "2", "compression": "fp16"},
@@ -252,12 +253,29 @@ OPTIONS_OF_SOME = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_option_of_some_strategies_is_refused_by_none(make_variables, name):
+def test_an_option_of_some_strategies_is_refused_by_none(make_variables, monkeypatch, name):
     """Protects `make bench-all ARGS="--compression fp16"`: whoever does not read the option runs as ever. That scripts
     of others read none is in tests/benchmarks/test_host.py. Mutant: a check of KEY against STRATEGIES."""
+    monkeypatch.setattr(preflight, "vector_flags", lambda: WITH_AVX512)
     flags = " ".join(value_flags(name, OPTIONS_OF_SOME[name]))
     runs = run_plan.plan_strategies(make_variables(STRATEGIES="all", ARGS=flags))
     assert {run.strategy for run in runs} == {*all_strategies()} and not any(run.variables.get("SKIP") for run in runs)
+
+
+@pytest.mark.parametrize("strategies", ["", "all"])
+def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_variables, monkeypatch, strategies):
+    """Protects a first `make bench-all`: two of its runs would take hours on a CPU without AVX-512. What the user has
+    asked for runs. Mutants: strategies that are named are skipped; only ddp_amp is, without its baseline."""
+
+    def skipped(flags: list[str], **given: str) -> list[tuple[str, str]]:
+        monkeypatch.setattr(preflight, "vector_flags", lambda: flags)
+        runs = run_plan.plan_strategies(make_variables(REPEATS="1", **given))
+        return sorted((run.strategy, run.name) for run in runs if run.variables.get("SKIP"))
+
+    assert skipped(WITH_AVX2, STRATEGIES=strategies) == [("ddp_amp", "ddp_amp"), ("single", "single, bf16")]
+    assert skipped(WITH_AVX512, STRATEGIES=strategies) == skipped([], STRATEGIES=strategies) == []
+    assert skipped(WITH_AVX2, STRATEGIES="single ddp_amp") == []
+    assert skipped(WITH_AVX2, STRATEGIES=strategies, ARGS="--precision bf16") == []
 
 
 def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_variables):

@@ -8,7 +8,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from benchmarks.common.system.machine import num_cores
@@ -83,6 +83,15 @@ def vector_flags() -> list[str]:
     """The instructions for vectors that the processor offers, sorted; [] where Linux does not say."""
     words = next((line.partition(":")[2].split() for line in _cpuinfo() if line.startswith(("flags", "Features"))), [])
     return sorted(word for word in words if VECTOR_FLAGS.fullmatch(word))
+
+
+def emulates_bf16(flags: Collection[str]) -> bool:
+    """Whether oneDNN has no kernels in bf16 for an x86 processor with these vector_flags.
+
+    It has some from AVX-512 and from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control": avx512_core, avx2_vnni_2).
+    False where the flags are unknown, and on other processors, of which none was measured.
+    """
+    return "sse2" in flags and not {"avx512bw", "avx_ne_convert"} & set(flags)
 
 
 def host(env: Mapping[str, str]) -> str:
