@@ -16,26 +16,8 @@ endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
-# What the targets and variables of earlier versions are now, with _ for a space.
-GONE_TARGETS := ab=ab power=power roof=study_roofline forecast=forecast-memory profile=study_profile publish=publish \
-  reproduce=reproduce readme=readme sweep=study_sweep scaling=study_scaling ablate=study_ablation peers=study_peers \
-  mlperf=mlperf pack=data_pack predict=study_predict predict-check=study_predict-check loader=study_loader-limit \
-  bench-allreduce=study_allreduce bench-loaders=study_loaders cuts=study_cuts gpu-check-file=gpu-check-file flags=flags kill-fuzz=kill-fuzz
-GONE_VARIABLES := STRATEGY=study_sweep_--strategy KEY=study_sweep_--key VALUES=study_sweep_--values \
-  RANKS=study_scaling_--ranks PACK=data_pack_--pack NAME=publish_--name REPLACE=publish_--replace SET=reproduce \
-  PRICE_PER_HOUR=gallery_--price-per-hour PEERS=study_peers_--only SEED=kill-fuzz_--seed \
-  KILLS=kill-fuzz_--kills MACHINE=study_predict_--machine LINK=study_predict_--link
-name_of = $(firstword $(subst =, ,$(1)))
-place_of = $(subst _, ,$(lastword $(subst =, ,$(1))))
-# Of the environment only those that nothing else means: WSL has a NAME there.
-$(foreach pair,$(GONE_VARIABLES),$(if $(findstring command line,$(origin $(call name_of,$(pair)))),$(error \
-  $(call name_of,$(pair)) is no variable of make any more; it is now an option: ./bench $(call place_of,$(pair)))))
-$(foreach pair,$(filter PRICE_PER_HOUR=%,$(GONE_VARIABLES)),$(if $(filter environment,$(origin $(call name_of,$(pair)))),$(error \
-  $(call name_of,$(pair)) is no variable of make any more; it is now an option: ./bench $(call place_of,$(pair)))))
-
 CALLS := setup data bench-all slurm-all plot report compare verify gallery gpu-check
-GONE := $(foreach pair,$(GONE_TARGETS),$(call name_of,$(pair)))
-.PHONY: help $(CALLS) $(BENCHES) $(GONE) fuzz test test-medium test-slow test-all test-faults lint clean
+.PHONY: help $(CALLS) $(BENCHES) fuzz test test-medium test-slow test-all test-faults lint clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(MAKEFILE_LIST)
@@ -104,6 +86,3 @@ lint: setup
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
 	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)
-
-$(GONE):
-	@echo "error: make $@ is now: ./bench $(call place_of,$(filter $@=%,$(GONE_TARGETS))) --help" >&2; exit 2

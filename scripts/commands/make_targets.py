@@ -4,11 +4,14 @@ The targets that start runs have the same variables as launchers (scripts/option
 they are. For the others this module says which option each variable is, and no other place does.
 """
 
+import difflib
 import os
+import re
 import shlex
 from collections.abc import Mapping
 
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.commands import actions
 from scripts.options.run_options import DEFAULT_STRATEGY
 
@@ -18,6 +21,24 @@ OPTIONS = {
     "compare": {"FAIL_OVER": "--fail-over"},
 }
 """The options of a target, by the variable that has their value. ARGS has further ones."""
+
+OF_COMMANDS_ALONE = {"STRATEGY", "STRATEGY_DIR", "KEY", "VALUES", "RANKS", "SET"}
+VARIABLES = {*VARIABLE_OF_OPTION.values()} - OF_COMMANDS_ALONE | {
+    *("ARGS", "MEASURE", "SETUP", "PYTHON", "PIP_ARGS", "TORCH", "TORCH_INDEX", "LOCK", "DEVICE", "HOSTS", "NNODES"),
+    *("NODE_RANK", "RDZV_ENDPOINT", "THREADS_PER_RANK", "PACKED", "NUM_GPUS", "GPU_MEMORY_GB", "APEX_GIT"),
+}
+"""The variables of targets that ./bench runs. Make exports every other one to the runs, too, such as NCCL_DEBUG."""
+
+
+def refuse_misspelt(makeflags: str) -> None:
+    """Raises UserError where make's command line has a variable that looks like one of VARIABLES, such as REPEAT=3.
+
+    makeflags: what make exports as MAKEFLAGS: options, `--`, and the variables, with a backslash before each space.
+    """
+    for name in re.findall(r"(?<!\\)\s(\w+)=", makeflags.partition("-- ")[1] + makeflags.partition("-- ")[2]):
+        near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.77)
+        if near and name not in VARIABLES:
+            raise UserError(f"make has no variable {name}; did you mean {near[0]}? make help lists them")
 
 
 def words_of(target: str, variables: Mapping[str, str]) -> list[str] | None:

@@ -61,6 +61,7 @@ def run_target(words: Sequence[str], from_folder: Path) -> int:
     """Run a target of the Makefile, whose variables are in the environment."""
     if len(words) != 1:
         raise UserError("./bench make is for the Makefile, which names one target")
+    make_targets.refuse_misspelt(os.environ.get("MAKEFLAGS", ""))
     translated = make_targets.words_of(words[0], os.environ)
     if translated is not None:
         return run_words(translated, from_folder)

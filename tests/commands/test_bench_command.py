@@ -18,7 +18,9 @@ from fault_runs import processes_of
 from result_sets import write_set
 from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint, put
 
+from benchmarks.common.system.errors import UserError
 from scripts.commands.command_table import COMMANDS, find_command
+from scripts.commands.make_targets import refuse_misspelt
 from scripts.commands.run_command import command_tree, options_class, parse
 from scripts.options.run_options import PROFILE_OPTIONS, VARIABLE_OF_OPTION, RunOptions, set_variables
 
@@ -371,21 +373,31 @@ def test_every_variable_of_makes_help_counts():
     ] == []
 
 
-def test_what_went_says_where_it_is():
-    """Protects who knows the targets and variables of before: none is ignored. The new places are commands."""
-    text = (ROOT / "Makefile").read_text()
-    targets = dict(
-        re.findall(r"([\w-]+)=([\w-]+)", text.partition("GONE_TARGETS := ")[2].partition("GONE_VARIABLES")[0])
-    )
-    assert {"ab", "sweep", "pack", "kill-fuzz"} <= targets.keys()
-    for target, place in targets.items():
-        assert find_command(place.split("_"))[0], target
-    gone = make("sweep", "-s")
-    assert gone.returncode == 2 and "make sweep is now: ./bench study sweep" in gone.stderr
-    for name in ("KEY", "PRICE_PER_HOUR", "NAME", "SET"):
-        refused = make("-n", "plot", f"{name}=x")
-        assert refused.returncode == 2 and f"{name} is no variable of make any more" in refused.stderr
-    assert make("-n", "plot", NAME="DESKTOP-1").returncode == 0  # WSL sets it
+@pytest.mark.parametrize(
+    "typed, meant",
+    [
+        ("REPEAT=3", "REPEATS"),
+        ("STRATEGY=ddp", "STRATEGIES"),
+        (r"ARGS=--a\ REPEAT=1 PLAN=yes RESULT=x", "RESULTS"),
+        (r"PLAN=yes ARGS=--a\ REPEAT=1", ""),
+        ("NCCL_DEBUG=INFO RANK=0 OMP_NUM_THREADS=1", ""),
+        ("", ""),
+    ],
+)
+def test_a_misspelt_variable_is_not_ignored(typed, meant):
+    """Protects who types REPEAT=3: make takes any name, and would start five rounds. Variables of libraries pass.
+    Mutants: words within a value count; RANK is taken for another."""
+    words = f"s -j2 -- {typed}"
+    if not meant:
+        return refuse_misspelt(words)
+    with pytest.raises(UserError, match=f"did you mean {meant}"):
+        refuse_misspelt(words)
+
+
+def test_make_says_which_variable_was_meant():
+    """Protects that it is asked. Mutant: MAKEFLAGS is not read."""
+    refused = make("bench-all", "REPEAT=3", "PLAN=yes")
+    assert refused.returncode == 2 and "no variable REPEAT; did you mean REPEATS?" in refused.stderr
 
 
 def test_make_passes_its_variables_on(tmp_path):

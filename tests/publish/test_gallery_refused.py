@@ -6,11 +6,9 @@
 import json
 import re
 import shutil
-import subprocess
 
 import pytest
 from result_sets import change
-from support import ROOT, environment
 from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
@@ -331,18 +329,6 @@ def test_a_price_that_is_none_is_refused(text, words):
     """Protects costs. Mutant: any number over 0, of which 1e-323 an hour is 0 a second."""
     with pytest.raises(UserError, match=re.escape(words)):
         read_prices(text.split(), ["cpu2_a", "cpu2_c"], "--price-per-hour", "published set")
-
-
-@pytest.mark.parametrize("as_variable", [True, False])
-def test_a_price_that_make_would_ignore_is_refused(as_variable):
-    """PRICE_PER_HOUR is no variable of make any more. Mutant: without the check the page has no costs."""
-    given = {"PRICE_PER_HOUR": "2.50"}
-    words = ["make", "-n", "gallery", "SETUP=no", *(f"{name}={text}" for name, text in given.items() if as_variable)]
-    env = environment(**({} if as_variable else given))
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert (
-        done.returncode == 2 and "./bench gallery --price-per-hour" in done.stderr and "bench make" not in done.stdout
-    )
 
 
 def test_no_name_of_a_strategy_brings_options_into_a_command_of_the_gallery(own):
