@@ -38,7 +38,7 @@ def refuse_misspelt(makeflags: str) -> None:
     for name in re.findall(r"(?<!\\)\s(\w+)=", makeflags.partition("-- ")[1] + makeflags.partition("-- ")[2]):
         near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.77)
         if near and name not in VARIABLES:
-            raise UserError(f"make has no variable {name}; did you mean {near[0]}? make help lists them")
+            raise UserError(f"make has no variable {name}; did you mean {near[0]}?")
 
 
 def words_of(target: str, variables: Mapping[str, str]) -> list[str] | None:
