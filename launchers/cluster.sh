@@ -83,7 +83,7 @@ first_address() { # where the other nodes reach the first one
   sed -nE 's/.* NodeAddr=([^ ]+).*/\1/p' <<<"$(scontrol show node "${HOST_NAMES[0]}" -o)"
 }
 
-free_port() { # of this node, which is the first
+free_port() { # from 20000 to 29999, of this node, which is the first
   local port
   while port=$((20000 + RANDOM % 10000)); do
     (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break

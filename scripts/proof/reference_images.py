@@ -34,7 +34,8 @@ START_OF_IMAGE = b"\xff\xd8\xff"  # of a JPEG; nvimgcodec gets no other
 END_OF_IMAGE = b"\xff\xd9"  # a JPEG without it is cut off, which only Pillow notices in every place
 CPU_ONLY = -99999  # nvimgcodec's name for no GPU
 NUMBERS = 24  # of a crop and a flip, the last one unused
-IMAGENET_MEAN_AND_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # as torchvision documents for its models
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision documents for its models
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @functools.cache
@@ -103,7 +104,9 @@ def decode(
     """
     with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
-    mean, std = (torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in IMAGENET_MEAN_AND_STD)
+    mean, std = (
+        torch.tensor(values, device=device).mul(255).view(1, 3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD)
+    )
     memory_format = torch.channels_last if config.memory_format == "channels_last" else torch.contiguous_format
     pixels = torch.stack([pixels for pixels, _ in read]).to(device).float()
     # on a GPU the suite multiplies and adds in one operation, which rounds once

@@ -22,7 +22,7 @@ from scripts.stats.intervals import Estimate
 DATA_SHEET = "NVIDIA's data sheet"
 # Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
 # device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.
-PUBLISHED_TFLOPS = (
+DATA_SHEET_TFLOPS = (
     # V100 data sheet (2020)
     (r"Tesla V100-SXM[23]-\d+GB(-LS)?", {"fp32": 15.7, "fp16": 125.0}),
     (r"Tesla V100-PCIE-\d+GB", {"fp32": 14.0, "fp16": 112.0}),
@@ -133,7 +133,7 @@ def peak_tflops(
 ) -> tuple[float | None, str]:
     """Dense peak of one device in a precision (fp32, tf32, fp16, bf16, apex-O1 ...), and where it is from."""
     kind = precision if not precision.startswith("apex-") else "fp32" if precision == "apex-O0" else "fp16"
-    for pattern, peaks in PUBLISHED_TFLOPS:
+    for pattern, peaks in DATA_SHEET_TFLOPS:
         if re.fullmatch(pattern, device_name):
             return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
     measured = environment.get("measured_peak") or {}

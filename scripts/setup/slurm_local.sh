@@ -94,7 +94,7 @@ install_missing() {
     [[ -z ${policy:-} ]] || rm -f -- "$policy"
 }
 
-free_port() {
+free_daemon_port() {
     local port
     while port=$((20000 + RANDOM % 10000)); do
         [[ " $* " == *" $port "* ]] || (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
@@ -116,9 +116,9 @@ configure() {
         die 3 "not possible here: $host does not resolve to 127.0.0.1, so Slurm would listen on all addresses of" \
             "this host; put '127.0.0.1 $host' first in /etc/hosts, or set LISTEN=all"
     fi
-    ctld_port=$(free_port)
-    port1=$(free_port "$ctld_port")
-    port2=$(free_port "$ctld_port" "$port1")
+    ctld_port=$(free_daemon_port)
+    port1=$(free_daemon_port "$ctld_port")
+    port2=$(free_daemon_port "$ctld_port" "$port1")
 
     mkdir -p -- "$dir"/{log,state,devices}
     ours_alone

@@ -17,7 +17,7 @@ import numpy
 
 from scripts.stats.intervals import SMALLEST_SD
 
-LEVEL = 0.08  # of sets whose rounds are repeats, so many have no verdict
+LEVEL = 0.08  # significance level: this share of sets with independent rounds gets no verdict, too
 NUM_ORDERS = 999
 MAX_LISTED = 5  # rounds whose orders are all tried
 CORRELATIONS = numpy.linspace(0, 0.95, 96)  # of a round with the one before, in an AR(1) series

@@ -22,7 +22,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data import batch_readers
 from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_gpu
 from benchmarks.common.data.decode import GPU_DECODER
-from benchmarks.common.data.loaders import MEAN, STD, Loader, open_datasets
+from benchmarks.common.data.loaders import IMAGENET_MEAN, IMAGENET_STD, Loader, open_datasets
 from benchmarks.common.data.sharding import GlobalBatchSampler
 from benchmarks.common.dist.devices import RankContext
 
@@ -188,7 +188,7 @@ def test_one_kernel_normalises_as_two_do(memory_format):
     by_two = loader.normalised(images)
     loader.device = DEVICE  # whose kernel runs on the CPU, too
     by_one = loader.normalised(images)
-    mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (MEAN, STD))
+    mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     exact = (images.double() / 255 - mean) / std
     for found in (by_one, by_two):
         assert found.dtype == torch.float32 and found.stride() == by_two.stride()

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 
 from benchmarks.common.config.config import Config  # noqa: E402
-from benchmarks.common.data.loaders import MEAN, STD, build_loaders, open_datasets  # noqa: E402
+from benchmarks.common.data.loaders import IMAGENET_MEAN, IMAGENET_STD, build_loaders, open_datasets  # noqa: E402
 from benchmarks.common.dist.communication import Communication  # noqa: E402
 from benchmarks.common.dist.devices import RankContext, all_reduce_sum  # noqa: E402
 from benchmarks.common.dist.layout import Layout  # noqa: E402
@@ -113,7 +113,7 @@ def plain_loop(data) -> dict:
     config = config_of(data, 5)
     _, images = open_datasets(config)
     model = build_model(config, 4, CPU).eval()
-    mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (MEAN, STD))
+    mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (IMAGENET_MEAN, IMAGENET_STD))
     loss, top1, num_images = 0.0, 0, len(images)
     for index in range(num_images):
         pixels = torch.empty(1, config.image_size, config.image_size, 3, dtype=torch.uint8)

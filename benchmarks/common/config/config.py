@@ -81,8 +81,9 @@ class Config:
     first one ends the run."""
 
     arch: Arch = "resnet50"
-    """torchvision model: a ResNet, which SGD trains, or ConvNeXt or a vision transformer, which AdamW trains. A flag
-    that changes the optimizer of a file's model brings lr, lr_batch, weight_decay and momentum of its own."""
+    """torchvision model: a ResNet, which SGD trains, or ConvNeXt or a vision transformer, which AdamW trains. Where a
+    flag and the file name models of different optimizers, the file's lr, lr_batch, weight_decay and momentum are
+    dropped."""
     image_size: Annotated[int, Range(8)] = 224
     """Pixels along each side of a training image."""
     norm: Literal["batch", "group", "sync"] = "batch"

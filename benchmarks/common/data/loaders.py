@@ -32,7 +32,8 @@ from benchmarks.common.dist.devices import AllReduce, RankContext
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's training set, as torchvision documents
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision documents
+IMAGENET_STD = (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
@@ -58,8 +59,8 @@ class Loader:
         self.resolved: dict[str, str | int] = {}
         self.classes, self.skip_bad_files = classes, config.skip_bad_files
         self.memory_format = MEMORY_FORMATS[config.memory_format]
-        self.mean = torch.tensor(MEAN, device=device).mul(255).view(1, 3, 1, 1)
-        self.std = torch.tensor(STD, device=device).mul(255).view(1, 3, 1, 1)
+        self.mean = torch.tensor(IMAGENET_MEAN, device=device).mul(255).view(1, 3, 1, 1)
+        self.std = torch.tensor(IMAGENET_STD, device=device).mul(255).view(1, 3, 1, 1)
         self.shift, self.scale = -self.mean / self.std, 1 / self.std
         self.num_bad_files = self.num_by_pillow = 0
 

@@ -76,7 +76,7 @@ def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.envi
 class SlurmStep:
     """The step of a Slurm job that srun started.
 
-    name: of this step alone, also after a restart of the job. port: from 20000 on, by job and step. address: of the
+    name: of this step alone, also after a restart of the job. port: 20000 to 30014, by job and step. address: of the
     first node. folder: of the run, which all nodes see.
     """
 
@@ -90,7 +90,7 @@ def find_slurm_step(env: Mapping[str, str] = os.environ) -> SlurmStep:
     """This process's SlurmStep from the environment. Raises KeyError outside of srun."""
     job_id, step_id = env["SLURM_JOB_ID"], env["SLURM_STEP_ID"]
     name = f"{job_id}-{step_id}-{env.get('SLURM_RESTART_COUNT', 0)}"
-    port = 20000 + int(job_id) * 16 % 10000 + int(step_id) % 16
+    port = 20000 + (int(job_id) * 16) % 10000 + int(step_id) % 16
     address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR", "")
     return SlurmStep(name, port, address, env.get("RUN_DIR", "."))
 
