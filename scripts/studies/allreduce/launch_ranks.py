@@ -11,6 +11,8 @@ import re
 import sys
 from pathlib import Path
 
+from benchmarks.common.system.compiling import refuse_code_of_others
+
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK", re.IGNORECASE
 )
@@ -25,8 +27,10 @@ def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     Variables with names of secrets, or with a password in an address, are left out: horovodrun writes its environment
     into the command lines of its ranks, which every user of the machine can read. So are torchrun's own variables: with
     PET_STANDALONE it would not use the store that torchrun_command names. So is RUN_DIR, which names the folder of
-    something else here: ranks would write their summary and their progress into it.
+    something else here: ranks would write their summary and their progress into it. Raises UserError as
+    refuse_code_of_others does.
     """
+    refuse_code_of_others()
     kept = {
         name: text
         for name, text in os.environ.items()
