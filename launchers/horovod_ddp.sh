@@ -27,14 +27,12 @@ else
   over_loopback
 fi
 # horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
-for name in $(compgen -e); do
-  case ${name^^} in
-    # the same names as in launch_ranks.py
-    *TOKEN* | *SECRET* | *PASSW* | *PASSPHRASE* | *PASS | *_PWD | *CREDENTIAL* | *APIKEY* | *_KEY* | *_PAT) unset "$name" ;;
-    *_AUTH_SOCK) ;; # the path of a socket, by which ssh finds its agent
-    *_AUTH* | *WEBHOOK*) unset "$name" ;;
+secrets=$("$PYTHON" -m scripts.runner.secret_variables)
+for name in $secrets; do
+  case $name in
+    BASH_FUNC_*) name=${name#BASH_FUNC_} && unset -f "${name%\%\%}" ;; # an exported function
+    *) unset "$name" ;;
   esac
-  [[ ! ${!name:-} =~ ://[^/]*@ ]] || unset "$name" # an address with a user and a password
 done
 HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
 supervise "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -35,7 +35,7 @@ def modules_below(folder: str) -> dict[str, str]:
 COMMON = modules_below("benchmarks/common")
 TOOLS = modules_below("scripts")
 # What scripts.studies.peers.overhead compares with, bare of everything, and what runs before tyro is installed.
-WITHOUT_FLAGS = {"studies.peers.bare_ddp", "setup.install", "gpu_check.carried"}
+WITHOUT_FLAGS = {"studies.peers.bare_ddp", "setup.install", "gpu_check.carried", "runner.secret_variables"}
 WITHOUT_TORCH = [
     "charts.plot", "studies.predict.report", "studies.compare.compare", "runner.bench", "runner.supervisor",
     "runner.run_plan",

@@ -4,11 +4,11 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_regular_file
-from scripts.data_import.source_images import refuse_outside
-from scripts.stats.formatting import printable
+from benchmarks.common.system.files import read_open_file, read_regular_file
+from scripts.data_import.source_images import Download
 
 LIST_NAMES = ("classes.txt", "labels.txt", "synsets.txt", "imagenet_synsets.txt", "LOC_synset_mapping.txt")
 DEVKIT_ARCHIVE = "ILSVRC2012_devkit_t12.tar.gz"
@@ -16,62 +16,46 @@ META, GROUND_TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 MAX_TABLE_BYTES = 1 << 26  # of a table of labels; ImageNet's have some MB
 
 
-def read_text(path: Path) -> str:
-    """Raises UserError for what is not text, or too long for a table, and OSError."""
+def decode_text(content: bytes, path: Path) -> str:
+    """The text of a list or a table. path: its name, for the message. Raises UserError for what is not text."""
     try:
-        return read_regular_file(path, MAX_TABLE_BYTES).decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text") from None
 
 
-def is_usable(path: Path, folder: Path, source: Path) -> bool:
-    """Whether the file `path`, in `folder` or below, may say the classes of the source's images; False where it is not
-    there. It is printed where it may, and where it may not.
-
-    What lies beside the source, and not in it, may be another user's, as in /tmp: it and its folders must belong to the
-    owner of the source, to this user or to root. Raises UserError where it is a link out of `folder`, and OSError.
-    """
-    if not path.is_relative_to(source):
-        owners = {source.stat().st_uid, os.geteuid(), 0}
-        names = path.relative_to(folder).parts
-        for ancestor in (folder.joinpath(*names[: number + 1]) for number in range(len(names))):
-            if not os.path.lexists(ancestor):
-                return False
-            if ancestor.lstat().st_uid not in owners:
-                print(f"{printable(str(ancestor))} is not read: it lies beside {source}, and belongs to another user")
-                return False
-    if not path.is_file():
-        return False
-    refuse_outside(path, folder)
-    print(f"labels: {printable(str(path))}")
-    return True
+def read_list(path: Path, download: Download) -> bytes | None:
+    """What the file has that Download.open_list opens, and raises as that; and OSError for more than a table has."""
+    file = download.open_list(path)
+    return read_open_file(file, MAX_TABLE_BYTES, str(path)) if file else None
 
 
-def find_classes(folder: Path, source: Path, given: Path | None) -> list[str]:
+def find_classes(folder: Path, download: Download, given: Path | None) -> list[str]:
     """The first word of each line of `given`, or of a file of the folder that is named as such lists are; else [].
 
-    source: the folder itself, or a file in it. Raises UserError as is_usable does: the list's words become names of
-    folders. And OSError.
+    folder: the download itself, or the one that it is in. Raises UserError and OSError as read_list does: the list's
+    words become names of folders.
     """
-    places = [given] if given else [folder / name for name in LIST_NAMES]
-    for path in places:
-        if given or is_usable(path, folder, source):
-            classes = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
+    for path in [given] if given else [folder / name for name in LIST_NAMES]:
+        content = read_regular_file(path, MAX_TABLE_BYTES) if given else read_list(path, download)
+        if content is not None:
+            classes = [line.split()[0] for line in decode_text(content, path).splitlines() if line.strip()]
             if not classes or len({*classes}) < len(classes):
                 raise UserError(f"{path} must have one class a line, each once; its first word is the class's name")
             return classes
     return []
 
 
-def find_devkit(folder: Path, source: Path) -> dict[str, bytes]:
+def find_devkit(folder: Path, download: Download) -> dict[str, bytes]:
     """The devkit's two files, by name, from its archive or its folder below `folder`; {} where there is no devkit.
 
-    source: what is imported. Raises UserError for an archive that cannot be read, and as is_usable does.
+    Raises UserError for an archive that cannot be read, and UserError and OSError as read_list does.
     """
     archive = folder / DEVKIT_ARCHIVE
-    if is_usable(archive, folder, source):
+    if file := download.open_list(archive):
         try:
-            return _read_archive(archive)
+            with file:
+                return _read_archive(file, archive)
         except (tarfile.TarError, EOFError, OSError, MemoryError) as error:
             raise UserError(f"cannot read {archive}: {error}; is the download whole?") from None
     for devkit_folder in (
@@ -80,8 +64,13 @@ def find_devkit(folder: Path, source: Path) -> dict[str, bytes]:
         *sorted(folder.glob("*devkit*/data")),
         *sorted(folder.glob("*devkit*")),
     ):
-        if all(is_usable(devkit_folder / name, folder, source) for name in (META, GROUND_TRUTH)):
-            return {name: read_regular_file(devkit_folder / name, MAX_TABLE_BYTES) for name in (META, GROUND_TRUTH)}
+        found: dict[str, bytes] = {}
+        for name in (META, GROUND_TRUTH):
+            if (content := read_list(devkit_folder / name, download)) is None:
+                break
+            found[name] = content
+        else:
+            return found
     return {}
 
 
@@ -92,9 +81,10 @@ def refuse_backward(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str
         raise UserError(f"{name} cannot be read: {member.name!r} has {member.size} bytes")
 
 
-def _read_archive(archive: Path) -> dict[str, bytes]:
+def _read_archive(file: BinaryIO, archive: Path) -> dict[str, bytes]:
+    """archive: the name of the open file, for messages."""
     found: dict[str, bytes] = {}
-    with tarfile.open(archive, "r:gz") as opened:
+    with tarfile.open(fileobj=file, mode="r:gz") as opened:
         for member in opened:
             refuse_backward(opened, member, str(archive))
             name = member.name.rpartition("/")[2]
@@ -130,13 +120,14 @@ def classes_by_place(names: list[str], classes: list[str], shard_name: str) -> d
     return dict(zip(sorted(names), classes, strict=True))
 
 
-def read_annotations(path: Path) -> dict[str, str]:
+def parse_annotations(text: str, path: Path) -> dict[str, str]:
     """The class of each image of val/, by its name, from val_annotations.txt or Kaggle's LOC_val_solution.csv.
 
-    A line is `val_0.JPEG<tab>n03444034<tab>...`, or `ILSVRC2012_val_00048981,n03995372 85 1 499 272`. Raises UserError.
+    path: the table's name. A line is `val_0.JPEG<tab>n03444034<tab>...`, or `ILSVRC2012_val_00048981,n03995372 85 1 499
+    272`. Raises UserError.
     """
     found = {}
-    for number, line in enumerate(read_text(path).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         words = line.replace(",", "\t").split("\t") if path.suffix == ".csv" else line.split("\t")
         if line.strip() and words[0] != "ImageId":
             if len(words) < 2 or not words[1].strip():

@@ -7,37 +7,29 @@ numbers, whose names are in the file's metadata.
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from scripts.data_import.source_images import (
-    SourceImage,
-    check_size,
-    class_of_label,
-    file_name,
-    image_name,
-    open_inside,
-)
+from scripts.data_import.source_images import Archive, SourceImage, check_size, class_of_label, file_name, image_name
 
 NUM_ROWS = 64  # that are decoded together: some MB
 BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
 WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
-def read_parquet(path: Path, places: tuple[Path, ...], shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_parquet(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
     """The images of one file, some rows at a time.
 
-    places: as open_inside has them. classes: the names of the labels; []: those of the file's metadata. Raises
-    UserError for a file that is damaged or has other columns.
+    classes: the names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
+    has other columns, and as Archive.open does.
     """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with open_inside(path, places) as opened:
+        with archive.open() as opened:
             file = pyarrow.parquet.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
             class_names = classes or label_names(file.schema_arrow.metadata or {})
-            check_columns(file.schema_arrow, shard_name)
+            check_columns(file.schema_arrow, archive.name)
             row = 0
             for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
                 images, labels = batch.column("image"), batch.column("label").to_pylist()
@@ -45,13 +37,13 @@ def read_parquet(path: Path, places: tuple[Path, ...], shard_name: str, classes:
                 for position, (label, inner) in enumerate(zip(labels, paths, strict=True)):
                     content = contents[position].as_buffer()
                     if content is None:
-                        raise UserError(f"{shard_name}: row {row} has no bytes, only the path {inner!r}")
-                    check_size(content.size, str(inner), shard_name)
-                    names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard_name)
+                        raise UserError(f"{archive.name}: row {row} has no bytes, only the path {inner!r}")
+                    check_size(content.size, str(inner), archive.name)
+                    names = names_of(inner or f"{archive.path.stem}_{row:06}.JPEG", label, class_names, archive.name)
                     yield SourceImage(*names, memoryview(content))
                     row += 1
     except (pyarrow.ArrowException, OSError, MemoryError) as error:
-        raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
+        raise UserError(f"cannot read {archive.path}: {error}; is the download whole?") from None
 
 
 def names_of(inner: str, label: object, classes: list[str], shard_name: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.common.data.listing import IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file, path_of_open_file
+from scripts.stats.formatting import printable
 
 SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Words in a shard's path, and the split that each means."""
@@ -123,40 +124,102 @@ def check_size(num_bytes: int, name: str, shard_name: str) -> None:
         raise UserError(f"{shard_name}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
 
 
-def readable_places(source: Path) -> tuple[Path, ...]:
-    """The real paths of what may be read of a source: the source itself, a folder or a file, and what is below.
+def readable_places(folder_or_file: Path) -> tuple[Path, ...]:
+    """The real paths of what may be read there: the folder or the file itself, and what is below.
 
-    In the hub's cache links of snapshots/<commit>/ lead to blobs/ beside snapshots/, which may be read where the source
-    is such a snapshot. blobs/ itself must be no link.
+    In the hub's cache links of snapshots/<commit>/ lead to blobs/ beside snapshots/, which may be read where the folder
+    is such a snapshot. blobs/ itself must be no link. Raises OSError.
     """
-    real = source.resolve()
+    real = folder_or_file.resolve()
     return (real, *(above.parent / "blobs" for above in (real, *real.parents) if above.name == "snapshots"))
 
 
-def refuse_outside(path: Path, source: Path) -> None:
-    """Raises UserError where a link leads from `path` out of readable_places of the source."""
-    _refuse_other_places(path.resolve(), readable_places(source), path)
+@dataclass(frozen=True)
+class Download:
+    """What the user has named, and where its files may lie. Whoever can write to it may put links there later.
 
-
-def open_inside(path: Path, places: tuple[Path, ...]) -> io.FileIO:
-    """A file of a source for reading; looked at is what was opened. Whoever can write to the source may put a link
-    under its name after refuse_outside has looked.
-
-    places: readable_places, from when the source was looked at. Raises UserError for a file elsewhere, and OSError as
-    open_regular_file does.
+    path: a folder or a file. places: readable_places of it. places_beside: those of the folder that it is in, where
+    lists and tables of classes may lie, too. owners: the users whose lists count there.
     """
-    file = open_regular_file(path)
-    try:
-        _refuse_other_places(Path(path_of_open_file(file)), places, path)
-    except BaseException:
-        file.close()
-        raise
-    return file
+
+    path: Path
+    places: tuple[Path, ...]
+    places_beside: tuple[Path, ...]
+    owners: frozenset[int]
+
+    @classmethod
+    def at(cls, path: Path) -> "Download":
+        """As it is now, before anything else looks at it. Raises OSError where it is not there."""
+        owners = frozenset({path.stat().st_uid, os.geteuid(), 0})
+        return cls(path, readable_places(path), readable_places(path.parent), owners)
+
+    def refuse_outside(self, path: Path) -> None:
+        """Raises UserError where a link leads from `path`, in the download or beside it, out of these places."""
+        self._refuse_other_places(path.resolve(), path)
+
+    def open(self, path: Path) -> io.FileIO:
+        """A file in the download or beside it, for reading; looked at is what was opened: there may be a link under its
+        name by now. Raises UserError as refuse_outside does, and OSError as open_regular_file does."""
+        file = open_regular_file(path)
+        try:
+            self._refuse_other_places(Path(path_of_open_file(file)), path)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def open_list(self, path: Path) -> io.FileIO | None:
+        """A list of classes, a table or a file of a devkit; None where it is not there, or is another user's.
+
+        What lies beside the download, and not in it, may be another user's, as in /tmp: it, its folders and what a link
+        leads to must belong to one of the owners. The name is printed where it is read, and where it is another user's.
+        Raises UserError and OSError as `open` does.
+        """
+        foreign = self._of_another_user(path) if self._is_beside(path) else None
+        if foreign is None:
+            if not path.is_file():
+                return None
+            file = self.open(path)
+            if not self._is_beside(path) or os.fstat(file.fileno()).st_uid in self.owners:
+                print(f"labels: {printable(str(path))}")
+                return file
+            file.close()
+            foreign = path
+        print(f"{printable(str(foreign))} is not read: it lies beside {self.path}, and belongs to another user")
+        return None
+
+    def _is_beside(self, path: Path) -> bool:
+        return not path.is_relative_to(self.path)
+
+    def _of_another_user(self, path: Path) -> Path | None:
+        """The first of the folders and links from beside the download to `path` that belongs to none of the owners."""
+        names = path.relative_to(self.path.parent).parts
+        for above in (self.path.parent.joinpath(*names[: number + 1]) for number in range(len(names))):
+            if not os.path.lexists(above):
+                return None
+            if above.lstat().st_uid not in self.owners:
+                return above
+        return None
+
+    def _refuse_other_places(self, real: Path, path: Path) -> None:
+        places = self.places_beside if self._is_beside(path) else self.places
+        if not any(real.is_relative_to(place) for place in places):
+            raise UserError(
+                f"{str(path)!r} leads out of {str(places[0])!r}, and is not copied; put what it leads to there"
+            )
 
 
-def _refuse_other_places(real: Path, places: tuple[Path, ...], path: Path) -> None:
-    if not any(real.is_relative_to(place) for place in places):
-        raise UserError(f"{str(path)!r} leads out of {str(places[0])!r}, and is not copied; put what it leads to there")
+@dataclass(frozen=True)
+class Archive:
+    """A tar or a Parquet file of a download. name: its path below the download, for messages."""
+
+    download: Download
+    path: Path
+    name: str
+
+    def open(self) -> io.FileIO:
+        """Raises as Download.open does."""
+        return self.download.open(self.path)
 
 
 def image_checksum(split: str, image: SourceImage, sha256: bytes) -> int:

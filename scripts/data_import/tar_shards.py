@@ -1,25 +1,24 @@
 """Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
 
-Each file's bytes are read by their place, and nothing is extracted. `places`: as open_inside has them.
+Each file's bytes are read by their place, and nothing is extracted. All raise as Archive.open and read_members do.
 """
 
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
 from scripts.data_import.class_lists import classes_by_place
 from scripts.data_import.source_images import (
     JPEG_ENDINGS,
+    Archive,
     SourceImage,
     check_size,
     class_name,
     class_of_label,
     file_name,
     image_name,
-    open_inside,
 )
 from scripts.data_import.tar_members import Member, read_members
 
@@ -35,9 +34,10 @@ def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:
     return content
 
 
-def read_webdataset(path: Path, places: tuple[Path, ...], shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_webdataset(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
     """The samples of a shard: neighbours whose names are equal up to the first dot, of which .jpg and .cls are read."""
-    with open_inside(path, places) as file:
+    shard_name = archive.name
+    with archive.open() as file:
         key, image, label = "", None, None
         for member in read_members(file, shard_name, 0, os.fstat(file.fileno()).st_size):
             folder, _, name = member.name.rpartition("/")
@@ -68,31 +68,30 @@ def finish_sample(
     yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard_name), shard_name), image)
 
 
-def list_class_tars(path: Path, places: tuple[Path, ...]) -> list[tuple[str, int, int]]:
+def list_class_tars(archive: Archive) -> list[tuple[str, int, int]]:
     """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar. Raises UserError for other content."""
     found = []
-    with open_inside(path, places) as file:
-        for member in read_members(file, path.name, 0, os.fstat(file.fileno()).st_size):
-            stem, ending = os.path.splitext(file_name(member.name, path.name))
+    with archive.open() as file:
+        for member in read_members(file, archive.name, 0, os.fstat(file.fileno()).st_size):
+            stem, ending = os.path.splitext(file_name(member.name, archive.name))
             if ending != ".tar":
-                raise UserError(f"{path.name}: {member.name!r} is no tar of a class")
-            found.append((class_name(stem, path.name), member.begin, member.size))
+                raise UserError(f"{archive.name}: {member.name!r} is no tar of a class")
+            found.append((class_name(stem, archive.name), member.begin, member.size))
     return found
 
 
-def read_class_tar(
-    path: Path, places: tuple[Path, ...], shard_name: str, named: str, begin: int, size: int
-) -> Iterator[SourceImage]:
+def read_class_tar(archive: Archive, shard_name: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
     """The images of one class, from its tar in bytes begin to begin + size of the tar of train."""
-    with open_inside(path, places) as file:
+    with archive.open() as file:
         for member in read_members(file, shard_name, begin, begin + size):
             name = image_name(file_name(member.name, shard_name), shard_name)
             yield SourceImage(named, name, read_content(file, member, shard_name))
 
 
-def read_flat_tar(path: Path, places: tuple[Path, ...], shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_flat_tar(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
     """The images of ILSVRC2012_img_val.tar. classes: of each image, in the order of the images' names."""
-    with open_inside(path, places) as file:
+    shard_name = archive.name
+    with archive.open() as file:
         size = os.fstat(file.fileno()).st_size
         names = [member.name for member in read_members(file, shard_name, 0, size)]
         class_of = classes_by_place(names, classes, shard_name)

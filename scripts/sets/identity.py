@@ -32,7 +32,9 @@ RESOLVED_SUFFIX = " resolved"
 AUTO = "auto"
 # On one machine these follow from the requested settings, so that they separate no two runs by themselves.
 DERIVED_FIELDS = {"world_size", "backend", *STORED_FIELDS} - FIELDS.keys()
-MACHINE_FIELDS = ("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "variables")
+MACHINE_FIELDS = (
+    *("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "nccl_conf", "variables"),
+)
 AA_LABEL = "label"
 """A second name for the same run: A/A."""
 # Sets from before lack these.

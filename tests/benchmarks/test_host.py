@@ -5,6 +5,8 @@
 
 import ast
 import math
+import os
+import pwd
 import re
 
 import pytest
@@ -13,7 +15,7 @@ from support import ROOT, STRATEGIES
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
 from benchmarks.common.system import machine
-from benchmarks.common.system.host import host, kernel_variables, machine_facts, vector_flags
+from benchmarks.common.system.host import host, kernel_variables, machine_facts, nccl_conf, vector_flags
 from scripts.publish.allowlist import faults_in_line
 from scripts.publish.settings_made_public import public_variables
 
@@ -35,6 +37,7 @@ def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_no
         ("NCCL_AUTH", "hunter2"),
         ("TORCH_TOKEN", "abc"),
         ("NCCL_CONF_FILE", "/home/ann/nccl.conf"),
+        ("LD_LIBRARY_PATH", "/home/ann/lib:/opt/nccl/lib"),
         ("NCCL_ALGO", "https://ann:pw@x"),
         ("OMP_PLACES", 61 * "a"),
     ],
@@ -87,6 +90,25 @@ def test_variables_that_only_say_where_something_is_are_not_recorded():
     env |= {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_ann", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     env |= {"HOROVOD_WITH_PYTORCH": "1", "PYTORCH_VERSION": "2.15", "PYTORCH_BUILD_NUMBER": "0"}
     assert kernel_variables(env) == "none"
+
+
+def test_what_nccl_reads_from_files_separates_runs(monkeypatch):
+    """Protects an interval from rounds with two nccl.conf, of which no variable tells. Mutants: either file left
+    out; the user's read beside the one that NCCL_CONF_FILE names; HOME taken for the home."""
+    own = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".nccl.conf")
+    files: dict[str, str] = {}
+    monkeypatch.setattr(hosts, "_text", lambda path: files.get(str(path), ""))
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert nccl_conf({}) == "none"
+    found = []
+    for path, text in [(own, "NCCL_ALGO=Ring"), (own, "NCCL_ALGO=Tree"), ("/etc/nccl.conf", "NCCL_PROTO=LL")]:
+        files[path] = text
+        found.append(nccl_conf({}))
+    assert len({*found}) == 3 and all(re.fullmatch("#[0-9a-f]{12}", each) for each in found)
+    files["/named"] = files.pop(own)
+    assert nccl_conf({"NCCL_CONF_FILE": "/named"}) == found[-1]
+    files[own] = "NCCL_ALGO=Ring"
+    assert nccl_conf({"NCCL_CONF_FILE": "/named"}) == found[-1] != nccl_conf({})
 
 
 def test_a_host_is_more_than_its_name(monkeypatch):

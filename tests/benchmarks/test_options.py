@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings, settings_hash
+from benchmarks.common.dist.device_peak import measure_peak
 from benchmarks.common.dist.devices import RankContext, ddp_options
 from benchmarks.common.dist.layout import Layout, resolve_layout
 from benchmarks.common.model.model import build_model, build_optimizer
@@ -29,6 +30,7 @@ from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train import exit_codes
 from benchmarks.common.train.clock import time_first_step
 from benchmarks.common.train.record import Record
+from scripts.studies.allreduce.launch_ranks import rank_environment
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")
@@ -208,40 +210,66 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("variable", [compiling.CACHE, compiling.TRITON_CACHE])
+CACHES = [compiling.CACHE, compiling.TRITON_CACHE, "CUDA_CACHE_PATH", "PYTORCH_KERNEL_CACHE_PATH"]
+CACHES += ["TORCH_EXTENSIONS_DIR"]
+
+
+def start_compiled() -> None:
+    """What a compiled rank does before it takes code from any cache."""
+    compiling.refuse_code_of_others()
+    compiling.prepare_compiler(on_gpu=False)
+
+
+@pytest.mark.parametrize("variable", CACHES)
 def test_no_compiled_code_is_taken_from_a_chosen_folder_of_others(monkeypatch, tmp_path, variable):
     """Protects who follows the advice to name a cache folder, such as /tmp/inductor-cache: another user can make it
-    first, and torch and Triton run what lies there. Mutants: a named folder is not looked at; its mode is not; the
-    folder above is not; it is not made, so that others can make it after the look."""
+    first, and torch, Triton and CUDA run what lies there. Mutants: a named folder is not looked at; its mode is not;
+    the folder above is not; it is not made, so that others can make it after the look."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in (compiling.CACHE, compiling.TRITON_CACHE):
+    for name in CACHES:
         monkeypatch.setenv(name, "")
     own = tmp_path / "own" / "compiled"
     monkeypatch.setenv(variable, str(own))
-    compiling.prepare_compiler(on_gpu=False)
+    start_compiled()
     assert os.environ[variable] == str(own) and own.stat().st_mode & 0o777 == 0o700
     for folder, mode in ((own, 0o770), (own, 0o707), (own.parent, 0o770), (own.parent, 0o777)):
         folder.chmod(mode)
         with pytest.raises(UserError, match=rf"^(others can|everybody may) write to '?{folder}'?[,;] .*{variable}"):
-            compiling.prepare_compiler(on_gpu=False)
+            start_compiled()
         folder.chmod(0o700)
     monkeypatch.setenv(variable, "/proc/nobody/writes/here")
-    with pytest.raises(UserError, match=f"cannot use /proc/nobody/writes/here .*; set {variable} to another"):
-        compiling.prepare_compiler(on_gpu=False)
+    with pytest.raises(UserError, match=f"cannot be kept in /proc/nobody/writes/here .*; set {variable} to another"):
+        start_compiled()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
-@pytest.mark.parametrize("variable", [compiling.CACHE, compiling.TRITON_CACHE])
+@pytest.mark.parametrize("variable", CACHES)
 def test_a_chosen_cache_that_another_user_made_first_is_refused(monkeypatch, tmp_path, variable):
     """Protects from the owner of the folder, who can write to it whatever its mode is. Mutant: the mode alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in (compiling.CACHE, compiling.TRITON_CACHE):
+    for name in CACHES:
         monkeypatch.setenv(name, "")
     (theirs := tmp_path / "inductor-cache").mkdir(mode=0o755)
     os.chown(theirs, 12345, -1)
     monkeypatch.setenv(variable, str(theirs))
     with pytest.raises(UserError, match=rf"belongs to another user \(12345\); .*set {variable} to another"):
-        compiling.prepare_compiler(on_gpu=False)
+        start_compiled()
+
+
+@pytest.mark.parametrize("variable", CACHES[2:])
+def test_every_rank_refuses_a_cache_of_others(monkeypatch, tmp_path, variable):
+    """Protects runs without --compile, which take code from these caches, too: ranks of a strategy, ranks that a study
+    starts, and the measured peak. Mutant: the call left out in one of them."""
+    (shared := tmp_path / "shared").mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv(variable, str(shared))
+    monkeypatch.setattr(exit_codes, "exit_at_once", sys.exit)
+    monkeypatch.setattr(exit_codes, "guard_output", lambda: None)
+    with pytest.raises(SystemExit, match=str(exit_codes.EXIT_USAGE)):
+        exit_codes.run_and_exit(lambda: None)
+    for start in (measure_peak, lambda: rank_environment(1)):
+        with pytest.raises(UserError, match=f"may write to {shared}; .*{variable}"):
+            start()
 
 
 def test_triton_keeps_its_libraries_in_the_checked_cache(monkeypatch, tmp_path):

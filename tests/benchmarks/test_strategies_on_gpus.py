@@ -265,8 +265,10 @@ def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, version):
     another machine there, too. Horovod has one of its own. Mutant: `nccl` alone."""
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     monkeypatch.setattr(record, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(record, "nccl_conf", lambda env: "none")
     of_gpu = record._kernels(RankContext(torch.device("cuda", 0), backend=backend))
     assert (of_gpu["nccl"], of_gpu["gpu_driver"]) == (version, "580.1"), "another driver is another group, too"
+    assert of_gpu["nccl_conf"] == ("none" if "nccl" in backend else "")
 
 
 # --- the device's peak ----------------------------------------------------------------------------------------------

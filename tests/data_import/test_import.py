@@ -40,6 +40,7 @@ from scripts.data_import.class_lists import DEVKIT_ARCHIVE, GROUND_TRUTH, find_d
 from scripts.data_import.find_source import VAL_TAR
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
+from scripts.data_import.source_images import Download
 from scripts.setup.check_data import check_image_folder
 
 JPEG = b"\xff\xd8 of some bytes"
@@ -328,7 +329,7 @@ def test_a_devkit_whose_archive_leads_back_is_refused(tmp_path):
     with gzip.open(tmp_path / DEVKIT_ARCHIVE, "wb") as packed:
         packed.write((tmp_path / "plain.tar").read_bytes())
     with pytest.raises(UserError, match="has -512 bytes"):
-        find_devkit(tmp_path, tmp_path)
+        find_devkit(tmp_path, Download.at(tmp_path))
 
 
 def test_classes_of_val_that_train_lacks_are_refused(tmp_path, tiny_data):
@@ -527,6 +528,71 @@ def test_what_another_user_puts_beside_the_source_says_no_classes(tmp_path, tiny
     os.chown(planted, 0, -1, follow_symlinks=False)
     import_all(source, target)
     assert f"labels: {planted}" in capsys.readouterr().out
+
+
+def swap_when_opened(monkeypatch, path: Path, swap) -> None:
+    """Calls `swap` after all looks at `path`, when it is about to be opened."""
+
+    def swapping(opener):
+        def open_swapped(name, *words, **options):
+            if str(name) == str(path) and options.get("dir_fd") is None and swaps:
+                swaps.pop()()
+            return opener(name, *words, **options)
+
+        return open_swapped
+
+    swaps = [swap]
+    monkeypatch.setattr(os, "open", swapping(os.open))
+    monkeypatch.setattr(tarfile, "bltn_open", swapping(tarfile.bltn_open))
+
+
+def write_with_list(folder: Path, data: Path, kind: str) -> Path:
+    """A source whose classes this kind of list says; returns the path of the list."""
+    if kind == "classes.txt":
+        return write_webdataset(folder, data) / kind
+    if kind == "table":
+        return write_flat(folder, data) / "val/val_annotations.txt"
+    write_ilsvrc(folder, data)
+    if kind == "archive":
+        return folder / DEVKIT_ARCHIVE
+    (folder / DEVKIT_ARCHIVE).unlink()
+    (folder / "data").mkdir()
+    for name, content in devkit_files(data).items():
+        (folder / "data" / name).write_bytes(content)
+    return folder / "data" / GROUND_TRUTH
+
+
+@pytest.mark.parametrize("kind", ["classes.txt", "table", "ground truth", "archive"])
+def test_a_list_that_becomes_a_link_after_the_look_is_not_read(tmp_path, tiny_data, monkeypatch, kind):
+    """Protects the words of a private file where another user can write to the source. Mutant: opened by its name."""
+    path, secret = write_with_list(tmp_path / "from", tiny_data, kind), tmp_path / "secret"
+
+    def swap():
+        path.rename(secret)
+        path.symlink_to(secret)
+
+    swap_when_opened(monkeypatch, path, swap)
+    assert "leads out of" in refused(tmp_path / "from", tmp_path / "imagenet")
+    assert path.is_symlink() and not (tmp_path / "imagenet/train").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("kind", ["classes.txt", "archive"])
+def test_a_list_that_another_user_swaps_after_the_look_says_no_classes(tmp_path, tiny_data, monkeypatch, capsys, kind):
+    """Protects the labels where another user can write to the folder that the source is in. Mutant: the owner of the
+    name alone, not of what was opened."""
+    beside = write_with_list(tmp_path / "tmp", tiny_data, kind)
+    source = next(beside.parent.rglob("*val*.tar"))
+    source = source.rename(beside.parent / source.name)
+
+    def swap():
+        shutil.copyfile(beside, tmp_path / "theirs")
+        os.chown(tmp_path / "theirs", 12345, -1)
+        (tmp_path / "theirs").rename(beside)
+
+    swap_when_opened(monkeypatch, beside, swap)
+    refused(source, tmp_path / "imagenet")
+    assert f"{beside} is not read" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")

@@ -232,8 +232,8 @@ def test_horovodrun_over_several_machines(command):
 def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
     """Protects tokens and passwords: horovodrun writes its environment into the command lines of its ranks, which every
     user of the machine can read. Names with a dash or a dot, which bash cannot hold, are from containers. Mutants: each
-    pattern left out, in the launcher or in launch_ranks.py; `compgen -e` alone; functions left out, which BASH_ENV
-    defines again in each bash, so that the launcher never ended."""
+    pattern left out; variables alone, not functions; functions taken out before the new start, where BASH_ENV defines
+    them again in each bash, so that the launcher never ended."""
     names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY GH_PAT".split()
     names += "MYSQL_PWD SSHPASS BORG_PASSPHRASE ANSIBLE_VAULT_PASS DOCKER_AUTH_CONFIG SLACK_WEBHOOK_URL".split()
     secrets = dict.fromkeys(names, "s3cret") | {
@@ -241,6 +241,7 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
         "https_proxy": "http://ann:s3cret@proxy:3128",
         "db-password": "s3cret",
         "my.token": "s3cret",
+        "BASH_FUNC_fetch%%": "() { curl https://ann:s3cret@mirror.example; }",
     }
     others = {"SSH_AUTH_SOCK": "/run/agent", "SITE": "https://a.example/~ann@home"}
     modules = tmp_path / "modules.sh"
@@ -251,6 +252,13 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
         monkeypatch.setenv(name, text)
     env = rank_environment(1)
     assert others.items() <= env.items() and "PATH" in env and "s3cret" not in str(env)
+
+
+def test_names_of_secrets_stand_in_one_place():
+    """Protects from a name that is added to one of two lists. Mutant: the list of the launcher, in bash."""
+    files = [path for folder in ("launchers", "scripts", "benchmarks") for path in (ROOT / folder).rglob("*.*")]
+    texts = {path: path.read_text() for path in files if path.suffix in (".py", ".sh")}
+    assert [path.name for path, text in texts.items() if "PASSPHRASE" in text] == ["secret_variables.py"]
 
 
 def test_slurm_asks_for_the_requested_tasks(command):

@@ -113,7 +113,7 @@ def test_resolved_settings_separate_runs(tmp_path, name):
 
 
 MACHINE = {"num_cores": 2, "cpu_flags": "ab", "cpu_capability": "AVX512", "kernel": "6.1", "host": "0123456789ab"}
-MACHINE |= {"gpu_driver": "580.1", "nccl": "2.27.3", "variables": "none"}
+MACHINE |= {"gpu_driver": "580.1", "nccl": "2.27.3", "nccl_conf": "none", "variables": "none"}
 
 
 @pytest.mark.parametrize("name", [*MACHINE, "contents"])

@@ -1,6 +1,6 @@
-"""What torch.compile needs of the machine. Needs no torch.
+"""What torch.compile needs of the machine, and the folders from which any run takes compiled code. Needs no torch.
 
-from benchmarks.common.system.compiling import missing_compiler, prepare_compiler
+from benchmarks.common.system.compiling import missing_compiler, prepare_compiler, refuse_code_of_others
 """
 
 import os
@@ -19,6 +19,8 @@ from benchmarks.common.system.folders_of_others import refuse_folder_of_others
 from benchmarks.common.system.machine import number_from_env
 
 CACHE, TRITON_CACHE = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
+# Without --compile, too: of CUDA's driver, of torch's kernels that are made at run time, and of torch's C++ extensions.
+OTHER_CACHES = ("CUDA_CACHE_PATH", "PYTORCH_KERNEL_CACHE_PATH", "TORCH_EXTENSIONS_DIR")
 COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 PRECOMPILE_HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
 
@@ -35,6 +37,15 @@ def missing_compiler(on_gpu: bool) -> str:
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         return "torch.compile needs Python's headers, and there are none; install python3-dev"
     return ""
+
+
+def refuse_code_of_others() -> None:
+    """Call this in each rank, or before ranks are started: it makes the folders of OTHER_CACHES that the environment
+    names. Their defaults are in the user's home. Raises UserError where one cannot be made, or where somebody else can
+    write to it, or put another in its place."""
+    for variable in OTHER_CACHES:
+        if chosen := os.environ.get(variable):
+            _make_checked(chosen, variable)
 
 
 def prepare_compiler(on_gpu: bool) -> None:
@@ -111,7 +122,7 @@ def private_cache() -> Path:
         return Path(tempfile.mkdtemp(prefix="torchinductor-"))
     _refuse_cache_of_others(folder, CACHE)
     if folder.stat().st_uid != os.getuid():
-        raise UserError(f"{folder}, from which torch.compile runs code, belongs to another user; set {CACHE}")
+        raise UserError(f"{folder}, from which a run takes compiled code, belongs to another user; set {CACHE}")
     return folder
 
 
@@ -124,16 +135,18 @@ def _make_checked(path: str, variable: str) -> None:
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
         _refuse_cache_of_others(folder, variable)
     except OSError as error:
-        raise UserError(f"torch.compile cannot use {folder} ({error.strerror}); set {variable} to another") from None
+        raise UserError(
+            f"compiled code cannot be kept in {folder} ({error.strerror}); set {variable} to another"
+        ) from None
 
 
 def _refuse_cache_of_others(folder: Path, variable: str) -> None:
     """Raises UserError where somebody else, such as a member of its group, can write to the folder of compiled code, or
     put another in its place."""
     above = folder.parent
-    remedy = f"torch.compile would run code from {folder}; set {variable} to another"
+    remedy = f"a run would take compiled code from {folder}; set {variable} to another"
     refuse_folder_of_others(folder, os.getuid(), remedy)
-    remedy = f"from which torch.compile runs code; take that right away (chmod go-w), or set {variable}"
+    remedy = f"from which a run takes compiled code; take that right away (chmod go-w), or set {variable}"
     if above.stat().st_mode & stat.S_IWGRP and not above.stat().st_mode & stat.S_ISVTX:
         raise UserError(f"others can write to {above}, and put a folder of theirs in the place of that {remedy}")
     if folder.stat().st_mode & 0o022:

@@ -4,9 +4,11 @@ A name alone is no identity: containers share names, and a cluster gives a name 
 its name, machine-id, board, processor and microcode. `./bench publish` writes "host 1" for it.
 """
 
+import contextlib
 import hashlib
 import os
 import platform
+import pwd
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -32,7 +34,8 @@ OF_HOROVOD = (
     *("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_AUTOTUNE"),
     *("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_BATCH_D2D_MEMCOPIES", "HOROVOD_NUM_NCCL_STREAMS"),
 )
-WHOLE_NAMES = ("LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES", *OF_CUDA, *OF_PYTORCH, *OF_HOROVOD)
+OF_LIBRARIES = ("LD_PRELOAD", "LD_LIBRARY_PATH")  # which libraries are loaded, such as another cuBLAS or NCCL
+WHOLE_NAMES = (*OF_LIBRARIES, "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES", *OF_CUDA, *OF_PYTORCH, *OF_HOROVOD)
 # The launchers set the first two themselves. The others say where something is, and change no kernel.
 NOT_RECORDED = (
     *("OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
@@ -67,6 +70,7 @@ WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
 HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
 LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*", re.ASCII)
 NONE = "none"
+NCCL_CONF = Path("/etc/nccl.conf")
 
 
 def machine_facts() -> dict[str, int | str]:
@@ -119,6 +123,17 @@ def kernel_variables(env: Mapping[str, str]) -> str:
         )
         or NONE
     )
+
+
+def nccl_conf(env: Mapping[str, str]) -> str:
+    """A hash of the files from which NCCL reads its variables, where the environment does not set them; NONE without
+    any: NCCL_CONF_FILE, or else ~/.nccl.conf, and /etc/nccl.conf (nccl/src/misc/param.cc, initEnvFunc)."""
+    own = env.get("NCCL_CONF_FILE", "")
+    if not own:
+        with contextlib.suppress(KeyError):  # a user whom the system does not list
+            own = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".nccl.conf")  # NCCL does not read HOME
+    texts = [_text(Path(own)), _text(NCCL_CONF)]
+    return f"#{_hash(texts)}" if any(texts) else NONE
 
 
 def recorded_value(name: str, text: str) -> str:

@@ -16,7 +16,7 @@ from benchmarks.common.store.columns import TABLES, columns_from
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.gpus import driver_version
-from benchmarks.common.system.host import machine_facts
+from benchmarks.common.system.host import machine_facts, nccl_conf
 from benchmarks.common.train.clock import Window
 from benchmarks.common.train.exit_codes import boot_id
 from benchmarks.common.train.meters import Totals
@@ -154,14 +154,15 @@ def _versions() -> dict[str, str]:
 
 
 def _kernels(context: RankContext) -> dict[str, str]:
-    """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, and
-    NCCL. '' for what the run does not use. Environment variables are recorded by the supervisor: `kernel_variables` in
-    benchmarks/common/system/host.py."""
+    """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, NCCL
+    and a hash of its files of variables. '' for what the run does not use. Environment variables are recorded by the
+    supervisor: `kernel_variables` in benchmarks/common/system/host.py."""
     nccl = torch.cuda.nccl.version() if context.backend.startswith("nccl") else ()
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpu_driver": driver_version() if context.device.type == "cuda" else "",
         "nccl": ".".join(map(str, nccl)),
+        "nccl_conf": nccl_conf(os.environ) if "nccl" in context.backend else "",
     }
 
 

@@ -11,26 +11,24 @@ import re
 import sys
 from pathlib import Path
 
-SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK", re.IGNORECASE
-)
+from benchmarks.common.system.compiling import refuse_code_of_others
+from scripts.runner.secret_variables import is_secret
+
 # torchrun reads options and an interpreter's path; ranks read a folder to write to, and belong to no run of a set.
 STRAY_NAME = re.compile(r"PET_.*|PYTHON_EXEC|RUN_DIR")
-SECRET_VALUE = re.compile(r"://[^/]*@")  # an address with a user and a password
 
 
 def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     """The variables of every rank: its threads, and the one interface on which ranks talk.
 
-    Variables with names of secrets, or with a password in an address, are left out: horovodrun writes its environment
-    into the command lines of its ranks, which every user of the machine can read. So are torchrun's own variables: with
+    Secrets are left out: horovodrun would write them into command lines. So are torchrun's own variables: with
     PET_STANDALONE it would not use the store that torchrun_command names. So is RUN_DIR, which names the folder of
-    something else here: ranks would write their summary and their progress into it.
+    something else here: ranks would write their summary and their progress into it. Raises UserError as
+    refuse_code_of_others does.
     """
+    refuse_code_of_others()
     kept = {
-        name: text
-        for name, text in os.environ.items()
-        if not (SECRET_NAME.search(name) or SECRET_VALUE.search(text) or STRAY_NAME.fullmatch(name))
+        name: text for name, text in os.environ.items() if not (is_secret(name, text) or STRAY_NAME.fullmatch(name))
     }
     thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
     return kept | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}

@@ -1,0 +1,25 @@
+"""Which environment variables may hold a secret, such as a token or a password.
+
+    from scripts.runner.secret_variables import is_secret
+
+As a program it prints the names of those that are set, one a line: launchers/horovod_ddp.sh takes them out. horovodrun
+writes its environment into the command lines of its ranks, which every user of the machine can read.
+"""
+
+import os
+import re
+
+SECRET_NAME = re.compile(
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK", re.IGNORECASE
+)
+"""A name that ends in _AUTH_SOCK is of a socket's path, by which ssh finds its agent."""
+SECRET_VALUE = re.compile(r"://[^/]*@")  # an address with a user and a password
+
+
+def is_secret(name: str, text: str) -> bool:
+    """Whether the variable's name is one of a secret, or its text has an address with a password."""
+    return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(text))
+
+
+if __name__ == "__main__":
+    print(*(name for name, text in os.environ.items() if is_secret(name, text)), sep="\n")
