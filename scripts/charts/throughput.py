@@ -4,6 +4,8 @@ Bars start at zero and carry every run as a point, the 95 % interval and n. Each
 the sets hold nothing to draw. Needs no torch.
 """
 
+import math
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -67,7 +69,7 @@ def speedup_chart(sets: list[ResultSet]) -> Figure | None:
     for axes in panels:
         axes.axvline(1, color="black", linewidth=1, linestyle="--")
     panels[-1].set_xlabel(
-        f"throughput / throughput of {BASELINE}   (dots: runs, line: 95 % for all at once, dashed: {BASELINE})"
+        f"throughput / throughput of {BASELINE}   (dots: rounds, line: 95 % for all at once, dashed: {BASELINE})"
     )
     note, having = [_about_n(_all(works))], [results for results in sets if results.timed_groups_of(BASELINE)]
     if any(bar.ideal for bar in _all(works)):
@@ -90,7 +92,8 @@ def _speedup_bar(results: ResultSet, group: RunGroup, number: int) -> Bar | None
     over, single = results.speedups.get(group.label), results.baseline_of(group)
     if over is None or single is None:
         return None
-    points = [strategy_throughput([run]).value / single.timed_throughput.value for run in group.windows_of_runs]
+    runs, baseline = group.sample.by_round(), single.sample.by_round()
+    points = [math.exp(log - baseline[key]) for key, log in runs.items() if key in baseline]
     cells = _n(group), _times(over.value), format_interval(over.low, over.high, _times)
     mark = over_which_baseline(results, group)
     label = f"{group.label} ({mark})" if mark else group.label

@@ -266,7 +266,7 @@ def _describe_power(fraction: float) -> str:
     power = "80 % power (nominal: as if this spread were known)"
     if fraction > 1:
         return f"with {power} this data does not find a factor of 2: take more rounds"
-    return f"this data finds {100 * fraction:.0f} % with {power}"
+    return f"this data finds a ratio of {1 + fraction:.2f} with {power}"
 
 
 def join(names: list[str]) -> str:

@@ -41,6 +41,7 @@ from scripts.pages.report_tables import (
     SUMMARY_COLUMNS,
     describe_aa,
     describe_mfu,
+    describe_shared_drift,
     summary_rows,
     table_rows,
     wall_tables,
@@ -98,11 +99,10 @@ def describe_error_rate(results: ResultSet) -> str:
     if not results.baseline_label_of:
         return f"All comparisons here are {exploratory}. {over_all}" if others else ""
     main = (
-        f"The column x {BASELINE} is the one family on which this page decides: where all is equal, at most "
-        "about 5 % of pages show a difference there, if rounds are independent and nearly normal; with skewed noise, "
-        "or where one strategy stalls seldom, more do."
+        f"Where all is equal, at most about 5 % of pages show a difference in the column x {BASELINE}, if rounds are "
+        "independent and nearly normal; with skewed noise, or where one strategy stalls seldom, more do."
     )
-    return f"{main} The rest is {exploratory}. {over_all}" if others else main
+    return f"{main} All else, in the first sentence of the page, too, is {exploratory}. {over_all}" if others else main
 
 
 def paper_figures(results: ResultSet) -> dict[str, Figure]:
@@ -195,6 +195,7 @@ def make_report(results: ResultSet) -> Report:
             calibration_text(
                 {group.label: group.sample for group in results.compared_groups}, results.baseline_label_of
             ),
+            describe_shared_drift(results),
             describe_aa(results),
             describe_top1(results.groups),
             describe_exposed(results.groups, results.table("steps")),

@@ -17,7 +17,9 @@ from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.step_breakdown import exposed_communication
 from scripts.sets.strategy_cells import strategy_cells
+from scripts.stats.families import log_table
 from scripts.stats.formatting import format_number, format_with_interval
+from scripts.stats.independence import shared_drift_p_value
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
 
 REPORT_COLUMNS = (
@@ -38,6 +40,7 @@ REPORT_COLUMNS = (
     "MFU %",
     "J/image",
 )
+DRIFT_LEVEL = 0.05  # p-value below which a page says that all strategies drift together
 SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory MB", "top-1 %")
 """Of the first table; the other columns are in the table of all columns."""
 SAME_UPDATE = (
@@ -176,6 +179,18 @@ def describe_aa(results: ResultSet) -> str:
         baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
         sentences.append(f"A/A: {label} over {baseline}, the same runs under two names, is {ratio}: {verdict}.")
     return " ".join(sentences)
+
+
+def describe_shared_drift(results: ResultSet) -> str:
+    """Whether the intervals of images/s are too narrow, since all strategies drift together; '' where that is not
+    seen."""
+    p_value = shared_drift_p_value(log_table({group.label: group.sample for group in results.timed_groups}))
+    if p_value >= DRIFT_LEVEL:
+        return ""
+    return (
+        f"All strategies drift together over the rounds (permutation test, p = {p_value:.2g}): the intervals of "
+        "images/s, which assume independent runs, are too narrow. In x single this drift cancels."
+    )
 
 
 def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:

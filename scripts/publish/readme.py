@@ -23,6 +23,7 @@ from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.headline import in_words, join, rank_groups, untimed
 from scripts.pages.markdown import code_span, escape_markdown
+from scripts.pages.report_tables import describe_shared_drift
 from scripts.publish.markdown_tables import markdown_table, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
@@ -127,6 +128,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "evaluated": f"{images} images in each of {len(results.ok_runs)} runs",
         **_smallest_differences(results),
         "all_cores": _all_cores_text(results),
+        "drift": "; here all strategies drifted together, and it is too narrow" * bool(describe_shared_drift(results)),
         "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok_runs)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},

@@ -15,7 +15,7 @@ import itertools
 
 import numpy
 
-from scripts.stats.intervals import SMALLEST_SD
+from scripts.stats.intervals import MIN_ROUNDS, SMALLEST_SD
 
 LEVEL = 0.08  # significance level: this share of sets with independent rounds gets no verdict, too
 NUM_ORDERS = 999
@@ -50,6 +50,18 @@ def order_p_value(logs: numpy.ndarray) -> numpy.ndarray:
 def rounds_follow_one_another(logs: numpy.ndarray) -> numpy.ndarray:
     """Whether that is so at LEVEL, bool [...]; not of a table that is all equal. logs: as of order_p_value."""
     return order_p_value(logs) < LEVEL
+
+
+def shared_drift_p_value(logs: numpy.ndarray) -> float:
+    """p-value that what a round does to all strategies is independent of the round before, against a positive
+    correlation; 1 of fewer than MIN_ROUNDS rounds. Ratios are free of it, and the throughputs of strategies are not.
+
+    logs: log throughput, float64 [num_strategies, num_rounds], NaN for a run that is missing.
+    """
+    if logs.shape[-1] < MIN_ROUNDS:
+        return 1.0
+    effects = numpy.nanmean(logs - numpy.nanmean(logs, axis=-1, keepdims=True), axis=0)
+    return float(order_p_value(numpy.stack([effects, -effects])))  # opposed: they share nothing that would cancel
 
 
 def standard_error_factor(logs: numpy.ndarray) -> numpy.ndarray:

@@ -20,7 +20,13 @@ from scripts.stats.families import (
     ratios_to_fastest,
     ratios_to_own_baselines,
 )
-from scripts.stats.independence import FOLLOWS, order_p_value, rounds_follow_one_another, standard_error_factor
+from scripts.stats.independence import (
+    FOLLOWS,
+    order_p_value,
+    rounds_follow_one_another,
+    shared_drift_p_value,
+    standard_error_factor,
+)
 from scripts.stats.intervals import FEW_ROUNDS, NO_REPEAT, sidak_critical_value
 
 NAMES = ("single", "ddp", "slurm", "amp", "fsdp", "more")
@@ -224,3 +230,13 @@ def test_sidaks_critical_value():
     # Tables of Sidak's: two comparisons at 5 % are each at 2.532 %.
     assert sidak_critical_value(1, 7) == pytest.approx(scipy.stats.t.ppf(0.975, 7))
     assert sidak_critical_value(2, 7) == pytest.approx(scipy.stats.t.ppf(1 - 0.0253206 / 2, 7), rel=1e-5)
+
+
+def test_what_rounds_do_to_all_strategies_is_seen_to_drift():
+    """Protects the page's words on intervals of images/s. Mutant: the effects in a table of one row, whose mean a table
+    loses."""
+    rng = numpy.random.default_rng(0)
+    own = rng.normal(0, 0.01, (4, 10))
+    assert shared_drift_p_value(own + numpy.linspace(0, 0.3, 10)) < 0.01
+    assert shared_drift_p_value(own + numpy.array([0, 0.3] * 5)) > 0.5
+    assert shared_drift_p_value(own[:, :4]) == 1

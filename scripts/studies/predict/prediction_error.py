@@ -255,7 +255,7 @@ def summarize_errors(compared: pandas.DataFrame) -> tuple[bool, str]:
     rival_line += "it is closer than the prediction" if is_closer else "it is not closer"
     num_covered = int(compared.measured_ms.between(compared.predicted_low, compared.predicted_high).sum())
     covered = f"the prediction's interval holds the measured mean in {num_covered} of {len(compared)}"
-    return passed, f"{errors_line}: it {'holds' if passed else 'does not hold'}\n{rival_line}\n{covered}"
+    return passed, f"{errors_line}: {'within' if passed else 'outside'} the bounds\n{rival_line}\n{covered}"
 
 
 def _errors(off: pandas.Series) -> str:
