@@ -231,6 +231,7 @@ def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
     assert len(reasons) == 2 and all("on one device" in reason for reason in reasons)
 
 
+@pytest.mark.medium
 def test_loaders_need_memory():
     """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
     4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. Mutant: training's alone, half of it."""

@@ -356,6 +356,7 @@ def test_one_set_is_no_choice(run, sets):
 # --- published sets, chart, JSON ----------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_published_sets(run, tmp_path):
     """Protects who asks with sets that are published: one has no record of its images. The other is compared with a
     copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much.
@@ -388,6 +389,7 @@ def svg_text(path):
     return " ".join(ElementTree.parse(path).getroot().itertext())
 
 
+@pytest.mark.medium
 def test_the_chart_can_be_read_without_colours(run, sets, tmp_path):
     """Protects a print in black and white: a filling and a line for each machine, a marker for each strategy, units,
     prices and the number of runs. Mutant: one filling for all."""
