@@ -45,7 +45,7 @@ def of_kind(kind, allowed: Range):
     return plain[kind]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)  # each has values for many of the fields
 @given(st.fixed_dictionaries({}, optional={name: values_of(name) for name in FIELD_TYPES if name != "config"}))
 def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, values):
     """Protects the way in: whatever was resolved at the plan is what the script trains, to the last bit."""
