@@ -71,12 +71,16 @@ def sets(tmp_path_factory):
 
 @pytest.fixture
 def run(capsys, tmp_path):
-    """The command as it is typed, with its exit code, what it prints, the rows of decide.csv and the JSON."""
+    """The command as it is typed, with its exit code, what it prints, the rows of decide.csv and the JSON. Its chart
+    takes most of the time, and is drawn where a test looks at it."""
 
-    def run_words(*words):
+    def run_words(*words, draws=False):
         options = parse(BY_WORDS["decide"], [*map(str, words), "--output", str(tmp_path / "out")])
         found = {}
-        code = exit_code(lambda: decide.main(options, found))
+        with pytest.MonkeyPatch.context() as patch:
+            if not draws:
+                patch.setattr(decide, "save_chart", lambda *_: [])
+            code = exit_code(lambda: decide.main(options, found))
         streams, path = capsys.readouterr(), tmp_path / "out" / "decide.csv"
         rows = [*csv.DictReader(path.open())] if path.exists() else []
         last = (streams.out.splitlines() or [""])[-1]
@@ -393,7 +397,7 @@ def svg_text(path):
 def test_the_chart_can_be_read_without_colours(run, sets, tmp_path):
     """Protects a print in black and white: a filling and a line for each machine, a marker for each strategy, units,
     prices and the number of runs. Mutant: one filling for all."""
-    run(*sets, *PRICES, "--day-sd", "1%")
+    run(*sets, *PRICES, "--day-sd", "1%", draws=True)
     text = svg_text(tmp_path / "out" / "decide.svg")
     for words in ("hours of 90 epochs", "cost, in the currency of the prices", "h100: 16.0 an hour; n = 5 runs",
                   "at equal settings", "Pareto frontier", "Take h100 with ddp_amp"):  # fmt: skip
