@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -131,6 +132,13 @@ def put(folder: Path, **programs: str) -> None:
     for name, text in programs.items():
         (folder / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / name).chmod(0o755)
+
+
+def few_fast(cases: Iterable, fast: set[int]) -> list:
+    """A test's parameters: those with these numbers stay in make test, and the others, which go the same way through
+    the code, are medium."""
+    parts = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*part, marks=() if n in fast else pytest.mark.medium) for n, part in enumerate(parts)]
 
 
 def after(words: list[str], flag: str) -> str:

@@ -21,6 +21,7 @@ from support import ROOT
 FOLDERS = ("benchmarks", "configs", "launchers", "scripts", "tests", "docs", ".ci")
 FILES = sorted(path for name in FOLDERS for path in (ROOT / name).rglob("*") if path.is_file())
 FILES += sorted(path for path in [*ROOT.glob("*"), ROOT / "results/README.md"] if path.is_file())
+PATHS = [path.as_posix() for path in FILES]
 SHIPPED = [path for path in FILES if path.suffix == ".py" and path.parts[len(ROOT.parts)] in ("benchmarks", "scripts")]
 DOCUMENTS = [path for path in FILES if path.suffix == ".md"]
 MODULES: dict[str, list[Path]] = {}
@@ -133,11 +134,12 @@ def stale_names(text: str, folder: Path) -> list[str]:
     return missing
 
 
+@functools.cache
 def exists(name: str, folder: Path) -> bool:
     """Whether a file is there: from the root, from the folder of the text, or below any folder."""
     if name in FOREIGN_FILES | ABSENT_FILES or (ROOT / name).exists() or (folder / name).exists():
         return True
-    return any(path.as_posix().endswith(f"/{name}") for path in FILES)
+    return any(path.endswith(f"/{name}") for path in PATHS)
 
 
 def stale_examples(docstring: str, names: set[str]) -> list[str]:

@@ -298,6 +298,7 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
     assert numpy.abs(box.numpy().astype(int) - whole[20:120, 31:181]).max() <= 1 and box.is_contiguous()
 
 
+@pytest.mark.medium
 def test_nothing_is_printed_about_libraries_that_nobody_requested(tiny_data):
     """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
     code = f"""

@@ -123,7 +123,7 @@ def test_a_run_is_in_order(monkeypatch, what, late):
     assert order.num_kernels > 1000 and order.num_waits > 0
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.medium), 2])
 def test_prefetching_is_in_order(monkeypatch, prefetch):
     train_in_order(monkeypatch, "single", prefetch)
 

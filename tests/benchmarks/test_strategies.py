@@ -50,10 +50,17 @@ def run(tmp_path_factory, tiny_data, tiny_config):
 # A minute of compiling, or a script that make test runs elsewhere, too: test_newer_strategies.py traces ddp_compile,
 # test_stages.py has two real ranks of hybrid_parallel, and test_fake_gpus.py has steps of ddp_amp.
 SLOW = {"ddp_compile", "hybrid_parallel", "ddp_amp"}
+# Their training, and that it is ddp's or single's, is in make test-medium. make test has their steps on stand-ins for
+# GPUs (test_fake_gpus.py, tests/runner/test_machines.py) and stages in turn (test_stages.py).
+MEDIUM = {"ddp_spawn", "horovod_ddp", "dataparallel", "model_parallel"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in RUNNABLE]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.medium if name in MEDIUM else ())
+        for name in RUNNABLE
+    ],
 )
 def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     """Protects the whole flow of a number, from the launcher's flags to rows joined by run_id."""
@@ -104,6 +111,7 @@ def test_what_cannot_run_here_is_skipped_with_a_remedy(run, name):
     assert REMEDY_WITHOUT[name] in row["reason"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", ["ddp_spawn", "horovod_ddp"])
 def test_data_parallel_strategies_train_the_same_model(run, name):
     """Protects fairness: same batches, same initial weights, same update, so the same losses in every digit."""
@@ -113,6 +121,7 @@ def test_data_parallel_strategies_train_the_same_model(run, name):
     assert (ours["train_loss"], ours["val_loss"], ours["acc1"]) == (ddp["train_loss"], ddp["val_loss"], ddp["acc1"])
 
 
+@pytest.mark.medium
 def test_one_process_strategies_train_the_same_model(run):
     """Protects the baseline: DataParallel on a CPU passes through, and model parallel only cuts the layers."""
     losses = {(run(name)[0]["train_loss"], run(name)[0]["val_loss"]) for name in sorted(ONE_PROCESS)}

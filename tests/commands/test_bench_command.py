@@ -16,7 +16,7 @@ import psutil
 import pytest
 from fault_runs import processes_of
 from result_sets import write_set
-from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint, put
+from support import ROOT, SYNTHETIC_YAML, environment, few_fast, hear_sigint, put
 
 from benchmarks.common.system.errors import UserError
 from scripts.commands.command_table import COMMANDS, find_command
@@ -67,6 +67,7 @@ def test_a_command_trains_into_no_folder_of_another_program():
     assert done.stdout.splitlines()[-1] == "left: None", done.stderr
 
 
+@pytest.mark.medium
 def test_one_gpu_compares_the_options_of_one_process():
     """Protects whoever has one GPU: the baseline with each option by itself. Mutant: NPROC of the machine."""
     done = bench("run", "--one-gpu", "--repeats", "1", "--plan", "--", "--loader", "synthetic", NPROC=4)
@@ -207,13 +208,16 @@ def sets(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("b", "options", "code"),
-    [
-        ("base", ["--day-sd", "0.1%"], 0),
-        ("slow", ["--day-sd", "0.1%"], 1),
-        ("nowhere", [], 2),
-        ("base", [], 3),
-        ("slow", ["--day-sd", "20%"], 3),
-    ],
+    few_fast(
+        [
+            ("base", ["--day-sd", "0.1%"], 0),
+            ("slow", ["--day-sd", "0.1%"], 1),
+            ("nowhere", [], 2),
+            ("base", [], 3),
+            ("slow", ["--day-sd", "20%"], 3),
+        ],
+        {1, 2},
+    ),
 )
 def test_compare_has_four_exit_codes(sets, b, options, code):
     """Protects CI: yes, slower, wrong use, undecided. Mutant: undecided as 2, which is wrong use."""
@@ -308,7 +312,9 @@ def signalled(tmp_path, process, moment, signum, command=(BENCH, "run", "single"
 
 
 @pytest.mark.parametrize("moment", START_MOMENTS)
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda signum: signum.name)
+@pytest.mark.parametrize(
+    "signum", few_fast([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], {1}), ids=lambda signum: signum.name
+)
 def test_a_signal_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment, signum):
     """Protects Ctrl-C in the first seconds from a traceback. No process is left. Mutants: no mask in bench, or
     none before execvp; no end_on_signals."""

@@ -8,7 +8,7 @@ import re
 import subprocess
 
 import pytest
-from support import ROOT, SYNTHETIC_YAML, environment
+from support import ROOT, SYNTHETIC_YAML, environment, few_fast
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.system.options_as_typed import (
@@ -30,19 +30,22 @@ OTHER_TEXTS = {"command_table.py"}
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [
-        (["./bench", "run", "single", "--until", "0%"], "--until is 0%"),
-        (["make", "-s", "bench-single", "UNTIL=0%"], "UNTIL is 0%"),
-        (["launchers/all.sh"], "UNTIL is 0%"),
-        (
-            ["./bench", "run", "single", "ddp", "--seeds", "9"],
-            "--seeds 9 needs a round for each seed; give --repeats 9",
-        ),
-        (["make", "-s", "bench-ddp", "SEEDS=9"], "SEEDS=9 needs a round for each seed; give REPEATS=9"),
-        (["./bench", "run", "single", "--results", "results"], "--results results is the folder of all sets"),
-        (["./bench", "study", "sweep", "--strategy", "ddp"], "--key is not set"),
-        (["./bench", "study", "scaling", "--strategy", "ddp", "--ranks", "x"], "--ranks is 'x'"),
-    ],
+    few_fast(
+        [
+            (["./bench", "run", "single", "--until", "0%"], "--until is 0%"),
+            (["make", "-s", "bench-single", "UNTIL=0%"], "UNTIL is 0%"),
+            (["launchers/all.sh"], "UNTIL is 0%"),
+            (
+                ["./bench", "run", "single", "ddp", "--seeds", "9"],
+                "--seeds 9 needs a round for each seed; give --repeats 9",
+            ),
+            (["make", "-s", "bench-ddp", "SEEDS=9"], "SEEDS=9 needs a round for each seed; give REPEATS=9"),
+            (["./bench", "run", "single", "--results", "results"], "--results results is the folder of all sets"),
+            (["./bench", "study", "sweep", "--strategy", "ddp"], "--key is not set"),
+            (["./bench", "study", "scaling", "--strategy", "ddp", "--ranks", "x"], "--ranks is 'x'"),
+        ],
+        {0, 1},
+    ),
 )
 @pytest.mark.real_interpreter
 def test_a_message_names_what_was_typed(tmp_path, command, words):
@@ -91,6 +94,7 @@ def messages(text: str) -> list[str]:
     return [node.value for node in strings if id(node) not in documents and re.search("[ =]", node.value)]
 
 
+@pytest.mark.medium
 def test_no_message_has_a_variable_by_name():
     """Protects the rule in the next message, too. Mutant: any option_as_typed as plain text again."""
     paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]

@@ -71,6 +71,7 @@ def call(bundle: Path, work: Path, output: Path | str, cwd: Path | None = None) 
     return subprocess.run([sys.executable, bundle], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "with_images, again",
     [pytest.param(False, "check-0.json", marks=pytest.mark.medium), (True, "check-0.json data.json")],
@@ -90,6 +91,7 @@ def test_it_goes_on_from_its_state_on_another_machine(tmp_path, with_images, aga
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []  # nothing half written
 
 
+@pytest.mark.medium
 def test_what_it_cannot_do_without_is_said_before_it_begins(tmp_path):
     bundle = make_bundle(tmp_path)
     done = call(bundle, tmp_path / "one", "")
@@ -103,6 +105,7 @@ def test_what_it_cannot_do_without_is_said_before_it_begins(tmp_path):
     assert (tmp_path / "state.tar").read_bytes() == b"no archive"
 
 
+@pytest.mark.medium
 def test_no_pip_of_the_current_folder_is_run(tmp_path):
     """Protects who types the command in /tmp, where anybody can put a folder pip. Mutant: without -P."""
     bundle, folder = make_bundle(tmp_path), tmp_path / "anybody's"
@@ -113,6 +116,7 @@ def test_no_pip_of_the_current_folder_is_run(tmp_path):
     assert done.returncode == 3 and not (tmp_path / "ran").exists(), done.stderr
 
 
+@pytest.mark.medium
 def test_a_folder_that_others_can_write_to_is_not_worked_in(tmp_path):
     """Protects who names a folder of /tmp in WORK=: a checkout that lies in it is run. Mutants: no look; a folder that
     the umask makes."""
@@ -150,6 +154,7 @@ def test_a_link_is_not_worked_in_and_links_above_are_resolved(tmp_path):
     assert done.returncode == 3 and f"in {tmp_path / 'own/work'}" in done.stdout, done.stderr
 
 
+@pytest.mark.medium
 def test_a_kept_folder_runs_the_tree_and_the_packages_of_the_file(tmp_path):
     """Protects rows of a newer file: an older tree in WORK= ran in its place and said nothing. So did one that an
     earlier call had unpacked by half."""

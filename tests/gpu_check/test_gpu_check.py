@@ -64,7 +64,7 @@ def statuses(state: State) -> dict[str, str]:
 # --- the list ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
+@pytest.mark.parametrize("scale", [pytest.param(GPU, marks=pytest.mark.medium), DRY], ids=["gpu", "dry"])
 def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     """Protects the nine minutes on a GPU: no command there may be refused for its words."""
     monkeypatch.setenv("NUM_GPUS", "1" if scale is GPU else "0")

@@ -68,6 +68,7 @@ def test_the_verdict_of_each_set(tmp_path, speeds, num_rounds, words):
     assert re.fullmatch(f"{words}{missing}\\.", sentence), sentence
 
 
+@pytest.mark.medium
 def test_what_was_not_run_is_in_the_verdict(tmp_path):
     """Protects from "the fastest strategy" of a set in which others were never tried. Mutant: only what has rows."""
     speeds = {name: 100 + 10 * number for number, name in enumerate(all_strategies()) if name != "zero1"}

@@ -74,6 +74,7 @@ def test_runs_that_took_no_turns_are_not_called_interleaved(folder, tmp_path, ch
     assert "interleaved" not in " ".join(methods(load_set(own)))
 
 
+@pytest.mark.medium
 def test_one_run_has_no_interval_in_words_either(tmp_path):
     """Protects from "95 %" beside figures without a bound; ddp has one run, then both have."""
     own = write_set(tmp_path / "own")

@@ -51,6 +51,7 @@ def test_the_methods_differ_on_the_set(published, over):
     assert bounds(alone, 2) != bounds(over, 2)
 
 
+@pytest.mark.medium
 def test_the_report_shows_it(published, over):
     (row,) = [row for row in table_rows(published) if row["strategy"] == STRATEGY]
     assert row["x single"] == f"{over.value:.2f} {bounds(over, 2)}"
@@ -70,6 +71,7 @@ def test_the_speedup_chart_shows_it(published, over):
     assert pytest.approx((over.low, over.high)) in ends
 
 
+@pytest.mark.medium
 def test_the_readme_shows_it(published, over):
     (line,) = [
         text for text in run_figures(published)["strategies"].splitlines() if text.startswith(f"| `{STRATEGY}` ")

@@ -53,6 +53,7 @@ def test_numbers_reach_siunitx_whole(results, tex):
     assert "table-format=4.0" in tex and "J/image" not in tex.partition(r"\toprule")[2].partition(r"\midrule")[0]
 
 
+@pytest.mark.medium
 def test_a_ratio_of_mixed_precision_says_what_it_is_over(tmp_path):
     """Protects a paper's table: x single of ddp_amp is over bf16 single, as in every other table."""
     for name, strategy, speed, precision in (
@@ -93,6 +94,7 @@ def charts(results, tmp_path_factory):
     return {name: page.save_chart(figure, target, name)[0] for name, figure in page.paper_figures(results).items()}
 
 
+@pytest.mark.medium
 def test_charts_for_a_column_are_as_wide_as_it_with_their_fonts(charts):
     """Protects a submission: journals refuse Type 3 and fonts that are not in the file. Mutant: fonttype 3."""
     assert {"throughput", "speedup", "epoch_seconds"} <= charts.keys()
@@ -103,6 +105,7 @@ def test_charts_for_a_column_are_as_wide_as_it_with_their_fonts(charts):
         assert b"/FontFile2" in content and b"/Type3" not in content, path
 
 
+@pytest.mark.medium
 def test_charts_of_a_page_are_as_they_were(results):
     """Drawing for a column leaves nothing behind: titles and widths of a page's charts."""
     page.paper_figures(results)

@@ -101,6 +101,7 @@ def test_figures_are_the_report_s_and_prices_are_worked_out_from_them(published,
     assert {row["J/image"] for row in rows} == {"2.5 [2.5, 2.5]", ""}, "what was not measured is empty, not 0"
 
 
+@pytest.mark.medium
 def test_nodes_are_paid_for_each(own):
     """Protects a cluster's cost. Mutant: nodes left out of the price."""
 

@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 from result_sets import change
+from support import few_fast
 from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
@@ -89,23 +90,26 @@ def old_and_unreadable(folder):
 
 @pytest.mark.parametrize(
     ("harm", "words"),
-    [
-        (lose("runs.csv"), "runs.csv is missing; git checkout"),
-        (lose("report.html"), "report.html is missing"),
-        (lose("steps.csv"), "steps.csv is missing; git checkout"),
-        (spoil, "runs.csv is not what was published (sha256)"),
-        (unlist, "manifest.json is missing; git checkout"),
-        (soil, "made with local changes, which no commit has"),
-        (lambda folder: (folder / "sweep.csv").write_text("strategy\n"), "sweep.csv is not in manifest.json"),
-        (say(files={}), "runs.csv is not in manifest.json: it was not published"),
-        (say(commit="HEAD"), "manifest.json says commit HEAD, and runs.csv abc"),
-        (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
-        (
-            lambda folder: (folder / "report.html").write_text("<script>x()</script>"),
-            "report.html holds &lt;script, which",
-        ),
-        (old_and_unreadable, "cannot read the results in"),
-    ],
+    few_fast(
+        [
+            (lose("runs.csv"), "runs.csv is missing; git checkout"),
+            (lose("report.html"), "report.html is missing"),
+            (lose("steps.csv"), "steps.csv is missing; git checkout"),
+            (spoil, "runs.csv is not what was published (sha256)"),
+            (unlist, "manifest.json is missing; git checkout"),
+            (soil, "made with local changes, which no commit has"),
+            (lambda folder: (folder / "sweep.csv").write_text("strategy\n"), "sweep.csv is not in manifest.json"),
+            (say(files={}), "runs.csv is not in manifest.json: it was not published"),
+            (say(commit="HEAD"), "manifest.json says commit HEAD, and runs.csv abc"),
+            (lambda folder: (folder / "manifest.json").write_text("{"), "manifest.json cannot be read"),
+            (
+                lambda folder: (folder / "report.html").write_text("<script>x()</script>"),
+                "report.html holds &lt;script, which",
+            ),
+            (old_and_unreadable, "cannot read the results in"),
+        ],
+        {3, 4, 5, 6},
+    ),
 )
 def test_a_set_that_cannot_be_believed_is_left_out_and_named(own, capsys, harm, words):
     """Protects the page from figures that nobody published, and from one set that takes all others with it. Mutants:
@@ -124,19 +128,26 @@ def with_settings(half, **changes):
 
 @pytest.mark.parametrize(
     ("table", "harm", "words"),
-    [
-        ("settings", with_settings("met", device={}), "line 2, column met: device is {}"),
-        ("settings", with_settings("met", device=[1]), "line 2, column met: device is [1]"),
-        ("settings", with_settings("met", precision=[1]), "line 2, column met: precision is [1]"),
-        ("settings", with_settings("met", precision="x" * 20_000), "line 2, column met: precision is 'xxx"),
-        ("settings", with_settings("asked", seeds=5), "line 2, column asked: seeds is 5"),
-        ("settings", with_settings("asked", seeds=[{}]), "line 2, column asked: seeds is [{}]"),
-        ("settings", with_settings("asked", ranks="two"), "line 2, column asked: ranks is 'two'"),
-        ("settings", with_settings("asked", lr=float("inf")), "line 2, column asked: lr is inf"),
-        ("runs", lambda frame: frame.assign(world_size=float("inf")), "line 2, column world_size: inf is no number"),
-        ("runs", lambda frame: frame.assign(val_samples=float("-inf")), "line 2, column val_samples: -inf is no"),
-        ("runs", lambda frame: frame.assign(**{"repeat": 1e300}), "line 2, column repeat: 1e+300 is no number"),
-    ],
+    few_fast(
+        [
+            ("settings", with_settings("met", device={}), "line 2, column met: device is {}"),
+            ("settings", with_settings("met", device=[1]), "line 2, column met: device is [1]"),
+            ("settings", with_settings("met", precision=[1]), "line 2, column met: precision is [1]"),
+            ("settings", with_settings("met", precision="x" * 20_000), "line 2, column met: precision is 'xxx"),
+            ("settings", with_settings("asked", seeds=5), "line 2, column asked: seeds is 5"),
+            ("settings", with_settings("asked", seeds=[{}]), "line 2, column asked: seeds is [{}]"),
+            ("settings", with_settings("asked", ranks="two"), "line 2, column asked: ranks is 'two'"),
+            ("settings", with_settings("asked", lr=float("inf")), "line 2, column asked: lr is inf"),
+            (
+                "runs",
+                lambda frame: frame.assign(world_size=float("inf")),
+                "line 2, column world_size: inf is no number",
+            ),
+            ("runs", lambda frame: frame.assign(val_samples=float("-inf")), "line 2, column val_samples: -inf is no"),
+            ("runs", lambda frame: frame.assign(**{"repeat": 1e300}), "line 2, column repeat: 1e+300 is no number"),
+        ],
+        {0, 7, 8},
+    ),
 )
 def test_a_set_with_cells_of_other_kinds_is_left_out_by_its_line(own, capsys, table, harm, words):
     """Protects the page from one hostile set, which ended the whole gallery in a traceback, and whoever looks for the
@@ -242,12 +253,14 @@ def test_a_report_that_could_run_or_load_something_is_seen(tmp_path, text):
     assert find_active(page)
 
 
+@pytest.mark.medium
 def test_reports_of_this_suite_run_and_load_nothing():
     """Protects every set of ours from being left out. Mutant: a tag of the template that TAGS lacks."""
     pages = [*PUBLISHED.glob("*/report.html")]
     assert pages and [find_active(page) for page in pages] == [""] * len(pages)
 
 
+@pytest.mark.medium
 def test_a_report_with_backslashes_in_its_commands_is_passive(tmp_path):
     """Protects a set whose ARGS have a backslash. Mutant: backslashes refused outside of styles."""
     page = tmp_path / "report.html"
@@ -331,6 +344,7 @@ def test_a_price_that_is_none_is_refused(text, words):
         read_prices(text.split(), ["cpu2_a", "cpu2_c"], "--price-per-hour", "published set")
 
 
+@pytest.mark.medium
 def test_no_name_of_a_strategy_brings_options_into_a_command_of_the_gallery(own):
     """Protects whoever pastes a line of the gallery: a set's strategy may have an option for a name, such as the folder
     that the new runs are written to. Mutant: the name as it stands."""
@@ -353,18 +367,21 @@ def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys
 
 @pytest.mark.parametrize(
     "spoiled",
-    [
-        lambda text: b"\xef\xbb\xbf=1+1," + text.encode(),
-        lambda text: b"\xff\xfe" + f"{text}=1+1".encode("utf-16-le"),
-        lambda text: f"{text}=1+1".encode("utf-16-le"),
-        lambda text: f"{text}\0=1+1".encode(),
-        lambda text: f"{text}\xa0".encode("latin-1"),
-        lambda text: b"sep=;\nstrategy;=1+1\n" + text.encode(),
-        lambda text: b'"SEP=;"\nstrategy;=1+1\n' + text.encode(),
-        lambda text: f"{text}x;=1+1\n".encode(),
-        lambda text: f'{text}x;""@SUM(A1)\n'.encode(),
-        lambda text: f"{text}x\t-1+A1\n".encode(),
-    ],
+    few_fast(
+        [
+            lambda text: b"\xef\xbb\xbf=1+1," + text.encode(),
+            lambda text: b"\xff\xfe" + f"{text}=1+1".encode("utf-16-le"),
+            lambda text: f"{text}=1+1".encode("utf-16-le"),
+            lambda text: f"{text}\0=1+1".encode(),
+            lambda text: f"{text}\xa0".encode("latin-1"),
+            lambda text: b"sep=;\nstrategy;=1+1\n" + text.encode(),
+            lambda text: b'"SEP=;"\nstrategy;=1+1\n' + text.encode(),
+            lambda text: f"{text}x;=1+1\n".encode(),
+            lambda text: f'{text}x;""@SUM(A1)\n'.encode(),
+            lambda text: f"{text}x\t-1+A1\n".encode(),
+        ],
+        {1, 5, 8},
+    ),
 )
 def test_a_table_that_only_a_spreadsheet_reads_otherwise_is_left_out(own, capsys, spoiled):
     """Protects whoever opens a linked table from formulas that a reader of UTF-8 with commas does not see. Mutants: a

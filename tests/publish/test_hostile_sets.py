@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from pasting import EVIL, paste
+from support import few_fast
 
 from scripts.pages import page
 from scripts.pages.provenance import _checkout, launch_lines, reproduction_commands
@@ -78,6 +79,7 @@ def test_the_commands_of_a_hostile_set_do_nothing_but_make(hostile, tmp_path):
     assert launch_lines(results) == [], "a log is not read through a link"
 
 
+@pytest.mark.medium
 def test_a_report_sends_nobody_to_a_commit_of_a_fork(hostile, tmp_path, monkeypatch):
     """Protects whoever has fetched somebody's fork and pastes the lines of a report: they checked the fork's code out
     and ran it. A tag of the fork may have the name of our commit, too: git takes it before 12 digits, not before 40.
@@ -148,24 +150,27 @@ def test_no_branch_of_a_fork_is_checked_out_by_a_printed_line(tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("variables", "named"),
-    [
-        ({"CONTAINER": "docker://evil.example/x"}, "CONTAINER"),
-        ({"PARTITION": "evil"}, "PARTITION"),
-        ({"HOSTS": "evil.example:1,127.0.0.1:1"}, "HOSTS"),
-        ({"NNODES": "2", "RDZV_ENDPOINT": "203.0.113.7:29477"}, "NNODES, RDZV_ENDPOINT"),
-        ({"DATA": "/home/victim"}, "DATA"),
-        ({"CONFIG": "../evil.yaml"}, "CONFIG"),
-        ({"CONFIG": "configs/../../evil.yaml"}, "CONFIG"),
-        ({"NPROC": "a[$(id)]"}, "NPROC"),
-        ({"ARGS": "--checkpoint-dir /home/victim"}, "--checkpoint-dir"),
-        ({"ARGS": "--seed=3 --checkpoint-dir=x --lr 0.1"}, "--checkpoint-dir"),
-        ({"ARGS": "--data /home/victim --resume"}, "--data, --resume"),
-        ({"ARGS": "--resume-from x --no-resume-anyway"}, "--resume-from, --no-resume-anyway"),
-        ({"ARGS": "--rendezvous address"}, "--rendezvous"),
-        ({"ARGS": "--config evil.yaml"}, "--config"),
-        ({"ARGS": "--arch ../evil"}, "--arch"),
-        ({"ARGS": "evil --seed 3"}, "a part of ARGS"),
-    ],
+    few_fast(
+        [
+            ({"CONTAINER": "docker://evil.example/x"}, "CONTAINER"),
+            ({"PARTITION": "evil"}, "PARTITION"),
+            ({"HOSTS": "evil.example:1,127.0.0.1:1"}, "HOSTS"),
+            ({"NNODES": "2", "RDZV_ENDPOINT": "203.0.113.7:29477"}, "NNODES, RDZV_ENDPOINT"),
+            ({"DATA": "/home/victim"}, "DATA"),
+            ({"CONFIG": "../evil.yaml"}, "CONFIG"),
+            ({"CONFIG": "configs/../../evil.yaml"}, "CONFIG"),
+            ({"NPROC": "a[$(id)]"}, "NPROC"),
+            ({"ARGS": "--checkpoint-dir /home/victim"}, "--checkpoint-dir"),
+            ({"ARGS": "--seed=3 --checkpoint-dir=x --lr 0.1"}, "--checkpoint-dir"),
+            ({"ARGS": "--data /home/victim --resume"}, "--data, --resume"),
+            ({"ARGS": "--resume-from x --no-resume-anyway"}, "--resume-from, --no-resume-anyway"),
+            ({"ARGS": "--rendezvous address"}, "--rendezvous"),
+            ({"ARGS": "--config evil.yaml"}, "--config"),
+            ({"ARGS": "--arch ../evil"}, "--arch"),
+            ({"ARGS": "evil --seed 3"}, "a part of ARGS"),
+        ],
+        {0, 5, 8, 15},
+    ),
 )
 def test_a_set_chooses_nothing_in_the_commands_that_people_paste(hostile, variables, named):
     """Protects whoever pastes a line of a report: what a set may not choose by itself (an image, a host, a port, a
@@ -206,6 +211,7 @@ def edit_settings(path, **fields):
     path.write_text(out.getvalue())
 
 
+@pytest.mark.medium
 def test_values_of_a_sweep_bring_no_options_into_the_command_that_people_paste(tmp_path):
     """Protects whoever pastes the line of a sweep: after the value -- the scripts' own flags follow, such as a folder
     to write checkpoints to. Mutants: the values not looked at; only the strategy looked at."""
@@ -220,6 +226,7 @@ def test_values_of_a_sweep_bring_no_options_into_the_command_that_people_paste(t
     assert [line for line in lines if "--strategy model_parallel " in line], "the other sweeps keep their commands"
 
 
+@pytest.mark.medium
 def test_settings_of_a_hostile_set_do_not_steer_the_terminal(hostile, tmp_path, capsys):
     """Protects the terminal of whoever compares their set with somebody else's, where escape codes can hide lines or
     write into the title. Mutants: the values as they stand; the names as they stand."""

@@ -304,6 +304,7 @@ def test_a_set_may_not_make_slurm_listen():
 MARKUP = "EPYC<!--/--><img src=//evil.example/x.png>[cheap](//evil.example)`|`<!--hardware-->"
 
 
+@pytest.mark.medium
 def test_texts_of_a_set_are_text_in_the_readme(tmp_path):
     """Protects README's readers and its marks from markup in a set. Mutants: fill without escaping; a figure as it
     stands."""

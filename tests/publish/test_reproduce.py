@@ -96,6 +96,7 @@ def kept(untrained):
         path.write_text(text)
 
 
+@pytest.mark.medium
 def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
     """Protects "reproduced": the code is the set's commit's, the settings are the set's, and two days have no verdict.
     Mutants: launchers of this checkout (they fail here); settings by this checkout's defaults (another hash)."""

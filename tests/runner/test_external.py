@@ -43,6 +43,7 @@ def bench(*words, **variables):
     return subprocess.run([ROOT / "bench", *map(str, words)], cwd=ROOT, env=env, capture_output=True, text=True)
 
 
+@pytest.mark.medium
 def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_data):
     """Protects from code that a variable in the environment would choose, also with make, whose variables count.
     Mutant: run_command keeps the variable."""

@@ -76,6 +76,7 @@ def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
         assert row_of(tmp_path / name)["status"] == "ok", name
 
 
+@pytest.mark.medium
 def test_a_terminal_that_closes_ends_a_run_with_its_row_and_under_nohup_does_not(tmp_path):
     """Protects a run in an ssh session that breaks off: a real terminal, whose bar cannot be drawn any more."""
     started = {}
@@ -368,6 +369,7 @@ def statuses(results: Path) -> list[str]:
     return [*frame[frame["repeat"] > 0].status]
 
 
+@pytest.mark.medium
 def test_a_suite_goes_on_when_its_reader_or_terminal_has_gone(suite):
     """Protects `make bench-all | head -1`: all rows, all rounds, and the exit code of the suite."""
     suite.hold.unlink()
@@ -379,6 +381,7 @@ def test_a_suite_goes_on_when_its_reader_or_terminal_has_gone(suite):
     assert statuses(suite.results) == ["ok"]
 
 
+@pytest.mark.medium
 def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     """Protects the machine from two suites at once: the run of a suite that was killed (by the kernel, where memory is
     short) ends with a true row; before it has, no other suite gets the set."""

@@ -45,6 +45,7 @@ def beyond_loopback(found: set[tuple[str, str]]) -> set[tuple[str, str]]:
 FAST = {"ddp"}
 
 
+@pytest.mark.medium
 @REAL_PROCESSES
 @pytest.mark.parametrize(
     "strategy", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]

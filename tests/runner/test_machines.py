@@ -16,7 +16,7 @@ import pytest
 import torch
 from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
 from stand_ins import NO_STAND_IN
-from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment
+from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, few_fast
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data import loaders
@@ -26,6 +26,7 @@ from scripts.runner import preflight, run_plan
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
 FAKED = [name for name in STRATEGIES if name not in NO_STAND_IN]
+OTHERS = [name for name in FAKED if name != "single"]
 SIZES = [2, *(pytest.param(num_gpus, marks=pytest.mark.slow) for num_gpus in (1, 8))]
 # A rank a GPU, but for these: GPUs of a rank, and the most that one drives.
 GPUS_OF_A_RANK = {"hybrid_parallel": 2}
@@ -153,7 +154,7 @@ class NoImages(list):
     classes = ("0", "1")
 
 
-@pytest.mark.parametrize("name", [name for name in FAKED if name != "single"])
+@pytest.mark.parametrize("name", few_fast(OTHERS, {OTHERS.index("ddp"), OTHERS.index("dataparallel")}))
 def test_every_strategy_decodes_with_as_many_workers(see, monkeypatch, name):
     """Protects the comparison on real images, on 4 GPUs: a rank that reads for two GPUs, or one that reads for all, has
     the workers of as many ranks. The ranks of a pipeline validate a part each. Mutants: hybrid_parallel,

@@ -182,6 +182,7 @@ def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, 
         assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["supervisor"], "--skip")
 
 
+@pytest.mark.medium
 def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, tiny_data):
     """Protects clusters with pyxis, where one process needs a step of its own, too."""
     put(bin_path, srun="echo '  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fault_runs import until
-from support import ROOT, SYNTHETIC_YAML, after, environment, hear_sigint, make_run_folder, put
+from support import ROOT, SYNTHETIC_YAML, after, environment, few_fast, hear_sigint, make_run_folder, put
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -79,6 +79,7 @@ def test_what_is_not_demanded_is_not_said(submitted):
     assert not [word for word in words if word.startswith(("--account", "--qos", "--mem", "--exclusive"))]
 
 
+@pytest.mark.medium
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
     """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder. The words can be
     pasted. Mutant: words without quotes."""
@@ -92,17 +93,23 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
 
 @pytest.mark.parametrize(
     ("variables", "message"),
-    [
-        ({"SLURM_JOB_ID": "3"}, "this is in Slurm job 3"),
-        ({"SINFO": "down"}, "no Slurm cluster answers sinfo; run it on a cluster"),
-        ({"CONTAINER": "x.sif"}, "CONTAINER=x.sif needs apptainer"),
-        ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
-        ({"GPUS_PER_NODE": "2", "TASKS_PER_NODE": "1"}, "TASKS_PER_NODE=1 does not match 2 GPUs a node"),
-        ({"GRES": "gpu:a100:4(S:0-1)"}, "no GPU, and nodes have gpu:a100:4(S:0-1); say how many: --gpus-per-node 4"),
-        ({"GPU_TYPE": "a100"}, "the job would have no GPU; say how many: --gpus-per-node 4, or 0 for the CPU"),
-        ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
-        ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
-    ],
+    few_fast(
+        [
+            ({"SLURM_JOB_ID": "3"}, "this is in Slurm job 3"),
+            ({"SINFO": "down"}, "no Slurm cluster answers sinfo; run it on a cluster"),
+            ({"CONTAINER": "x.sif"}, "CONTAINER=x.sif needs apptainer"),
+            ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
+            ({"GPUS_PER_NODE": "2", "TASKS_PER_NODE": "1"}, "TASKS_PER_NODE=1 does not match 2 GPUs a node"),
+            (
+                {"GRES": "gpu:a100:4(S:0-1)"},
+                "no GPU, and nodes have gpu:a100:4(S:0-1); say how many: --gpus-per-node 4",
+            ),
+            ({"GPU_TYPE": "a100"}, "the job would have no GPU; say how many: --gpus-per-node 4, or 0 for the CPU"),
+            ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
+            ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
+        ],
+        {0, 7},
+    ),
 )
 def test_a_mistake_is_reported_before_anything_waits_in_the_queue(submitted, tmp_path, variables, message):
     """Protects hours in the queue: exit code 2, a sentence, no traceback, no job, and no set."""
@@ -164,7 +171,7 @@ def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
     assert (tmp_path / "ended").read_text() == "7.3\n"
 
 
-@pytest.mark.parametrize("delay", ["0", "0.4"])
+@pytest.mark.parametrize("delay", ["0", pytest.param("0.4", marks=pytest.mark.medium)])
 def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, delay):
     """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their supervisor hears
     of it, and a run that failed is not run again."""

@@ -108,6 +108,7 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
         assert path.read_text() == text and read("HEAD", **variables).commit
 
 
+@pytest.mark.medium
 def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
     """Protects whoever has fetched a fork, whose tags came along: one had the 12 digits by which a report names a
     commit, others the name of a branch here or of a remote, and ab ran the fork's code. Mutants: what git takes; short
@@ -278,6 +279,7 @@ def test_a_budget_ends_a_sitting(untrained):
     assert re.search(r"BUDGET=0\.1s: the warm-up alone took \d+ s; give more", done.stdout)
 
 
+@pytest.mark.medium
 def test_a_side_that_fails_is_named_with_its_log(untrained):
     """Protects the gate: a sentence, the log, exit code 4, which is not that of "slower", and no worktree."""
     (untrained.folder / "launchers/single.sh").write_text("#!/bin/bash\nexit 3\n")
@@ -332,7 +334,7 @@ def test_a_shallow_clone_is_named(untrained):
     ("signum", "code"),
     [
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.medium),
         pytest.param(signal.SIGKILL, -9, marks=pytest.mark.medium),
     ],
 )

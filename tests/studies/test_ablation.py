@@ -165,6 +165,7 @@ def test_ratios_are_the_familys(measured):
     assert options["cudnn.benchmark"].why_not == "needs a GPU"
 
 
+@pytest.mark.medium
 def test_the_study_of_one_process_has_its_table(planned, tmp_path):
     """Protects `./bench run --one-gpu`: single reads none of DDP's options, so that its groups lack them. Mutant: names
     by RunGroup.settings, which has only what the strategy reads."""
@@ -175,6 +176,7 @@ def test_the_study_of_one_process_has_its_table(planned, tmp_path):
     assert studied_strategies(load_set(tmp_path / "one")) == ["single"]
 
 
+@pytest.mark.medium
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
     """Protects what people see: a line an option, also of those that were not run, with n and intervals."""
     assert report.main(report.AblationChartOptions(measured, "ddp")) == 0
@@ -188,6 +190,7 @@ def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
     assert {path.name for path in (measured / "charts").iterdir()} == {"ablate_ddp.png", "ablate_ddp.svg"}
 
 
+@pytest.mark.medium
 def test_two_studies_in_one_set_are_refused(measured, planned):
     """Protects a ratio from a baseline of another model."""
     for run in planned(ARGS="--norm group"):

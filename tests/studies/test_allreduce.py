@@ -135,6 +135,7 @@ def test_the_command_writes_a_link_that_predict_reads(tmp_path):
     assert (tmp_path / "a b" / "allreduce.png").stat().st_size > 10_000
 
 
+@pytest.mark.medium
 def test_tables_of_an_earlier_session_are_kept(tmp_path, capsys):
     """Protects what took minutes or hours to measure: the same command again replaced its tables without a word.
     Mutant: nothing set aside."""

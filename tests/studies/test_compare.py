@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy
 import pytest
-from support import ROOT, recorded, run_strategy
+from support import ROOT, few_fast, recorded, run_strategy
 
 from benchmarks.common.store.results import append_rows
 from scripts.studies.compare.compare import run_command_line
@@ -91,6 +91,7 @@ def test_a_slowdown_fails_over_5_but_not_over_20_percent(compare, base, slow):
     assert f"only in {base}: ddp_spawn" in over_5.stderr
 
 
+@pytest.mark.medium
 def test_two_sets_have_no_verdict_while_the_days_effect_is_unknown(compare, base, slow):
     # Another day may well be 10 % slower by itself: the gate must not say that the code is, nor that all is well.
     done = compare(base, slow)
@@ -106,6 +107,7 @@ def test_two_sets_have_no_verdict_while_the_days_effect_is_unknown(compare, base
     assert " no difference seen " in line(wide, "ddp ") and "day-to-day sd: 10.0 %" in wide.stdout
 
 
+@pytest.mark.medium
 def test_the_day_is_measured_from_three_sets(compare, base, slow, tmp_path):
     days = [write_set(tmp_path / f"day {n}", {"ddp": 170 + n}, seed=n + 5) for n in range(3)]
     done = compare(base, slow, "--day-sets", *days)
@@ -149,18 +151,21 @@ def test_a_set_of_one_strategy_asks_for_a_second_set(compare, tmp_path):
 
 @pytest.mark.parametrize(
     "column, value",
-    [
-        ("device_name", "Other CPU"),
-        ("world_size", 4),
-        ("global_batch", 64),
-        ("arch", "resnet50"),
-        ("image_size", 224),
-        ("precision", "tf32"),
-        ("loader", "synthetic"),
-        ("threads_per_rank", 32),
-        ("nodes", 2),
-        ("memory_format", "channels_last"),
-    ],
+    few_fast(
+        [
+            ("device_name", "Other CPU"),
+            ("world_size", 4),
+            ("global_batch", 64),
+            ("arch", "resnet50"),
+            ("image_size", 224),
+            ("precision", "tf32"),
+            ("loader", "synthetic"),
+            ("threads_per_rank", 32),
+            ("nodes", 2),
+            ("memory_format", "channels_last"),
+        ],
+        {0, 5},
+    ),
 )
 def test_unlike_sets_are_refused_and_the_difference_named(compare, base, tmp_path, column, value):
     other = write_set(tmp_path / "other", {"ddp": 170}, num_repeats=2, **{column: value})

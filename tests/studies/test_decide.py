@@ -71,12 +71,16 @@ def sets(tmp_path_factory):
 
 @pytest.fixture
 def run(capsys, tmp_path):
-    """The command as it is typed, with its exit code, what it prints, the rows of decide.csv and the JSON."""
+    """The command as it is typed, with its exit code, what it prints, the rows of decide.csv and the JSON. Its chart
+    takes most of the time, and is drawn where a test looks at it."""
 
-    def run_words(*words):
+    def run_words(*words, draws=False):
         options = parse(BY_WORDS["decide"], [*map(str, words), "--output", str(tmp_path / "out")])
         found = {}
-        code = exit_code(lambda: decide.main(options, found))
+        with pytest.MonkeyPatch.context() as patch:
+            if not draws:
+                patch.setattr(decide, "save_chart", lambda *_: [])
+            code = exit_code(lambda: decide.main(options, found))
         streams, path = capsys.readouterr(), tmp_path / "out" / "decide.csv"
         rows = [*csv.DictReader(path.open())] if path.exists() else []
         last = (streams.out.splitlines() or [""])[-1]
@@ -356,6 +360,7 @@ def test_one_set_is_no_choice(run, sets):
 # --- published sets, chart, JSON ----------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_published_sets(run, tmp_path):
     """Protects who asks with sets that are published: one has no record of its images. The other is compared with a
     copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much.
@@ -388,10 +393,11 @@ def svg_text(path):
     return " ".join(ElementTree.parse(path).getroot().itertext())
 
 
+@pytest.mark.medium
 def test_the_chart_can_be_read_without_colours(run, sets, tmp_path):
     """Protects a print in black and white: a filling and a line for each machine, a marker for each strategy, units,
     prices and the number of runs. Mutant: one filling for all."""
-    run(*sets, *PRICES, "--day-sd", "1%")
+    run(*sets, *PRICES, "--day-sd", "1%", draws=True)
     text = svg_text(tmp_path / "out" / "decide.svg")
     for words in ("hours of 90 epochs", "cost, in the currency of the prices", "h100: 16.0 an hour; n = 5 runs",
                   "at equal settings", "Pareto frontier", "Take h100 with ddp_amp"):  # fmt: skip

@@ -60,6 +60,7 @@ def test_buckets_are_those_that_ddp_makes(profile, tmp_path, bucket_cap_mb):
     assert len(reported.split(",")) == (3 if bucket_cap_mb == 0 else 7)
 
 
+@pytest.mark.medium
 def test_a_file_of_gradients_is_read_back(tmp_path, profile):
     gradient_times.main(gradient_times.GradientTimesOptions(out=tmp_path / "gradients.csv", num_classes=12), SMALL)
     found = read_gradients(tmp_path / "gradients.csv")

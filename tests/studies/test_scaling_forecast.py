@@ -54,6 +54,7 @@ def link_file(path, rate=1e9, library="gloo"):
     return path
 
 
+@pytest.mark.medium
 def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_path, capsys):
     """Protects the whole way: every strategy, weak and strong, 2 to 4,096 devices, with an interval or a reason."""
     assert main(PredictOptions(results=results, neighbours=tmp_path, link=link_file(tmp_path / "links.csv"))) == 0
@@ -74,6 +75,7 @@ def test_a_set_and_a_link_become_a_table_a_chart_and_a_sentence(results, tmp_pat
     assert "computing shrinks in proportion" in drawn and "own error is not in the bands" in drawn
 
 
+@pytest.mark.medium
 def test_the_network_between_nodes_may_be_given(results, tmp_path):
     """Protects the answer for a cluster whose network is known: its number moves the forecast, and is named."""
     where = {"results": results, "neighbours": tmp_path, "link": link_file(tmp_path / "links.csv")}
@@ -95,7 +97,7 @@ def test_a_network_that_means_nothing_is_refused(options, text):
         main(PredictOptions(**options))
 
 
-@pytest.mark.parametrize("machine", ["h100x8", "v100x4"])
+@pytest.mark.parametrize("machine", ["h100x8", pytest.param("v100x4", marks=pytest.mark.medium)])
 def test_presets_need_no_set(machine, tmp_path, capsys):
     assert main(PredictOptions(machine=machine, out=tmp_path)) == 0
     assert "NVIDIA" in capsys.readouterr().out and (tmp_path / f"predict_{machine}.csv").exists()

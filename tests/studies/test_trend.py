@@ -63,6 +63,7 @@ def test_no_two_days_are_joined(nights):
     assert joined == []
 
 
+@pytest.mark.medium
 def test_versions_are_marked_where_they_change(nights, tmp_path):
     """Protects the reader from a new torch that nobody mentions. Mutant: each set compared with the first."""
     later = write_set(tmp_path / "fourth", precision="fp32", torch="2.16.0")
