@@ -107,7 +107,7 @@ def test_make_drops_it_too():
 
 
 TARGETS = """data bench-all bench-ddp slurm-all plot compare report verify gallery gpu-check fuzz test test-medium
-test-slow test-all clean sweep ab""".split()
+test-slow test-all clean""".split()
 VARIABLES = (
     "RESULTS DATA A B FAIL_OVER ARGS CONFIG TESTS STRATEGIES REPEATS UNTIL BUDGET SEEDS RETRY NPROC TORCH".split()
 )
