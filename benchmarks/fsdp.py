@@ -115,4 +115,6 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 if __name__ == "__main__":
     # fused: FSDP's weights are DTensors, for which torch has no fused SGD
+    # compile: FSDP2 gathers weights between blocks, so each block would have to be compiled by itself, and the suite
+    # compiles whole models
     run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))
