@@ -185,6 +185,7 @@ def test_what_the_code_says_of_itself_is_there():
     assert found == set()
 
 
+@pytest.mark.medium
 def test_what_documents_name_is_there():
     """Protects the same in every README: files, labels of links, names in backticks."""
     named = {path.relative_to(ROOT): stale_names(path.read_text(), path.parent) for path in DOCUMENTS}

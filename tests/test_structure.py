@@ -149,6 +149,7 @@ def test_layers_point_one_way():
     assert {pair for pair in imports_between_folders() if breaks_the_rules(*pair)} == set()
 
 
+@pytest.mark.medium
 def test_folders_have_no_circle_of_imports():
     """Protects reading order: every folder can be understood after those that it imports."""
     graph = {}
@@ -196,6 +197,7 @@ def test_a_script_imports_common_and_no_other_script(name):
 
 
 @pytest.mark.real_interpreter
+@pytest.mark.medium
 def test_what_only_reads_tables_needs_no_torch():
     """Protects a laptop that draws a cluster's results, and half a minute of imports on a slow disk."""
     code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(f'scripts.{name}')\n"
@@ -356,6 +358,7 @@ def patches(text: str) -> list[str]:
     return found + [ast.unparse(call) for call in calls if call.func.id in ("setattr", "delattr")]
 
 
+@pytest.mark.medium
 def test_nothing_that_ships_patches_anything():
     """Protects what users run: no function of a library or of another module is replaced. Settings may be assigned."""
     for name, text in (SCRIPTS | COMMON | TOOLS).items():
@@ -426,6 +429,7 @@ def test_locks_and_replaced_files_have_one_place():
     assert found == {"benchmarks/common/system/files.py": {"fcntl.flock"}}
 
 
+@pytest.mark.medium
 def test_every_child_dies_with_its_parent():
     """Protects the machine from ranks that go on after `./bench study peers` or any other was killed, and time beside
     whatever comes next. Mutant: a Popen without it."""

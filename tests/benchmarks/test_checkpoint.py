@@ -323,6 +323,7 @@ def test_a_folder_that_cannot_be_written_is_a_users_error(tmp_path):
             save_checkpoint(folder, "last.pt", small_state(1))
 
 
+@pytest.mark.medium
 def test_after_a_truncated_checkpoint_training_goes_on_from_the_one_before(tiny_data, checkpoints):
     """The same through a whole script. Protects that `previous` is a full state, and best.pt plain weights."""
     config = Config(
@@ -551,6 +552,7 @@ def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch, caps
     assert "does not say what it was trained with" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 def test_a_run_that_resumes_anyway_says_so_in_its_row(trained, tmp_path, monkeypatch):
     """Protects the reader of an ok row; momentum is of the run, and not of the checkpoint."""
     config, _ = trained

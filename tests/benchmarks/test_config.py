@@ -151,6 +151,7 @@ def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
     assert all(word in message for word in words), message
 
 
+@pytest.mark.medium
 def test_every_number_has_a_least_value_and_is_held_to_it():
     """Protects against a new field that takes a negative number of anything, or infinity."""
     numeric = {name for name, kind in FIELD_TYPES.items() if {int, float} & {kind, *typing.get_args(kind)}}
@@ -192,6 +193,7 @@ KEYS = st.sampled_from(sorted(FIELDS)) | st.text(max_size=12) | st.integers() | 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(st.dictionaries(KEYS, VALUES, max_size=4).map(lambda d: yaml.safe_dump(d, allow_unicode=True)) | st.text())
+@pytest.mark.medium
 def test_random_files_give_a_right_configuration_or_a_users_error(yaml_file, text):
     """Protects against a traceback: whatever a file holds, it loads with the right types, or it is a UserError."""
     try:

@@ -358,6 +358,7 @@ def test_every_thread_keeps_its_decoder(monkeypatch):
     assert len(built) == len(set(built)) == num_threads
 
 
+@pytest.mark.medium
 def test_an_image_is_finished_by_its_own_thread_alone():
     """Protects a rank that reads itself, with several threads, from waking them all for an image: they spin.
     Mutant: the flip as one operation of torch, which goes to all threads from 32,768 values on."""

@@ -71,6 +71,7 @@ def test_rank_0_does_not_either(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", cases([name for name in FAKED if "GPU" not in REMEDY_WITHOUT.get(name, "")]))
+@pytest.mark.medium
 def test_no_backward_pass_looks_at_a_tensor(monkeypatch, name):
     """Protects the other half of a step, with its hooks."""
     see_gpus(monkeypatch, 0)

@@ -94,6 +94,7 @@ def test_an_index_is_never_older_than_its_folder(settled, change):
     assert same(list_images(folder), folder)
 
 
+@pytest.mark.medium
 def test_one_flipped_byte_in_an_index_relabels_nothing(settled):
     """Protects labels: a table of class numbers has no other way to be seen wrong. Only filling may change."""
     folder, chance = settled / "train", random.Random(0)

@@ -50,6 +50,7 @@ def test_an_option_makes_another_run(name):
     )
 
 
+@pytest.mark.medium
 def test_options_arrive_where_they_act():
     """Protects the ablation from options that change a label only."""
     assert build_model(with_options(compile=True), 4, CPU)._compiled_call_impl is not None

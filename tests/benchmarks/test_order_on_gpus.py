@@ -35,7 +35,8 @@ CASES = {  # strategy, options, GPUs
     "micro-batches": ("model_parallel", {"split_size": 4}, 2),
     "a stream for copies": ("model_parallel", {"split_size": 4, "copy_stream": True}, 2),
 }
-FAST = {"single", "dataparallel", "a stream for copies"}  # the others have fewer streams, or another layout
+# The slow ones have fewer streams, or another layout.
+LEVELS = {"a stream for copies": (), "single": pytest.mark.medium, "dataparallel": pytest.mark.medium}
 CUDA_0, CUDA_1 = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
@@ -113,9 +114,7 @@ def train_in_order(patch, what: str, prefetch: int = 1, late: bool = False) -> O
 @pytest.mark.parametrize(
     "late", [False, pytest.param(True, marks=pytest.mark.medium)], ids=["thread first", "thread last"]
 )
-@pytest.mark.parametrize(
-    "what", [what if what in FAST else pytest.param(what, marks=pytest.mark.slow) for what in CASES]
-)
+@pytest.mark.parametrize("what", [pytest.param(what, marks=LEVELS.get(what, pytest.mark.slow)) for what in CASES])
 def test_a_run_is_in_order(monkeypatch, what, late):
     """Protects training on GPUs: nothing is read before it is written, or written over or freed before it is read; no
     window has the host wait; it opens and closes with idle GPUs; each of its moments is of all the rank's GPUs."""

@@ -166,6 +166,7 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == {}
 
 
+@pytest.mark.medium
 def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config, monkeypatch):
     """Protects the results: an account after the run changes neither them nor what the process does later."""
     weights = []

@@ -47,6 +47,7 @@ def of_kind(kind, allowed: Range):
 
 @settings(deadline=None)
 @given(st.fixed_dictionaries({}, optional={name: values_of(name) for name in FIELD_TYPES if name != "config"}))
+@pytest.mark.medium
 def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, values):
     """Protects the way in: whatever was resolved at the plan is what the script trains, to the last bit."""
     if values.get("batch_per_device"):

@@ -50,15 +50,15 @@ def run(tmp_path_factory, tiny_data, tiny_config):
 # A minute of compiling, or a script that make test runs elsewhere, too: test_newer_strategies.py traces ddp_compile,
 # test_stages.py has two real ranks of hybrid_parallel, and test_fake_gpus.py has steps of ddp_amp.
 SLOW = {"ddp_compile", "hybrid_parallel", "ddp_amp"}
-# Their training, and that it is ddp's or single's, is in make test-medium. make test has their steps on stand-ins for
-# GPUs (test_fake_gpus.py, tests/runner/test_machines.py) and stages in turn (test_stages.py).
-MEDIUM = {"ddp_spawn", "horovod_ddp", "dataparallel", "model_parallel"}
+# The others' training, and that it is ddp's or single's, is in make test-medium. make test has the steps of some on
+# stand-ins for GPUs (test_fake_gpus.py) and stages in turn (test_stages.py).
+FAST = {"single", "ddp"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.medium if name in MEDIUM else ())
+        pytest.param(name, marks=pytest.mark.slow if name in SLOW else () if name in FAST else pytest.mark.medium)
         for name in RUNNABLE
     ],
 )

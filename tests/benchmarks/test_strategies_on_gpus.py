@@ -167,6 +167,7 @@ def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, memory_format, num
 # --- pipeline_parallel --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_a_pipeline_of_more_stages_than_blocks_is_skipped(monkeypatch):
     """Protects make bench-all on many GPUs from a failed row: ResNet-18 has a block for each of 8, and none for a
     ninth. Mutant: refused by the cut, as a mistake of the user's."""
@@ -235,6 +236,7 @@ def test_a_run_and_its_breakdown_have_the_clock_of_all_their_gpus(monkeypatch):
     assert made == [("cuda:2", "cuda:3")] * 2
 
 
+@pytest.mark.medium
 def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
     """Protects peak_memory_mb: forgotten on every GPU that is used, once, right before the first window."""
     see_gpus(monkeypatch, 4)

@@ -303,6 +303,7 @@ def test_torn_lines_cost_only_themselves(tmp_path, capsys):
     assert capsys.readouterr().err.count("not a whole row") == 3
 
 
+@pytest.mark.medium
 def test_older_sets_without_some_columns_and_tables_still_draw(tmp_path):
     (tmp_path / "runs.csv").write_text("run_id,strategy,status,images_per_s\na,ddp,ok,170\nb,ddp,ok,171\n")
     draw([load_set(tmp_path)], tmp_path / "charts")

@@ -149,6 +149,7 @@ def _text(name):
     return (ROOT / f"scripts/options/{name}_options.py").read_text()
 
 
+@pytest.mark.medium
 def test_shells_can_complete_all_commands():
     """Protects completion: the tree of all commands is one that tyro can print."""
     assert command_tree()
@@ -219,6 +220,7 @@ def sets(tmp_path_factory):
         {1, 2},
     ),
 )
+@pytest.mark.medium
 def test_compare_has_four_exit_codes(sets, b, options, code):
     """Protects CI: yes, slower, wrong use, undecided. Mutant: undecided as 2, which is wrong use."""
     done = bench("compare", sets["base"], sets.get(b, "nowhere"), "--fail-over", "5%", *options)
@@ -336,6 +338,7 @@ def test_make_ends_by_ctrl_c_too(tmp_path):
     assert done.stderr.count("stopped by SIGINT") == 1
 
 
+@pytest.mark.medium
 def test_a_signal_ends_the_installer_and_what_it_runs(fresh_clone, tmp_path):
     """Protects from a pip that goes on after SIGTERM to ./bench. Mutant: subprocess.run, which ends the child alone."""
     pid = tmp_path / "pid"
@@ -416,6 +419,7 @@ def test_make_passes_its_variables_on(tmp_path):
     assert "1 of 1 runs" in one.stdout and "round 1  ddp" in one.stdout
 
 
+@pytest.mark.medium
 def test_make_compare_takes_two_sets(sets):
     done = make("-s", "compare", f"A={sets['base']}", f"B={sets['slow']}", "FAIL_OVER=5%", "ARGS=--day-sd 0.1%")
     assert done.returncode == 2 and "failed: slower by more than 5%" in done.stderr

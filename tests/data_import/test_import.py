@@ -683,6 +683,7 @@ def test_nothing_is_imported_where_another_user_could_put_a_link(tmp_path, tiny_
 # --- killed, and started again ------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_a_killed_import_goes_on(tmp_path, tiny_data):
     """Protects an import of hours: killed at 13 moments, from the first file into the clean-up, the same command
     makes the same set. Mutant: a shard noted before its images are written."""

@@ -65,6 +65,7 @@ def test_it_gives_what_tarfile_gives(tmp_path, monkeypatch, format, odd, mtime):
         assert path.read_bytes()[handed_over[0] :].strip(b"\0") == b"", "only the end is left to tarfile"
 
 
+@pytest.mark.medium
 def test_damaged_headers_are_read_or_refused_as_by_tarfile(tmp_path):
     """Protects from an archive that only one of the two takes: 600 times, one or two bytes of a header are changed, or
     the archive is cut off, too. Mutants: the checksum not compared; the kind; no look at the end."""

@@ -326,6 +326,7 @@ def test_a_hostile_set_controls_nothing(tmp_path, export_format):
 
 
 @pytest.mark.parametrize("path", SETS, ids=lambda path: path.name)
+@pytest.mark.medium
 def test_published_sets_are_exported(path):
     """Protects sets of every age."""
     results = load_set(path)
@@ -338,6 +339,7 @@ def test_published_sets_are_exported(path):
     assert ElementTree.fromstring(export.export_text(results, "junit").encode()).get("failures") == "0"
 
 
+@pytest.mark.medium
 def test_the_command_writes_a_whole_file_or_prints(folder, tmp_path, capsys):
     """Protects a file that a dashboard reads at any moment: an export that fails leaves the old one. Mutant: the file
     is opened before the text is made."""

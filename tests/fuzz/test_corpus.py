@@ -59,6 +59,7 @@ def misbehave(content: bytes, folder: Path) -> str:
     return "fine"
 
 
+@pytest.mark.medium
 def test_every_kind_of_finding_is_seen_and_the_next_input_is_tried(tmp_path, monkeypatch):
     """Protects the fuzzers: a harness that misses a crash, a program or a hang finds nothing for ever."""
     (tmp_path / "folder").mkdir()

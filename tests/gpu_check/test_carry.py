@@ -134,6 +134,7 @@ def test_a_folder_that_others_can_write_to_is_not_worked_in(tmp_path):
 
 
 @pytest.mark.parametrize("mode, code", [(0o777, 2), (0o775, 2), (0o1777, 3)], ids=["all", "group", "sticky"])
+@pytest.mark.medium
 def test_a_folder_below_one_that_others_can_write_to_is_not_worked_in(tmp_path, mode, code):
     """Protects from who puts another folder in its place after it was looked at. In a sticky folder nobody can."""
     bundle, shared = make_bundle(tmp_path), tmp_path / "shared"
@@ -143,6 +144,7 @@ def test_a_folder_below_one_that_others_can_write_to_is_not_worked_in(tmp_path, 
     assert done.returncode == code and (code == 3 or f"others can write to {shared}," in done.stderr), done.stderr
 
 
+@pytest.mark.medium
 def test_a_link_is_not_worked_in_and_links_above_are_resolved(tmp_path):
     """Protects from who lets a link lead elsewhere after it was looked at. Homes and disks are often behind links."""
     bundle, link = make_bundle(tmp_path), tmp_path / "link"

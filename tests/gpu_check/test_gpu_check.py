@@ -65,6 +65,7 @@ def statuses(state: State) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scale", [pytest.param(GPU, marks=pytest.mark.medium), DRY], ids=["gpu", "dry"])
+@pytest.mark.medium
 def test_every_check_of_the_list_can_be_planned(scale, tmp_path, monkeypatch):
     """Protects the nine minutes on a GPU: no command there may be refused for its words."""
     monkeypatch.setenv("NUM_GPUS", "1" if scale is GPU else "0")
@@ -248,6 +249,7 @@ def test_nothing_starts_that_does_not_fit_before_the_deadline(tmp_path):
     assert statuses(state) == {"short": "passed", "long": "passed"} and not left
 
 
+@pytest.mark.medium
 def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch):
     """Protects the page: a check that overruns is ended, and is no failure, for nobody knows."""
     monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
@@ -267,6 +269,7 @@ def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatc
     assert sorted(left) == [*"abc"]  # in the order in which they ended, which is anyone's
 
 
+@pytest.mark.medium
 def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
     monkeypatch.setattr("scripts.gpu_check.check_process.GRACE_S", 0.2)
@@ -342,6 +345,7 @@ work(listed, State(folder / "checks"), Deadline(), Capabilities(), signals)
 
 
 @pytest.mark.parametrize("signum", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.medium
 def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     """Protects the state: b was at work, and is run again; a is not; no process is left."""
     words = [sys.executable, "-c", CALLED, tmp_path]

@@ -113,6 +113,7 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
     assert output.endswith(": single; proved with other settings: ddp, but for threads")
 
 
+@pytest.mark.medium
 def test_a_second_name_is_no_further_configuration(tmp_path):
     """Protects the number of configurations in a paper: A/A is the same one under a second name. Mutant: names
     counted."""

@@ -40,6 +40,7 @@ def tex(results):
     return paper_tex(results, page.report_figures(results))
 
 
+@pytest.mark.medium
 def test_numbers_reach_siunitx_whole(results, tex):
     """Protects a table from figures that are wrong by a thousand: to siunitx a comma is a decimal one. Mutant: number()
     that leaves the comma of `digits` where it is."""

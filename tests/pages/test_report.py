@@ -645,6 +645,7 @@ def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, mon
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium; apt-get install chromium")
 @pytest.mark.parametrize("width", [390, pytest.param(1200, marks=pytest.mark.medium)])
+@pytest.mark.medium
 def test_the_page_is_no_wider_than_the_window(written, tmp_path, width):
     """Protects a phone: only tables and charts scroll sideways, never the page. And a ratio over bf16 from lying on the
     next column of the first table. Measured by a real browser. Mutant: `white-space: nowrap` of an interval there."""

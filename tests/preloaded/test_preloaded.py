@@ -88,6 +88,7 @@ def test_a_fork_has_what_the_real_process_has(tmp_path, leads):
     assert json.loads(fork.stdout) == json.loads(real.stdout)
 
 
+@pytest.mark.medium
 def test_forks_draw_numbers_of_their_own():
     """Protects from what forks of one process share: the states of its generators."""
     code = "import random, numpy, torch; print(random.random(), numpy.random.rand(), torch.rand(1).item())"

@@ -404,6 +404,7 @@ def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_d
     assert not (tmp_path / "a set").exists()
 
 
+@pytest.mark.medium
 def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config, tmp_path, monkeypatch, capsys):
     """Protects a proof on a small GPU from an out-of-memory error in its place: the forecast is asked first."""
     reported = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}

@@ -209,6 +209,7 @@ setTimeout(() => { parent.document.title = JSON.stringify([...said, seen(), href
 
 @browser
 @pytest.mark.parametrize("width", [390, pytest.param(1200, marks=pytest.mark.medium)])
+@pytest.mark.medium
 def test_the_filters_and_the_page_s_width_in_a_browser(published, page, tmp_path, width):
     """Protects what a reader clicks, on a phone too. Mutant: `===` for `!==` in the filter shows the other rows."""
     choices = [("precision", "fp32"), ("strategy", "ddp"), ("hardware", EVIL), ("precision", "bf16")]
@@ -226,6 +227,7 @@ def test_the_filters_and_the_page_s_width_in_a_browser(published, page, tmp_path
 
 
 @browser
+@pytest.mark.medium
 def test_a_click_opens_the_set_and_shows_the_command(published, page, tmp_path):
     """The first row's links, followed by a real browser: the set's report, and the place of its command."""
     click = "<script>document.querySelectorAll('tr[data-set] a')[{number}].click()</script>"

@@ -73,6 +73,7 @@ def test_the_compliance_checker_accepts_the_log(real, tmp_path):
 
 
 @pytest.mark.parametrize("key", REQUIRED)
+@pytest.mark.medium
 def test_the_checker_misses_each_key_that_is_removed(real, tmp_path, key):
     # Shows that the acceptance above means something: without the lines of a key the same checker refuses.
     _, _, text = real

@@ -449,6 +449,7 @@ def test_the_host_in_a_runs_command_is_not_published(own, tmp_path, option, priv
     assert copied == f"$ launch python3 {option}{shown} -m benchmarks.ddp\n"
 
 
+@pytest.mark.medium
 def test_charts_say_what_matplotlib_says_of_itself(tmp_path):
     """Mutants: metadata of pictures not read; any kind of file taken."""
     figure, _ = pyplot.subplots(figsize=(1, 1))

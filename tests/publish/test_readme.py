@@ -85,6 +85,7 @@ def code_of(path) -> list[str]:
 
 
 @each_readme
+@pytest.mark.medium
 def test_every_figure_is_the_one_in_its_file(path):
     """Protects the reader from figures that somebody typed, or that a new set has left behind: run `./bench readme`."""
     assert fill_marks(TEXTS[path], figures_made()) == TEXTS[path]
@@ -99,6 +100,7 @@ def test_no_figure_stands_outside_the_marks(path):
     assert set(typed) <= by_definition | LIMITS.get(path.parent.name, set())
 
 
+@pytest.mark.medium
 def test_the_rates_that_programs_print_are_the_measured_ones():
     """Protects who reads no README. Mutant: one number of either text."""
     for text, names in (
@@ -171,6 +173,7 @@ def test_each_configuration_counts_once_and_by_its_own_proof():
     assert f", {on_two_ranks[0].count('`') // 2} of them on 2 ranks" in made["proof"]
 
 
+@pytest.mark.medium
 def test_one_process_on_all_cores_is_compared_with_what_has_several_ranks():
     """Protects from a table that ranks strategies over one core only. By hand from the report: ddp_compressed is the
     one that it was not seen to be faster than. Mutant: strategies of one rank counted."""
@@ -199,6 +202,7 @@ def test_rates_of_those_with_a_verdict(tmp_path):
     assert decided_figures(tmp_path) == {"ab.decided": "3 % at AR(0.3) and 6 to 10 % at AR(0.5)"}
 
 
+@pytest.mark.medium
 def test_the_readme_says_what_its_chart_says():
     """The exposed communication of the table is the red part of step_account.png, not another statistic of it."""
     (axes, _) = step_chart([load_set(SET)]).axes

@@ -116,6 +116,7 @@ def test_a_set_runs_again_at_its_commit_and_is_compared(kept):
     assert again.returncode == 0 and len(read_table(kept.folder / "results/again", "runs")) == 1, "all was done already"
 
 
+@pytest.mark.medium
 def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
     """Protects the terminal of whoever runs somebody else's set again, from the first line on. Mutant: the name as it
     stands."""
@@ -219,6 +220,7 @@ def test_a_set_runs_no_code_that_this_checkout_does_not_come_after(kept, monkeyp
         reproduce.commit_of_set({"runs": [], "commit": fetched[:12]}, kept.set)
 
 
+@pytest.mark.medium
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
     reported = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}

@@ -114,6 +114,7 @@ VARIABLES = (
 
 
 @pytest.mark.parametrize("as_variable", [True, False])
+@pytest.mark.medium
 def test_no_text_of_a_variable_is_run_by_a_recipe(tmp_path, as_variable):
     """Protects who completes the name of a folder that somebody else has named.
 

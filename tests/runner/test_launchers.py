@@ -118,6 +118,7 @@ def test_ranks_and_threads(command, name):
             assert words[1:3] == ["-m", f"benchmarks.{name}"]
 
 
+@pytest.mark.medium
 def test_ranks_default_to_the_gpus_and_else_to_two(command):
     """Protects `make bench-ddp` without a variable set, on either kind of machine."""
     assert command("ddp")[1]["NPROC"] == "2"
@@ -127,6 +128,7 @@ def test_ranks_default_to_the_gpus_and_else_to_two(command):
     assert command("ddp", THREADS_PER_RANK=7)[1]["OMP_NUM_THREADS"] == "7"
 
 
+@pytest.mark.medium
 def test_dataparallel_sees_the_requested_number_of_gpus(command):
     """Protects the comparison on a part of a machine: it drives every GPU that it sees."""
     name = "CUDA_VISIBLE_DEVICES"
@@ -175,6 +177,7 @@ def test_gpus_without_images_train_on_synthetic_ones(monkeypatch, variables, syn
     assert (config.loader == "synthetic") == synthetic and (with_images(given) != given) == synthetic
 
 
+@pytest.mark.medium
 def test_the_synthetic_images_are_said_loudly(monkeypatch, capsys):
     """Protects a user with GPUs from taking such a set for one of ImageNet. Mutant: no warning."""
     on_a_gpu = {
@@ -408,6 +411,7 @@ def test_a_signal_ends_the_suite_after_a_true_row(suite, tmp_path, signum, code)
     assert suite.recorder.calls()[-1]["words"][:2] == ["-m", "scripts.charts.plot"]
 
 
+@pytest.mark.medium
 def test_charts_are_drawn_after_every_round_and_never_beside_a_run(suite):
     """Protects the first look after a third of the time; drawing costs no run its cores, and says when it will end."""
     done = suite.run(REPEATS=3)
@@ -498,6 +502,7 @@ def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
     assert row.run_id == Path(calls[0]["env"]["RUN_DIR"]).name and row.settings and row.arch == "resnet18"
 
 
+@pytest.mark.medium
 def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     """Protects jobs from ending for good at their time limit: slurm_run_job.sh requeues where there are checkpoints."""
     config = tmp_path / "own.yaml"

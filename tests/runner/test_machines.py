@@ -125,6 +125,7 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
 
 @pytest.mark.parametrize("num_gpus", SIZES)
 @pytest.mark.parametrize("name", FAKED)
+@pytest.mark.medium
 def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_to_divide(see, name, num_gpus):
     """Protects `parallel` and world_size in the row: one GPU is never parallel, however many ranks there could be."""
     if num_gpus == 1 and name in ONE_IS_TOO_FEW:
@@ -176,6 +177,7 @@ def test_every_strategy_decodes_with_as_many_workers(see, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", [name for name in FAKED if "GPU" not in REMEDY_WITHOUT.get(name, "")])
+@pytest.mark.medium
 def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
     """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
     see(0)

@@ -123,6 +123,7 @@ def test_activations_an_image_are_those_counted_by_hand():
     assert (two - one) / 64 == pytest.approx(22.3e6, rel=0.02)
 
 
+@pytest.mark.medium
 def test_each_way_of_dividing_saves_what_it_should():
     (whole,) = forecast(SMALL, Layout())
     (shard,) = forecast(SMALL, Layout(num_shards=4))

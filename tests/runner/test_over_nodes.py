@@ -165,6 +165,7 @@ def test_a_job_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, scr
 
 
 @pytest.mark.parametrize("program", ["apptainer", pytest.param("singularity", marks=pytest.mark.medium)])
+@pytest.mark.medium
 def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, tiny_data, program):
     """Protects CONTAINER=: the image's interpreter, with the folders that a run needs, and the GPUs."""
     put(bin_path, **{program: ""})

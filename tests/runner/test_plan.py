@@ -510,6 +510,7 @@ append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a
 """
 
 
+@pytest.mark.medium
 def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(tmp_path):
     """Protects TIMEOUT: neither the run nor its supervisor waits for ever, and the printed line says what became of
     it."""

@@ -274,6 +274,7 @@ def test_the_line_for_kubernetes_starts_two_pods_that_train_together(tmp_path):
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["the script", "its group"])
+@pytest.mark.medium
 def test_a_job_whose_number_is_not_known_yet_is_cancelled_all_the_same(tmp_path, to_all):
     """Protects the cluster from a job that nobody follows: SIGTERM came while sbatch was submitting it. Programs stand
     for Slurm's, whose moment is too short. Mutants: no trap before sbatch; sbatch hears SIGTERM."""
@@ -311,6 +312,7 @@ def test_a_job_writes_through_no_link(tmp_path, name):
     assert not (tmp_path / "submitted").exists() and not [*theirs.iterdir()]
 
 
+@pytest.mark.medium
 def test_a_link_that_comes_while_a_job_waits_is_not_written_through(tmp_path):
     """The same, of a group's member who may write to the run's folder. Mutant: touch."""
     (folder := tmp_path / "job").mkdir()

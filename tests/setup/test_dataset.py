@@ -130,6 +130,7 @@ def test_resampling_reads_nothing_outside_the_box():
     assert Image.open(io.BytesIO(jpeg)).size in cut_photographs.SIZES_PX
 
 
+@pytest.mark.medium
 def test_seed_decides_every_byte(made, tmp_path):
     """The same seed gives the same folder on every machine; another seed or number gives what it should."""
     folder, manifest = made
@@ -261,6 +262,7 @@ def test_a_link_to_another_disk_stays_a_link(tmp_path, mini):
 
 
 @pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.medium)])
+@pytest.mark.medium
 def test_two_processes_at_once(made, mini, tmp_path, damaged):
     """Two launchers started together: both end well, and the folder is whole, with nothing beside it."""
     output = mini if damaged else tmp_path / "new" / "imagenet-mini"
@@ -318,6 +320,7 @@ def test_a_signal_leaves_nothing_half_made(tmp_path, number, code):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.medium
 def test_what_a_killed_run_left_is_removed_later(tmp_path, capsys):
     """SIGKILL gives no chance to tidy up; a workshop that another process is using now must stay."""
     old, live, other = (

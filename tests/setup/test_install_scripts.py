@@ -121,6 +121,7 @@ def test_a_wheel_that_is_not_this_users_or_not_whole_is_left(tmp_path, kept, how
 FACTS = ["{torch}", "3.99", "", "yes", "", "", "", "", "", "", "{prefix}"]
 
 
+@pytest.mark.medium
 def test_without_a_home_there_is_no_cache(tmp_path):
     """Protects a service or container without HOME: /tmp/.cache is anybody's, and its wheel's name can be computed."""
     script, torch = SETUP / "install_horovod.sh", f"0.0.{os.getpid()}"

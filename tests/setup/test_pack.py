@@ -582,6 +582,7 @@ packed.open_packs(Config(data=sys.argv[1], loader="packed"))
 """
 
 
+@pytest.mark.medium
 def test_one_rank_checks_and_the_others_wait_for_it(own_data):
     """Protects start-up: eight ranks do not each read 700 GB."""
     path = make(own_data)
@@ -710,6 +711,7 @@ pack.main(pack.PackOptions(sys.argv[1]))
 """
 
 
+@pytest.mark.medium
 def test_packing_goes_on_after_kills(own_data):
     """Protects hours of packing: SIGKILL at any moment, then the file is the one of an undisturbed run."""
     expected = make(own_data).read_bytes()

@@ -310,6 +310,7 @@ def test_results_that_git_would_see_are_refused(untrained):
     assert not (untrained.folder / "artifacts").exists()
 
 
+@pytest.mark.medium
 def test_gpus_without_images_compare_on_synthetic_ones(untrained):
     """Protects the comparison of two versions from timing JPEGs: imagenet-mini was read for 512 images a step. Mutant:
     the variables as they were read."""

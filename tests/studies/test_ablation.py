@@ -150,6 +150,7 @@ def write_set(planned, results, seed=0, **variables):
         append_rows(results, "runs", [recorded(results, row, **own)])
 
 
+@pytest.mark.medium
 def test_ratios_are_the_familys(measured):
     """Protects the claim "together": intervals are the family's over the baseline, and what was skipped has none."""
     results = load_set(measured)

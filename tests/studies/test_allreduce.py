@@ -150,6 +150,7 @@ def test_tables_of_an_earlier_session_are_kept(tmp_path, capsys):
     assert f"they are in {aside} now" in capsys.readouterr().out
 
 
+@pytest.mark.medium
 def test_a_file_of_another_suite_costs_no_measurement(tmp_path):
     """Protects minutes of measuring, which ended without its tables where --output had other columns. Mutant: the row
     of --output first."""

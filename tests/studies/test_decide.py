@@ -208,6 +208,7 @@ def test_few_rounds_allow_no_decision(run, tmp_path):
     assert done.code == 3 and "fewer than 5 rounds" in done.last
 
 
+@pytest.mark.medium
 def test_one_strategy_chosen_before_has_narrower_intervals(run, sets):
     """Protects the meaning of --strategy: one comparison for each two machines."""
     widths = []
@@ -229,6 +230,7 @@ def test_a_family_is_all_pairs_on_different_machines():
     assert (shared.num_comparisons, shared.num_day_pairs) == (6, 3)
 
 
+@pytest.mark.medium
 def test_equal_machines_are_seldom_called_cheaper():
     """Protects the promise of 1 in 20, with the best picked after looking, on three machines of four strategies each,
     whose days differ by 2 %. Mutants: only the best of each machine compared, as one pair; the day left out."""

@@ -24,6 +24,7 @@ def profile():
     return gradient_times.profile(SMALL, 12, CPU)
 
 
+@pytest.mark.medium
 def test_gradients_come_from_the_last_layer_to_the_first(profile):
     """Protects readiness: the classifier's are there early, the first convolution's at the end, and none is missing."""
     found = profile.gradients

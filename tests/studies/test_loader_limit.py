@@ -18,6 +18,7 @@ from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_K
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, WARMUP_STEPS, kinds_in_order, measure
 
 
+@pytest.mark.medium
 def test_a_clock_that_falls_in_each_launch_is_not_taken_for_the_cost_of_loading():
     """Protects the verdict where loading costs exactly the limit. Mutants: one order of the kinds for all rounds, with
     which two thirds of the verdicts err; of the second noise, whose fall is no line, each launch like the first."""

@@ -52,6 +52,7 @@ def test_an_interval_of_two_windows_does_not_squeeze_the_bars():
     assert loaders_chart(wide, COSTS).axes[1].get_xlim()[1] < 3 * 9000.0
 
 
+@pytest.mark.medium
 def test_it_is_drawn_again_from_its_files(tmp_path):
     with pytest.raises(UserError, match=r"run \./bench study loaders first"):
         main(LoadersChartOptions(tmp_path))

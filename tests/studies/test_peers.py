@@ -100,6 +100,7 @@ def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:
     return done
 
 
+@pytest.mark.medium
 def test_an_unknown_peer_and_a_set_with_peers_are_refused(tmp_path, tiny_data, tiny_config):
     """Protects launches of half an hour: after a kill they are in peer_launches.csv alone, and were written over.
     Mutant: peers.csv alone looked at."""
@@ -163,6 +164,7 @@ def test_a_peer_has_images_for_all_its_steps(tiny_data, num_images, num_repetiti
     assert Path(folder).exists() == (num_repetitions == 1)
 
 
+@pytest.mark.medium
 def test_a_launch_that_hangs_is_ended_with_its_ranks(tmp_path, monkeypatch):
     """Protects the night in which ./bench study peers runs: MINUTES is read between rounds only."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))

@@ -23,6 +23,7 @@ def test_two_strategies_are_a_t_test():
 
 
 @pytest.mark.parametrize("strategies, rounds", [pytest.param(6, 10, marks=pytest.mark.medium), (3, 6)])
+@pytest.mark.medium
 def test_the_difference_is_found_by_80_in_100(strategies, rounds):
     # Mutant: the half-width in its place is found by about 50.
     rng, sd = numpy.random.default_rng(1), 0.04

@@ -98,6 +98,7 @@ def test_a_network_that_means_nothing_is_refused(options, text):
 
 
 @pytest.mark.parametrize("machine", ["h100x8", pytest.param("v100x4", marks=pytest.mark.medium)])
+@pytest.mark.medium
 def test_presets_need_no_set(machine, tmp_path, capsys):
     assert main(PredictOptions(machine=machine, out=tmp_path)) == 0
     assert "NVIDIA" in capsys.readouterr().out and (tmp_path / f"predict_{machine}.csv").exists()

@@ -288,6 +288,7 @@ def test_a_swept_boolean_is_read_from_its_flags(options, value):
     assert parse_flags(options).get("augment") == value
 
 
+@pytest.mark.medium
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     # Each value's line is total images over total seconds with the bootstrap interval, values in order of number.
     for value, speed in (("25", 110), ("1", 100), ("5", 140)):

@@ -46,6 +46,7 @@ def charts(paths):
     return {about: trend_chart(about, pairs).axes[0] for about, pairs in parts.items()}
 
 
+@pytest.mark.medium
 def test_hardware_shares_no_axis_and_days_are_in_order(nights):
     """Protects from a step in a curve that is another machine. Mutants: the order as typed; one panel for all."""
     drawn = charts(nights)
@@ -87,6 +88,7 @@ def test_a_set_without_times_comes_last(tmp_path, nights):
     assert days == ["2026-11-23", UNKNOWN_DAY]
 
 
+@pytest.mark.medium
 def test_the_page_has_each_set_and_compares_none(nights, tmp_path, capsys):
     """Protects the page's promise: figures are those of each set, and the only ratios are within one."""
     output = tmp_path / "trend.html"
