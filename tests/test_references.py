@@ -193,6 +193,7 @@ def test_what_documents_name_is_there():
     assert found == set()
 
 
+@pytest.mark.medium
 def test_examples_in_docstrings_call_what_is_there():
     """Protects whoever copies the example at the top of a module."""
     found = {
@@ -214,6 +215,7 @@ def test_examples_in_docstrings_call_what_is_there():
         ("in `settings.csv`, of settings.json; <!--faults-->no_such_file.py<!--/-->", []),
     ],
 )
+@pytest.mark.medium
 def test_a_stale_name_is_seen(text, stale):
     """Mutants of what was stale once. Figures that were measured keep the names of their day."""
     assert stale_names(text, ROOT) == stale

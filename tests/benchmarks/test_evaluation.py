@@ -161,6 +161,7 @@ def assert_exact(row: dict, expected: dict) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=IDS)
+@pytest.mark.medium
 def test_ranks_of_torch_distributed_evaluate_every_image_once(of_gloo, expected, number):
     """Protects validation against padding, gaps, and averages of averages. Seen to fail with a padding sampler."""
     assert_exact(val_row(of_gloo, f"case-{number}"), expected[CASES[number][2]])

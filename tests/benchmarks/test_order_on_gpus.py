@@ -123,6 +123,7 @@ def test_a_run_is_in_order(monkeypatch, what, late):
 
 
 @pytest.mark.parametrize("prefetch", [pytest.param(0, marks=pytest.mark.medium), 2])
+@pytest.mark.medium
 def test_prefetching_is_in_order(monkeypatch, prefetch):
     train_in_order(monkeypatch, "single", prefetch)
 

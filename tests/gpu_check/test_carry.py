@@ -169,6 +169,7 @@ def test_a_kept_folder_runs_the_tree_and_the_packages_of_the_file(tmp_path):
         assert done.returncode == code and f"\n{words}" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.medium
 def test_a_tree_is_whole_or_missing(tmp_path, monkeypatch):
     """Protects the call after one that was killed or whose disk was full."""
     bundle = make_bundle(tmp_path)

@@ -83,6 +83,7 @@ def test_the_checker_misses_each_key_that_is_removed(real, tmp_path, key):
     assert not accepted("".join(kept), tmp_path)
 
 
+@pytest.mark.medium
 def test_the_timeline_is_the_measured_one(real):
     # Moments never go back; each pass lasts as long as epochs.csv says; the run ends within the attempt's wall time.
     results, row, text = real

@@ -121,6 +121,7 @@ def test_marks_do_not_hide_text(path):
     assert all(re.fullmatch(r"<!--[\w./]+-->", line) or "(not measured yet" in line for line in begins)
 
 
+@pytest.mark.medium
 def test_a_figure_that_nothing_makes_is_named():
     with pytest.raises(UserError, match=r"'speed.of.light'; there are strategies, "):
         fill_marks("<!--speed.of.light-->3<!--/-->", figures_made())

@@ -56,6 +56,7 @@ def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     assert strategy_list.total_ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
+@pytest.mark.medium
 def test_torchrun_is_started_on_every_node(launched):
     """Protects the ranks' numbers: one torchrun a node, which knows its place, and meets the others at the first."""
     run = launched("ddp")
@@ -80,6 +81,7 @@ def test_srun_starts_all_tasks(launched):
     assert words[0] == "srun" and after(words, "--ntasks") == "4" and after(words, "--cpus-per-task") == "3"
 
 
+@pytest.mark.medium
 def test_ranks_of_two_gpus_are_half_as_many_on_each_node(launched):
     """Protects 2 ranks x 2 nodes on machines of 4 GPUs from being 4 on each."""
     run = launched("hybrid_parallel", NUM_GPUS=4, GPUS_PER_NODE=4, NPROC=4, TASKS_PER_NODE=4)

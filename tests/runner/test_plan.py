@@ -333,6 +333,7 @@ def test_the_plan_says_what_runs_read_and_compute(make_variables):
     assert found == {"single": "fp32", "ddp_amp": "auto"} and "precision bf16" in text, text
 
 
+@pytest.mark.medium
 def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the look before the leap: no run, no folder, and what differs from run to run."""
     ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}

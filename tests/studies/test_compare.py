@@ -252,6 +252,7 @@ def test_a_set_too_noisy_to_say_anything_does_not_pass(compare, base, slow):
     assert both.returncode == 1 and "not decided: " in both.stderr, "a strategy that is missing fails, whatever else"
 
 
+@pytest.mark.medium
 def test_the_command_itself(base, tmp_path):
     run = [sys.executable, "-m", "scripts.studies.compare.compare", base]
     good = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)

@@ -36,6 +36,7 @@ def test_gradients_come_from_the_last_layer_to_the_first(profile):
     assert profile.forward_s > 0 and profile.backward_s > 0
 
 
+@pytest.mark.medium
 def test_blocks_are_those_that_a_pipeline_cuts_between(profile):
     """8 residual blocks; after the first, 64 channels of 8 x 8 pixels in float32; the last hands on the scores."""
     blocks = model_blocks(profile.gradients)

@@ -56,6 +56,7 @@ def test_hardware_shares_no_axis_and_days_are_in_order(nights):
     assert names == ["2026-11-22\nabc", "2026-11-22\nabc", "2026-11-23\ndef"] and len(gpu.get_xticklabels()) == 1
 
 
+@pytest.mark.medium
 def test_no_two_days_are_joined(nights):
     """Protects the rule of two days. Mutant: a line through the points of a strategy."""
     cpu, _ = charts(nights).values()
