@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 # The last four are full-width, which some spreadsheets take for the first four.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 UNSEEN = re.compile("[\0\ufeff]")
-SEPARATOR_LINE = re.compile(r"[\s\"]*sep\s*=", re.IGNORECASE)
+# Excel obeys sep=, and reads a text that begins with ID as SYLK, with its macros, whatever the file's name.
+OTHER_FORMAT = re.compile(r"[\s\"]*(?:sep\s*=|ID)", re.IGNORECASE)
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -41,10 +42,10 @@ def without_formulas(text: str) -> str:
     wrote. Numbers stay as they are. So do lines without such a cell. A line that ends within a quoted cell is left out:
     read_table skips it, and a spreadsheet would go on with the next line.
 
-    Byte order marks and null characters are left out: a spreadsheet skips them, and the cell begins after them. A first
-    line with sep= gets the mark, since it would choose another separator."""
+    Byte order marks and null characters are left out: a spreadsheet skips them, and the cell begins after them. A text
+    that begins with sep= or ID gets the mark, since a spreadsheet would read it by other rules."""
     text = UNSEEN.sub("", text)
-    if SEPARATOR_LINE.match(text):
+    if OTHER_FORMAT.match(text):
         text = "'" + text
     return "\n".join(guarded for line in text.split("\n") if (guarded := _guarded_line(line)) is not None)
 
