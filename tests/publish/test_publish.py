@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import csv
 import json
 import os
 import re
@@ -187,6 +188,17 @@ def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     assert not (tmp_path / "new/runs.csv").read_text().endswith("1+1\n")
     for name in ("windows", "steps", "telemetry"):  # which have no paths either
         assert (tmp_path / f"new/{name}.csv").read_bytes() == (own / f"{name}.csv").read_bytes()
+
+
+@pytest.mark.parametrize("cells", [' "=HYPERLINK(""x"")"', " =1+1", ' ",",=HYPERLINK(1),"'])
+def test_a_blank_before_a_quote_hides_no_formula(cells):
+    """Protects who opens a published table with LibreOffice, which skips blanks before a quote: for csv, the cell
+    begins with the blank, and its quote is text. Mutants: only a cell's first character is looked at; a comma after
+    such a quote ends the cell."""
+    marked = without_formulas(f"a,{cells}")
+    assert marked != f"a,{cells}" and without_formulas(marked) == marked
+    read = next(csv.reader([marked], skipinitialspace=True))  # as LibreOffice does
+    assert read == next(csv.reader([marked])) and not [cell for cell in read if cell.lstrip().startswith("=")]
 
 
 def test_a_table_that_begins_as_another_format_is_marked_and_no_table_of_the_suite_does(own, tmp_path):
