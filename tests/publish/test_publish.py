@@ -78,6 +78,16 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("equivalence", lambda frame: frame[frame.strategy != "ddp"], ["ddp: no proof yet: ./bench verify"]),
         ("equivalence", lambda frame: frame.assign(verdict="failed"), ["single: NO: ", "ddp: NO: "]),
         ("equivalence", lambda frame: frame.assign(asked=frame.asked.str.replace('"seed":0', '"seed":1')), ["seed"]),
+        (
+            "equivalence",
+            lambda frame: frame.assign(met=_with(frame.met, local_changes="c0ffee")),
+            ["ddp was proved with other local changes; ./bench verify"],
+        ),
+        (
+            "equivalence",
+            lambda frame: frame.assign(met=_with(frame.met, commit="def")),
+            ["ddp was proved at another commit; ./bench verify"],
+        ),
         ("settings", lambda frame: frame[:0], ["settings were not recorded"]),
     ],
 )
