@@ -132,16 +132,28 @@ def fetch_wheels(names: list[str], python: str, folder: Path) -> dict[str, Path]
 
 
 def pack_tree(path: Path, with_images: bool = True) -> None:
-    """A clone of this commit alone, so that rows there have it, and imagenet-mini where it is here."""
-    clone = path.parent / "clone"
-    # a reflog would have the user's name, and a template the user's hooks
-    words = ["-c", "core.logAllRefUpdates=false", "clone", "--quiet", "--depth", "1", "--template="]
-    subprocess.run(["git", *words, f"file://{ROOT}", str(clone)], check=True)
-    subprocess.run(["git", "-C", str(clone), "remote", "remove", "origin"], check=True)  # it names a folder of here
+    """A repository of this commit alone, so that rows there have it, and imagenet-mini where it is here."""
+    copy = path.parent / "copy"
+    copy_commit(copy)
     with tarfile.open(path, "w") as tar:
-        tar.add(clone, ".", filter=without_owner)
+        tar.add(copy, ".", filter=without_owner)
         if with_images and (ROOT / IMAGES).is_dir():
             tar.add((ROOT / IMAGES).resolve(), IMAGES, filter=without_owner)
+
+
+def copy_commit(folder: Path) -> None:
+    """The commit that is checked out, in a new repository without a branch, a tag or a remote: a clone would have their
+    names, and who made the tags. Its author stands in the commit."""
+
+    def git(*words: str) -> None:  # a reflog would have the user's name
+        subprocess.run(["git", "-C", str(folder), "-c", "core.logAllRefUpdates=false", *words], check=True)
+
+    folder.mkdir()
+    git("init", "--quiet", "--template=")  # a template would have the user's hooks
+    git("fetch", "--quiet", "--no-tags", "--depth", "1", f"file://{ROOT}", "HEAD")
+    git("checkout", "--quiet", "--detach", "FETCH_HEAD")
+    (folder / ".git/FETCH_HEAD").unlink()  # it names a folder of here
+    git("read-tree", "HEAD")  # writes the index anew: checkout's has the numbers of the user and the group
 
 
 def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:

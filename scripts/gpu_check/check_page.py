@@ -14,7 +14,7 @@ import jinja2
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import bench_command
 from scripts.gpu_check.check import Check
-from scripts.gpu_check.check_state import State
+from scripts.gpu_check.check_state import ELSEWHERE, State
 from scripts.pages.markdown import escape_markdown
 from scripts.runner import source_version
 from scripts.stats.formatting import printable, printable_lines
@@ -56,11 +56,12 @@ def write_page(
                 "log": os.path.relpath(log, results) if log else "",
             }
         )
+    described = state.ended.get("environment", {})
     values = {
         "name": results.name,
         "on_gpu": on_gpu,
         "remarks": list(remarks),
-        "device": state.ended.get("environment", {}).get("words", ""),
+        "device": described.get("words", "") if described.get("status") != ELSEWHERE else "",
         "commit": source_version.commit() or "",
         "changed": bool(source_version.local_changes()) if source_version.commit() else False,
         "counts": {named(status): len(rows) for status, rows in groups.items() if rows},

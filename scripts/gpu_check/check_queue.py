@@ -48,7 +48,7 @@ def work(
     Returns why each of the others has not ended, by name.
     """
     on_gpu = capabilities.on_gpu
-    queue = [check for check in listed if check.name not in state.ended]
+    queue = [check for check in listed if not state.is_done(check)]
     why_left = {check.name: f"needs {why}" for check in queue if (why := capabilities.lacking(check))}
     queue = [check for check in queue if check.name not in why_left]
     running: list[Running] = []

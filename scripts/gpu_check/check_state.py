@@ -2,7 +2,7 @@
 
 What keeps a check from ending, such as a GPU that is lost, is in no file: see `work` of check_queue.py.
 
-State(results / "checks"), Deadline(540)
+State(results / "checks", here={"commit": "abc"}), Deadline(540)
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.data.listing import cache_path
@@ -17,9 +18,11 @@ from benchmarks.common.store.results import write_json
 from benchmarks.common.system.files import read_regular_file
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.verdicts import Verdict
+from scripts.runner.run_plan import interpreter_path
 
 ELSEWHERE = "elsewhere"
-"""The status of a check whose file this user's cache does not know: it may be somebody else's word."""
+"""The status of a check whose file this user's cache does not know: it may be somebody else's word. And of one that
+ran on other code, on another device or by another command."""
 LARGEST_BYTES = 1 << 20
 STATUSES = ("passed", "failed", "skipped", "left")  # of a check that has ended; left: for several GPUs
 
@@ -29,10 +32,12 @@ class State:
 
     The user's cache keeps the checksum of each file that was written here. Any other has the status ELSEWHERE.
     moved: the user says that they have brought the folder here from another machine of theirs: its files count.
+    here: what each file says of the code and the device; commit, local_changes and device.
     """
 
-    def __init__(self, folder: Path, moved: bool = False):
-        self.folder = folder
+    def __init__(self, folder: Path, moved: bool = False, here: Mapping[str, str] | None = None):
+        self.folder, self.here = folder, dict(here or {})
+        self.again: set[str] = set()
         self.results = folder.parent
         folder.mkdir(parents=True, exist_ok=True)
         self.ended: dict[str, dict] = {}
@@ -55,11 +60,25 @@ class State:
 
     def add(self, check: Check, verdict: Verdict, **more: object) -> None:
         found = {"name": check.name, "command": check.command, **dataclasses.asdict(verdict), **more}
+        found |= self.here | {"ran": _what_ran(check)}
         path = self.folder / f"{check.name.replace(' ', '-')}.json"
         write_json(path, found)
         self._checksums[path.name] = _checksum(path)
         self._keep()
         self.ended[check.name] = found
+        self.again.discard(check.name)
+
+    def set_aside(self, listed: Sequence[Check]) -> None:
+        """Give the status ELSEWHERE to checks that ran on other code, on another device or by another command: the page
+        is about what is here. They are run again."""
+        for check in listed:
+            found = self.ended.get(check.name, {"status": ELSEWHERE})
+            if found["status"] != ELSEWHERE and (words := _how_else(found, self.here | {"ran": _what_ran(check)})):
+                self.ended[check.name] = {"name": check.name, "status": ELSEWHERE, "words": words}
+                self.again.add(check.name)
+
+    def is_done(self, check: Check) -> bool:
+        return check.name in self.ended and check.name not in self.again
 
     def _keep(self) -> None:
         with contextlib.suppress(OSError):  # without a cache, the next call takes the files for somebody else's
@@ -76,9 +95,28 @@ class State:
 
 def _is_whole(found: dict) -> bool:
     """Whether a file has what `add` writes: somebody else may have made what the user has moved here."""
-    texts, seconds = [found.get(name, "") for name in ("words", "log", "command")], found.get("seconds", 0)
+    names = ("words", "log", "command", "commit", "local_changes", "device", "ran")
+    texts, seconds = [found.get(name, "") for name in names], found.get("seconds", 0)
     whole = found.get("status") in STATUSES and all(isinstance(text, str) and "\0" not in text for text in texts)
     return whole and type(seconds) in (int, float) and 0 <= seconds < float("inf")
+
+
+def _what_ran(check: Check) -> str:
+    """The check's command, whatever the path of the interpreter: a state that is brought along goes on elsewhere."""
+    words = ["python" if word == interpreter_path() else word for word in check.argv]
+    return dataclasses.replace(check, argv=tuple(words)).command
+
+
+def _how_else(found: dict, here: dict[str, str]) -> str:
+    """How a check ran otherwise than it would here, in words; '' where it did not. Older files do not say."""
+    words = {
+        "commit": f"at commit {found.get('commit') or 'unknown'}",
+        "local_changes": "with other local changes",
+        "device": f"on {found.get('device') or 'an unknown device'}",
+        "ran": "by another command",
+    }
+    differs = [words[name] for name, value in here.items() if found.get(name) != value]
+    return f"ran {', '.join(differs)}: {found['status']}" if differs else ""
 
 
 def _checksum(path: Path) -> str:

@@ -28,6 +28,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.host import processor_name
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
@@ -37,7 +38,7 @@ from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import GpuCheckFlags
-from scripts.runner import preflight
+from scripts.runner import preflight, source_version
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
 from scripts.stats.formatting import plural
@@ -97,8 +98,9 @@ def main(options: GpuCheckFlags) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
     with lock_result_set(results):
-        state = State(results / "checks", options.moved)
+        state = State(results / "checks", options.moved, what_is_here())
         claim_mode(results, on_gpu)
+        state.set_aside(listed)
         state.forget(os.environ.get("RETRY", "") or "-")
         seconds = (DEADLINE_S if on_gpu else 0.0) if options.deadline_s is None else options.deadline_s
         print_begin(on_gpu, listed, state, seconds)
@@ -112,6 +114,12 @@ def main(options: GpuCheckFlags) -> int:
     if signals:
         return 128 + signals[0]
     return print_end(listed, state, why_left, results)
+
+
+def what_is_here() -> dict[str, str]:
+    """On which code and device the checks run."""
+    commit, changes = source_version.commit() or "", source_version.local_changes()
+    return {"commit": commit, "local_changes": changes, "device": machine.gpu_names() or processor_name()}
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
@@ -164,7 +172,7 @@ def make_report(results: Path, limit_s: float) -> bool:
 def print_begin(on_gpu: bool, listed: list[Check], state: State, seconds: float) -> None:
     if not on_gpu:
         print("dry run: there is no NVIDIA GPU here, and the CPU takes its place; its speeds say nothing")
-    done = sum(check.name in state.ended for check in listed)
+    done = sum(map(state.is_done, listed))
     until = f", of which nothing starts after {seconds:g} s" if seconds else ""
     print(f"{len(listed) - done} of {len(listed)} checks are left{until}", flush=True)
 
@@ -180,7 +188,7 @@ def print_end(listed: list[Check], state: State, why_left: dict[str, str], resul
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")
-    if not_here := [*found.values()].count(ELSEWHERE):
+    if not_here := sum(found[name] == ELSEWHERE for name in found.keys() - state.again):
         print(
             f"{plural(not_here, 'check')} of this folder did not run here; "
             f"{option_as_typed('RETRY', ELSEWHERE)} runs them"

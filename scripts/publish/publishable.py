@@ -13,7 +13,7 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.system.commands import bench_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
-from scripts.sets.proofs import EXCEPTIONS, proof_text
+from scripts.sets.proofs import EXCEPTIONS, LOCAL_CHANGES, proof_text
 from scripts.sets.result_set import ResultSet, RunGroup
 from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
@@ -122,5 +122,7 @@ def _proofs(results: ResultSet, timed: list[RunGroup]) -> Iterator[str]:
         said = proof_text(group, results.table("equivalence"))
         if not said.startswith("yes"):
             yield f"{group.label}: {said or 'no proof'}; {verify}"
-        elif "commit" in said.partition(EXCEPTIONS)[2]:
+        elif "commit" in (differs := said.partition(EXCEPTIONS)[2].split(", ")):
             yield f"{group.label} was proved at another commit; {verify}"
+        elif LOCAL_CHANGES in differs:
+            yield f"{group.label} was proved with other local changes; {verify}"

@@ -33,6 +33,7 @@ from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes, source_version
 from scripts.runner.co_tenants import CoreCounters
+from scripts.runner.planned_images import IMAGES_CHANGED, images_have_changed
 from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
@@ -94,7 +95,10 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
     run_end = run_command(command, folder, requested, sampler, options)
     telemetry = sampler.stop()
     row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s}
-    row |= find_status(run_end, folder, sampler) | cores.shares(rank_cpu_s(folder))
+    found = find_status(run_end, folder, sampler)
+    if found["status"] == "ok" and "images_per_s" in found and images_have_changed(requested):
+        found = {"status": "invalid", "reason": IMAGES_CHANGED}
+    row |= found | cores.shares(rank_cpu_s(folder))
     done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.round} is done; the first node has its row")

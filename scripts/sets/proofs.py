@@ -18,7 +18,7 @@ from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, RESOLVED_SUFFIX, Ide
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.result_set import RunGroup
 
-LENGTH, THREADS = "length", "threads"
+LENGTH, THREADS, LOCAL_CHANGES = "length", "threads", "local changes"
 BIT_IDENTICAL = "yes: bit-identical"
 # They change no update.
 NOT_OF_UPDATE = {*SOURCE_FIELDS, AA_LABEL, "host", "kernel", "num_cores"}
@@ -77,9 +77,13 @@ def _of_each_seed(identity: Identity) -> list[Identity]:
 
 
 def _other_source(row: Any, group: RunGroup) -> list[str]:
-    """'commit' where a run of the group is of another commit than the proof."""
-    commit = json.loads(row.met).get("commit") if row.met else None
-    return ["commit"] if commit and set(group.ok_runs.commit) - {commit, ""} else []
+    """'commit' where a run of the group is of another commit than the proof, LOCAL_CHANGES where what was not committed
+    differs: the proof is of other code. What was not recorded counts as none."""
+    met = json.loads(row.met) if row.met else {}
+    commit, changes = (met.get(name) for name in SOURCE_FIELDS)
+    found = ["commit"] if commit and set(group.ok_runs.commit) - {commit, ""} else []
+    differs = met and (changes or "") != (group.identity.resolved.get("local_changes") or "")
+    return [*found, LOCAL_CHANGES] if differs else found
 
 
 def _identity(row: Any) -> Identity | None:

@@ -76,7 +76,7 @@ def test_an_unknown_column_raises_and_writes_nothing(tmp_path):
     assert len(read_table(tmp_path, "windows")) == 1
 
 
-@pytest.mark.parametrize("text", ["=cmd()", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\n-2"])
+@pytest.mark.parametrize("text", ["=cmd()", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\n-2", '"=1"'])
 def test_text_that_a_spreadsheet_would_run_is_neutralised(tmp_path, text):
     """Protects whoever opens runs.csv: a file name or a flag may start with = and the like. Numbers stay numbers."""
     append_rows(tmp_path, "runs", [{"run_id": "a", "options": text, "reason": f"{text!r} is bad", "wall_s": -1.5}])

@@ -291,3 +291,32 @@ def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
         texts = [tar.extractfile(member).read() for member in of_git if member.name.startswith("./.git/")]
     assert texts and not [text for text in texts if str(ROOT).encode() in text]
     assert json.dumps(names).count("imagenet-mini/manifest.json") <= 1
+
+
+def test_no_branch_tag_or_owner_of_the_clone_goes_along(tmp_path, monkeypatch):
+    """Protects who made the file: a branch may be named after a client, a tag has its tagger, the index has numbers of
+    the user and the group. Mutants: a clone; a clone without tags; the index of git checkout."""
+
+    def git(folder, *words):
+        words = ["git", "-C", folder, "-c", "user.name=author", "-c", "user.email=author@x", *words]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    (here := tmp_path / "here").mkdir()
+    git(here, "init", "--quiet", "-b", "acme-branch")
+    (here / "file.txt").write_text("text\n")
+    git(here, "add", "file.txt")
+    git(here, "commit", "--quiet", "-m", "first")
+    git(here, "-c", "user.name=acme tagger", "tag", "-a", "acme-tag", "-m", "x")
+    monkeypatch.setattr(carry, "ROOT", here)
+    carry.pack_tree(tmp_path / "tree.tar")
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        tar.extractall(tmp_path / "there", filter="data")
+    of_git = [path for path in (tmp_path / "there/.git").rglob("*") if path.is_file()]
+    names = " ".join(path.relative_to(tmp_path).as_posix() for path in of_git)
+    assert of_git and "acme" not in names and not [path for path in of_git if b"acme" in path.read_bytes()]
+    there = tmp_path / "there"
+    assert "tag" not in git(there, "cat-file", "--batch-all-objects", "--batch-check")
+    of_index = git(there, "ls-files", "--debug")
+    assert "ctime: 0:0" in of_index and "uid: 0\tgid: 0" in of_index and git(there, "for-each-ref") == ""
+    assert git(there, "rev-parse", "HEAD") == git(here, "rev-parse", "HEAD")
+    assert git(there, "status", "--porcelain") == "" == git(there, "diff", "HEAD")

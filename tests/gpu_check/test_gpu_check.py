@@ -29,7 +29,7 @@ from scripts.gpu_check.check_process import launcher_of, planned
 from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
-from scripts.runner import processes
+from scripts.runner import processes, source_version
 from scripts.studies.loaders import measure_loader_limit
 
 pytestmark = pytest.mark.real_interpreter  # signals to processes and groups
@@ -384,6 +384,57 @@ def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
     work(listed, state, Deadline(), Capabilities())
     assert statuses(state) == {"own": "passed", "changed": "failed", "foreign": "passed", "next": "passed"}
     assert State(tmp_path / "checks").ended == state.ended
+
+
+HERE = {"commit": "abc", "local_changes": "", "device": "H100"}
+
+
+@pytest.mark.parametrize(
+    ("ran", "words"),
+    [
+        ({"commit": "def"}, "ran at commit def: passed"),
+        ({"local_changes": "c0ffee"}, "ran with other local changes: passed"),
+        ({"device": "H200"}, "ran on H200: passed"),
+        ({"ran": "sh -c true"}, "ran by another command: passed"),
+        ({"commit": None, "device": None}, "ran at commit unknown, on an unknown device: passed"),
+    ],
+)
+def test_what_ran_on_other_code_or_another_device_is_run_again(tmp_path, capsys, ran, words):
+    """Protects the page, which says of this commit and this device what passed. Until it has run again, it has not
+    passed. Mutants: each of the four not compared; a file of an older commit, which does not say, counted."""
+    listed = [shell("first", 'echo x >> "$MARKS"; echo done', tmp_path), shell("next", "echo done", tmp_path)]
+    work(listed, State(tmp_path / "checks", here=HERE), Deadline(), Capabilities())
+    path = tmp_path / "checks/first.json"
+    found = {name: value for name, value in (json.loads(path.read_text()) | ran).items() if value is not None}
+    path.write_text(json.dumps(found))
+    state = State(tmp_path / "checks", moved=True, here=HERE)
+    state.set_aside(listed)
+    assert statuses(state) == {"first": "elsewhere", "next": "passed"} and state.ended["first"]["words"] == words
+    write_page(tmp_path, listed, state, {}, on_gpu=False, remarks=[])
+    assert words in (tmp_path / "gpu-check.html").read_text()
+    run.print_begin(True, listed, state, 0)
+    assert "1 of 2 checks are left" in capsys.readouterr().out
+    work(listed, state, Deadline(), Capabilities())
+    again = State(tmp_path / "checks", here=HERE)
+    again.set_aside(listed)
+    assert statuses(again) == {"first": "passed", "next": "passed"} and (tmp_path / "marks").read_text() == "x\nx\n"
+
+
+def test_another_path_of_the_interpreter_is_no_other_command(tmp_path, monkeypatch):
+    """Protects the minutes of a second machine, where Python lies elsewhere. Mutant: the command as it stands."""
+    for python in ("/usr/bin/python3", "/opt/python/bin/python"):
+        monkeypatch.setenv("PYTHON", python)
+        check = dataclasses.replace(shell("first", "", tmp_path), argv=(python, "-m", "x"))
+        state = State(tmp_path / "checks", here=HERE)
+        state.set_aside([check])
+        assert state.is_done(check) == (python != "/usr/bin/python3")
+        state.add(check, verdicts.Verdict("passed", ""))
+
+
+def test_the_command_knows_what_the_checks_run_on(monkeypatch):
+    """Protects the comparison: the words of this checkout and this machine. Mutant: no device without a GPU."""
+    here = run.what_is_here()
+    assert here.keys() == HERE.keys() and here["commit"] == (source_version.commit() or "") and here["device"]
 
 
 def test_what_its_user_has_moved_here_counts(tmp_path, monkeypatch):

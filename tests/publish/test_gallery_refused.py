@@ -379,13 +379,19 @@ def test_a_set_with_a_table_that_a_spreadsheet_would_run_is_left_out(own, capsys
             lambda text: f"{text}x;=1+1\n".encode(),
             lambda text: f'{text}x;""@SUM(A1)\n'.encode(),
             lambda text: f"{text}x\t-1+A1\n".encode(),
+            lambda text: f'{text}x, "=HYPERLINK(""x"")"\n'.encode(),
+            lambda text: f'{text}x, ",",=HYPERLINK(1),"\n'.encode(),
+            lambda text: b"ID;P,\n" + text.encode(),
+            lambda text: b' "ID"\n' + text.encode(),
         ],
-        {1, 5, 8},
+        {1, 5, 8, 10, 11, 12},
     ),
 )
 def test_a_table_that_only_a_spreadsheet_reads_otherwise_is_left_out(own, capsys, spoiled):
     """Protects whoever opens a linked table from formulas that a reader of UTF-8 with commas does not see. Mutants: a
-    byte order mark, a null character or sep= let through; bytes that are not UTF-8 replaced; commas alone looked at."""
+    byte order mark, a null character or sep= let through; bytes that are not UTF-8 replaced; commas alone looked at; a
+    text that begins with ID, which Excel reads as SYLK with its macros, let through; blanks before a quote, which a
+    spreadsheet skips, left in."""
     table = own / NAMES[0] / "equivalence.csv"
     table.write_bytes(spoiled(table.read_text()))
     publish_again(own / NAMES[0])

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import csv
 import json
 import os
 import re
@@ -18,7 +19,9 @@ from result_sets import SECRET, change, write_set
 from support import ROOT, environment, few_fast
 
 from benchmarks.common.config.settings import settings_hash
+from benchmarks.common.store.columns import COLUMNS
 from benchmarks.common.store.results import read_table
+from benchmarks.common.store.safe_cells import without_formulas
 from benchmarks.common.system.files import exchange
 from benchmarks.common.system.host import kernel_variables
 from scripts.publish import allowlist, manifest
@@ -75,6 +78,16 @@ def setting(column, cell, strategy="ddp", repeat="3"):
         ("equivalence", lambda frame: frame[frame.strategy != "ddp"], ["ddp: no proof yet: ./bench verify"]),
         ("equivalence", lambda frame: frame.assign(verdict="failed"), ["single: NO: ", "ddp: NO: "]),
         ("equivalence", lambda frame: frame.assign(asked=frame.asked.str.replace('"seed":0', '"seed":1')), ["seed"]),
+        (
+            "equivalence",
+            lambda frame: frame.assign(met=_with(frame.met, local_changes="c0ffee")),
+            ["ddp was proved with other local changes; ./bench verify"],
+        ),
+        (
+            "equivalence",
+            lambda frame: frame.assign(met=_with(frame.met, commit="def")),
+            ["ddp was proved at another commit; ./bench verify"],
+        ),
         ("settings", lambda frame: frame[:0], ["settings were not recorded"]),
     ],
 )
@@ -185,6 +198,27 @@ def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     assert not (tmp_path / "new/runs.csv").read_text().endswith("1+1\n")
     for name in ("windows", "steps", "telemetry"):  # which have no paths either
         assert (tmp_path / f"new/{name}.csv").read_bytes() == (own / f"{name}.csv").read_bytes()
+
+
+@pytest.mark.parametrize("cells", [' "=HYPERLINK(""x"")"', " =1+1", ' ",",=HYPERLINK(1),"'])
+def test_a_blank_before_a_quote_hides_no_formula(cells):
+    """Protects who opens a published table with LibreOffice, which skips blanks before a quote: for csv, the cell
+    begins with the blank, and its quote is text. Mutants: only a cell's first character is looked at; a comma after
+    such a quote ends the cell."""
+    marked = without_formulas(f"a,{cells}")
+    assert marked != f"a,{cells}" and without_formulas(marked) == marked
+    read = next(csv.reader([marked], skipinitialspace=True))  # as LibreOffice does
+    assert read == next(csv.reader([marked])) and not [cell for cell in read if cell.lstrip().startswith("=")]
+
+
+def test_a_table_that_begins_as_another_format_is_marked_and_no_table_of_the_suite_does(own, tmp_path):
+    """Protects who opens a published table: Excel reads a text that begins with ID as SYLK, with its macros. And the
+    suite's own tables, whose first column would have another name. Mutant: the text as it stands."""
+    assert not [table for table, columns in COLUMNS.items() if without_formulas(columns[0].name) != columns[0].name]
+    table = own / "epochs.csv"
+    table.write_text("ID;P,\n" + table.read_text())
+    publish_module.copy_set(own, tmp_path / "new", {}, set())
+    assert (tmp_path / "new/epochs.csv").read_text().startswith("'ID;P,\n")
 
 
 RELATIVE = {  # as a user types them in the folder of the checkout

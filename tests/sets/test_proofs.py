@@ -100,6 +100,17 @@ def test_a_proof_covers_another_host_but_no_other_kernels(tmp_path, name):
     assert said == (covered if name in ("host", "kernel", "num_cores") else f"no proof of these settings: {name}")
 
 
+@pytest.mark.parametrize("of_proof", ["c0ffee", "", None])
+@pytest.mark.parametrize("of_runs", ["abc", "c0ffee", "", None])
+def test_a_proof_of_other_local_changes_says_so(tmp_path, of_proof, of_runs):
+    """Protects from a proof of other code: the commit of both may be the same. Older rows have no hash of what
+    was not committed, which counts as none. Mutants: commits alone compared; what was not recorded as a difference."""
+    halves = [{} if changes is None else {"local_changes": changes} for changes in (of_proof, of_runs)]
+    text = cell(tmp_path, proof={}, met=halves[0], runs_met=SHAPE | halves[1])
+    differs = "; the proof differs in local changes" if (of_proof or "") != (of_runs or "") else ""
+    assert text == f"yes: bit-identical{differs}"
+
+
 def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
     """Protects SEEDS=2: one group of two seeds, and a proof of one of them is no proof of the other."""
     runs = {"runs": {"seeds": [0, 1], "seed": 1}}

@@ -13,7 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 # The last four are full-width, which some spreadsheets take for the first four.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 UNSEEN = re.compile("[\0\ufeff]")
-SEPARATOR_LINE = re.compile(r"[\s\"]*sep\s*=", re.IGNORECASE)
+# Excel obeys sep=, and reads a text that begins with ID as SYLK, with its macros, whatever the file's name.
+OTHER_FORMAT = re.compile(r"[\s\"]*(?:sep\s*=|ID)", re.IGNORECASE)
+# LibreOffice skips blanks before a quote, and a comma after it is text; for csv it is a comma between cells.
+LATE_QUOTE = re.compile(r"\s+\"")
 CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -41,10 +44,10 @@ def without_formulas(text: str) -> str:
     wrote. Numbers stay as they are. So do lines without such a cell. A line that ends within a quoted cell is left out:
     read_table skips it, and a spreadsheet would go on with the next line.
 
-    Byte order marks and null characters are left out: a spreadsheet skips them, and the cell begins after them. A first
-    line with sep= gets the mark, since it would choose another separator."""
+    Byte order marks and null characters are left out: a spreadsheet skips them, and the cell begins after them. A text
+    that begins with sep= or ID gets the mark, since a spreadsheet would read it by other rules."""
     text = UNSEEN.sub("", text)
-    if SEPARATOR_LINE.match(text):
+    if OTHER_FORMAT.match(text):
         text = "'" + text
     return "\n".join(guarded for line in text.split("\n") if (guarded := _guarded_line(line)) is not None)
 
@@ -53,9 +56,7 @@ def _guarded_line(line: str) -> str | None:
     cells = cells_of_line(line)
     if not cells:
         return None if line else line
-    guarded = [
-        cell if cell.startswith("'") or _is_number_text(cell) or not _is_formula(cell) else f"'{cell}" for cell in cells
-    ]
+    guarded = [f"'{cell}" if _needs_mark(cell) or LATE_QUOTE.match(cell) else cell for cell in cells]
     if guarded == cells:
         return line
     out = io.StringIO()
@@ -67,7 +68,11 @@ def has_formula_after_semicolon(text: str) -> bool:
     """Whether a spreadsheet would run a part of a table if semicolons or tabs, not commas, separated its cells, as the
     settings of many countries say."""
     parts = [part.lstrip('" ') for line in text.splitlines() for part in re.split("[;\t]", line)[1:]]
-    return any(_is_formula(part) and not part.startswith("'") and not _is_number_text(part) for part in parts)
+    return any(map(_needs_mark, parts))
+
+
+def _needs_mark(cell: str) -> bool:
+    return _is_formula(cell) and not cell.startswith("'") and not _is_number_text(cell)
 
 
 def _is_number_text(text: str) -> bool:
@@ -85,8 +90,8 @@ def without_controls(text: str) -> str:
 
 
 def _is_formula(text: str) -> bool:
-    """Whether a spreadsheet would run it, or would once marks like ours are taken away."""
-    return text.lstrip("'").startswith(FORMULA_STARTS)
+    """Whether a spreadsheet would run it, or would once marks like ours, blanks and quotes are taken away."""
+    return text.lstrip("'\" ").startswith(FORMULA_STARTS)
 
 
 def cells_of_line(line: str) -> list[str]:

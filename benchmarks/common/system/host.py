@@ -108,6 +108,12 @@ def host(env: Mapping[str, str]) -> str:
     return _hash([name, _text(Path("/etc/machine-id")), *board, *dict.fromkeys(processor)])
 
 
+def processor_name() -> str:
+    """What the vendor calls the processor."""
+    names = (line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name"))
+    return next(names, "CPU")
+
+
 def kernel_variables(env: Mapping[str, str]) -> str:
     """The variables that may change kernels, memory or communication: "ATEN_CPU_CAPABILITY=avx2"; NONE without any.
 

@@ -64,6 +64,11 @@ def gpu_memory_bytes(num_used: int) -> float | None:
     return min((gpu.total_memory for gpu in _visible_gpus()[:num_used]), default=None)
 
 
+def gpu_names() -> str:
+    """What the vendor calls the GPUs that torch can use, each kind once; '' without any."""
+    return " + ".join(dict.fromkeys(gpu.name for gpu in _visible_gpus()))
+
+
 def _visible_gpus() -> list:
     """torch's properties of each GPU that it can use; empty where NUM_GPUS stands for GPUs that are elsewhere.
 
