@@ -318,6 +318,7 @@ print("still heard", file=sys.stderr)
     assert done.stdout == "([0], [], 0)\n" and done.stderr == "still heard\n"
 
 
+@pytest.mark.medium
 def test_threads_do_not_share_a_decoder():
     """Protects from nvimgcodec's `Broken promise`: its decoders are for one thread at a time."""
     if import_problem("nvimgcodec"):

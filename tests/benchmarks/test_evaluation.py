@@ -177,6 +177,7 @@ def test_every_rank_is_asked_for_scores_equally_often(of_gloo, number):
 
 
 @pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/install_horovod.sh")
+@pytest.mark.medium
 def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_path):
     """Protects the same under Horovod, whose allreduce returns the sum and leaves its argument alone."""
     from support import environment, make_run_folder  # as above

@@ -161,6 +161,7 @@ def test_a_number_and_an_estimate_measure_nothing(in_set, monkeypatch):
     assert len(json.loads((in_set.results / NAME).read_text())["cuts"]) == 1, "and are not recorded"
 
 
+@pytest.mark.medium
 def test_several_stages_and_one(in_set):
     cuts = in_set(num_stages=3)
     assert len(cuts) == 2 and 0 < cuts[0] < cuts[1] < 8

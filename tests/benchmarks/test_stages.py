@@ -136,6 +136,7 @@ def test_balanced_cuts_are_the_best_of_all(seed):
 
 
 @pytest.mark.parametrize("arch, image_size, total_gflops", [("resnet18", 224, 3.63), ("resnet50", 224, 8.18)])
+@pytest.mark.medium
 def test_flops_are_torchvisions_and_halves_take_nearly_the_same_time(arch, image_size, total_gflops):
     """Protects the count: torchvision's tables give 1.81 and 4.09 GFLOPs, counting a multiply-add once."""
     config = Config(arch=arch, image_size=image_size)

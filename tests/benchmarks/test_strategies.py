@@ -52,7 +52,7 @@ def run(tmp_path_factory, tiny_data, tiny_config):
 SLOW = {"ddp_compile", "hybrid_parallel", "ddp_amp"}
 # The others' training, and that it is ddp's or single's, is in make test-medium. make test has the steps of some on
 # stand-ins for GPUs (test_fake_gpus.py) and stages in turn (test_stages.py).
-FAST = {"single", "ddp"}
+FAST = {"ddp"}
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ def test_a_moment_of_two_gpus_is_when_both_are_done_and_neither_waits(monkeypatc
     assert not any(queue.done for queue in queues.values())
 
 
+@pytest.mark.medium
 def test_a_run_and_its_breakdown_have_the_clock_of_all_their_gpus(monkeypatch):
     """Protects the same: whoever makes the clock tells it the strategy's devices."""
     see_gpus(monkeypatch, 4)

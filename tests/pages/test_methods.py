@@ -25,6 +25,7 @@ def results(folder):
     return load_set(folder)
 
 
+@pytest.mark.medium
 def test_methods_say_what_was_recorded_and_nothing_else(results, folder, tmp_path):
     """Protects the paragraph: each sentence is of the set's files. Mutant: "interleaved" of a set without places."""
     words = " ".join(methods(results))
@@ -130,6 +131,7 @@ def test_a_second_name_is_no_further_configuration(tmp_path):
     assert answers[0][:20] == answers[1][:20] == "of 2 configurations "
 
 
+@pytest.mark.medium
 def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_path):
     """Protects whoever checks the commit out. Mutants: the settings' hash of changes not read; blank taken for no."""
     blank, changed = (shutil.copytree(folder, tmp_path / name) for name in ("blank", "changed"))
@@ -141,6 +143,7 @@ def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_pa
     assert dict(checklist(load_set(changed)))["Code"].endswith(", with local changes that no commit has")
 
 
+@pytest.mark.medium
 def test_what_was_not_recorded_is_named_so(folder, tmp_path):
     """No cause is given of what only is not there; and an attempt that failed does not make its strategy untimed."""
     own = shutil.copytree(folder, tmp_path / "own")

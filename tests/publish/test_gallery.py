@@ -79,6 +79,7 @@ def test_false_alarms_of_a_a_comparisons_are_counted_over_all_sets():
     assert "3 comparisons" in found and "seen in 2" in found
 
 
+@pytest.mark.medium
 def test_figures_are_the_report_s_and_prices_are_worked_out_from_them(published, page):
     """Protects whoever decides by money. By hand: 3.60 an hour is 0.001 a second; mutant: 60 for 3600 in the price."""
     rows = cells(page)
@@ -118,6 +119,7 @@ def test_nodes_are_paid_for_each(own):
     assert after["ddp"]["devices"] == "2 on 2 nodes"
 
 
+@pytest.mark.medium
 def test_without_a_price_there_are_no_costs(own):
     html = make(own)
     assert not any("cost" in name or "money" in name for row in cells(html) for name in row)

@@ -182,6 +182,7 @@ def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
         ({"files": {}}, {}, "runs.csv is not in manifest.json: it was not published"),
     ],
 )
+@pytest.mark.medium
 def test_what_cannot_be_run_again_is_reported_first(kept, monkeypatch, tiny_data, reported, variables, words):
     """Protects hours: nothing is started, no folder is made, and the sentence says what to do."""
     kept.change(**reported)

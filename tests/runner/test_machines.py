@@ -240,6 +240,7 @@ def test_a_launcher_ends_with_the_reason(recorder, tmp_path, launcher):
     assert recorder.calls() == [] and not (tmp_path / "a set").exists()
 
 
+@pytest.mark.medium
 def test_torch_is_asked_in_one_place():
     """Protects the one predicate: device_count() counts GPUs that no kernel runs on (NVML), is_available() none that
     are hidden."""

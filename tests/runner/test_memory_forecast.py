@@ -117,6 +117,7 @@ def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     assert need.peak == pytest.approx(real, rel=0.05)
 
 
+@pytest.mark.medium
 def test_activations_an_image_are_those_counted_by_hand():
     """Protects the unit: 22.3 MB an image for ResNet-18 at 224 px in fp32, linear in the batch."""
     one, two = (forecast(Config(arch="resnet18", global_batch=batch), Layout())[0].activations for batch in (64, 128))
@@ -190,6 +191,7 @@ peak_of_layout = functools.cache(peak_bytes)  # many strategies have the same on
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.medium
 def test_the_small_protocol_fits_16_gb(strategy):
     """Protects an epoch on GPUs that nobody here has: the forecast has not been held against one, so that 0.15 stay."""
     config = load_config(["--config", "configs/v100x4-16gb.yaml"])

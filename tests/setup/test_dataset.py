@@ -68,6 +68,7 @@ def mini(made, tmp_path):
     return Path(shutil.copytree(made[0], tmp_path / "a data set" / "imagenet-mini"))
 
 
+@pytest.mark.medium
 def test_layout_is_imagenets(made):
     """What every ImageNet script expects: class folders of JPEGs at ImageNet's sizes in pixels and bytes."""
     folder, manifest = made

@@ -146,6 +146,7 @@ def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
     assert read("main").commit == own
 
 
+@pytest.mark.medium
 def test_no_tag_of_a_fork_is_taken_for_a_commit_that_git_names_itself(kept_clone, read):
     """Protects who types ORIG_HEAD after a merge in another clone: here git has no such commit, takes the fork's tag of
     that name, and ab ran the fork's code. Mutants: no look; names that end in _HEAD alone."""
@@ -433,6 +434,7 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
 # --- the arithmetic -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.medium
 def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     """Protects the numbers below the verdict: ratios of two runs have twice the variance of one."""
 
