@@ -6,7 +6,7 @@ find_cluster || skip "$WHY"
 
 set_job_shape
 export NPROC=$((NODES * TASKS_PER_NODE))
-is_local && over_loopback
+if is_local || [ "$NODES" = 1 ]; then over_loopback; fi
 export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it from its allocation
 set_step_command "$NODES" "$TASKS_PER_NODE" "$CPUS_PER_TASK"
 SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")

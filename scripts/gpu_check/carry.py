@@ -32,6 +32,7 @@ from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.data_options import CarryOptions
 from scripts.runner import source_version
+from scripts.runner.source_version import git_environment
 
 # Of requirements.txt: those of a run, of its report and of its images.
 CARRIED = (
@@ -146,7 +147,8 @@ def copy_commit(folder: Path) -> None:
     names, and who made the tags. Its author stands in the commit."""
 
     def git(*words: str) -> None:  # a reflog would have the user's name
-        subprocess.run(["git", "-C", str(folder), "-c", "core.logAllRefUpdates=false", *words], check=True)
+        command = ["git", "-C", str(folder), "-c", "core.logAllRefUpdates=false", *words]
+        subprocess.run(command, check=True, env=git_environment())
 
     folder.mkdir()
     git("init", "--quiet", "--template=")  # a template would have the user's hooks

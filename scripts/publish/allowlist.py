@@ -25,7 +25,8 @@ TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
 MOST_FAULTS = 20
 # Hosts of the addresses in charts, in XML's names and in reports' own sentences.
 HOSTS = ("www.w3.org", "matplotlib.org", "purl.org", "creativecommons.org", "github.com", "arxiv.org", "doi.org")
-OF_THE_SYSTEM = ("/usr/", "/lib/", "/etc/", "/proc/", "/sys/", "/dev/", "/bin/", "/opt/")  # the same on every machine
+# The same on every machine. People have folders of their own in /opt, /usr/local, /etc and /dev/shm.
+OF_THE_SYSTEM = ("/usr/bin/", "/usr/lib/", "/usr/include/", "/lib/", "/bin/", "/proc/", "/sys/", "/dev/null")
 # With a scheme, or as a page takes one: //host/x, www.host.
 ADDRESS = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*://|(?<![\w/.~*:-])//(?=[\w\[%.@])|(?<![\w/.@-])www\.)[^\s\"'<>()\\]*", re.ASCII

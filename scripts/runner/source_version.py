@@ -75,16 +75,23 @@ def _run(*arguments: str) -> bytes | None:
     return done.stdout if done and done.returncode == 0 else None
 
 
-def _start(*arguments: str) -> subprocess.CompletedProcess[bytes] | None:
-    # without GIT_DIR and the like: a hook of another repository sets them, to that repository
-    git_env = {
+def git_environment() -> dict[str, str]:
+    """The environment without GIT_DIR and the like: a hook of another repository sets them, to that repository."""
+    return {
         name: value
         for name, value in os.environ.items()
         if name.startswith("GIT_CONFIG") or not name.startswith("GIT_")
     }
+
+
+def _start(*arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     try:
         return subprocess.run(
-            ["git", "-C", ROOT, *arguments], env=git_env, capture_output=True, check=False, start_new_session=True
+            ["git", "-C", ROOT, *arguments],
+            env=git_environment(),
+            capture_output=True,
+            check=False,
+            start_new_session=True,
         )
     except OSError:  # no git here
         return None

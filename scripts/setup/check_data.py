@@ -26,6 +26,7 @@ from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
+from benchmarks.common.system.output import guard_output
 from scripts.options.data_options import CheckDataOptions
 
 EXPECTED_LAYOUT = (
@@ -128,4 +129,5 @@ def main(options: CheckDataOptions) -> int:
 
 
 if __name__ == "__main__":
+    guard_output()
     sys.exit(main(tyro.cli(CheckDataOptions, description=__doc__, prog="python -m scripts.setup.check_data")))

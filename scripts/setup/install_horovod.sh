@@ -38,6 +38,12 @@ def horovod_built_with():
         return ""
     if json.loads(record.read_text()).get("pytorch") != torch.__version__:
         return ""
+    runner = record.with_name("runner")  # another one, or one of before these changes, is built anew
+    if "address=''" not in (runner / "http/http_server.py").read_text() or (
+        "StrictHostKeyChecking" in (runner / "util/remote.py").read_text()
+    ):
+        print("horovod: its server listens on all interfaces, or it checks no host keys", file=sys.stderr)
+        return ""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             import horovod.torch as hvd

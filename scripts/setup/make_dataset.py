@@ -22,6 +22,7 @@ from typing import Annotated
 
 import tyro
 
+from benchmarks.common.system.output import guard_output
 from scripts.options.data_options import MakeDatasetOptions
 from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
 
@@ -58,6 +59,8 @@ def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
     if not manifest:
         return "its manifest.json is broken"
     for name, record in manifest["files"].items():
+        if name.startswith("/") or ".." in name.split("/"):  # a folder that somebody else has made
+            return "its manifest.json is broken"
         try:
             if (output / name).stat().st_size != record["bytes"]:
                 return f"{name} has another size"
@@ -167,6 +170,7 @@ def main(options: MakeDatasetOptions) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that the workshop is removed
+    guard_output()  # a manifest.json that came with the folder has names in it
     sys.exit(
         main(
             tyro.cli(

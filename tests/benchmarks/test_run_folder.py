@@ -17,6 +17,7 @@ from benchmarks.common.config.architectures import why_refused
 from benchmarks.common.config.config import FIELD_TYPES, RANGES, Config, Range, load_config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.dist.devices import RankContext
+from benchmarks.common.dist.ranks import find_slurm_step
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.exit_codes import note_cause
@@ -114,6 +115,8 @@ def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypat
     record.write_rows("windows", [{"window": 0}])
     record.finish({}, {})
     note_cause("failed", "planted", 0)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "RUN_DIR": str(folder)}
+    assert find_slurm_step(step).folder == "."  # where ranks make the file by which they meet
     assert {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == kept
 
 

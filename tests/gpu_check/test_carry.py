@@ -308,7 +308,11 @@ def test_no_branch_tag_or_owner_of_the_clone_goes_along(tmp_path, monkeypatch):
     git(here, "commit", "--quiet", "-m", "first")
     git(here, "-c", "user.name=acme tagger", "tag", "-a", "acme-tag", "-m", "x")
     monkeypatch.setattr(carry, "ROOT", here)
+    git(tmp_path, "init", "--quiet", "--bare", "theirs")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "theirs"))  # as a hook of another repository has it
     carry.pack_tree(tmp_path / "tree.tar")
+    monkeypatch.delenv("GIT_DIR")
+    assert not (tmp_path / "theirs/index").exists()
     with tarfile.open(tmp_path / "tree.tar") as tar:
         tar.extractall(tmp_path / "there", filter="data")
     of_git = [path for path in (tmp_path / "there/.git").rglob("*") if path.is_file()]

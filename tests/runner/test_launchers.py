@@ -278,6 +278,12 @@ def test_slurm_asks_for_the_requested_tasks(command):
     assert inside[0] == "srun"
 
 
+def test_ranks_of_one_node_talk_over_loopback_under_slurm_too(command):
+    """Protects a node from listeners on the cluster's network. Mutant: loopback for the local cluster alone."""
+    _, env, _ = command("slurm", NODES=1, TASKS_PER_NODE=2, SLURM_JOB_ID=5)
+    assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
+
+
 def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
     """Protects the first command of a stranger."""
     env = environment(PYTHON=tmp_path / "nowhere", RESULTS=tmp_path / "a set")

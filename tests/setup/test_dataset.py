@@ -205,6 +205,19 @@ def test_a_folder_of_somebody_elses_is_never_touched(tmp_path, capsys, file, for
     assert contents(tmp_path) == before
 
 
+@pytest.mark.medium
+def test_a_hostile_manifest_steers_no_terminal_and_names_no_file_outside(tmp_path, mini):
+    """Protects who is given a folder of images. Mutants: no guard_output; a name that leads out of the folder."""
+    manifest = json.loads((mini / "manifest.json").read_text())
+    outside = manifest | {"files": {"../secret": {"bytes": 1, "sha256": ""}}}
+    assert make_dataset.find_damage(mini, outside, hashes=True) == "its manifest.json is broken"
+    manifest["files"] = {"\x1b]0;title\x07": {"bytes": 1, "sha256": ""}}
+    (folder := tmp_path / "theirs").mkdir()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    done = subprocess.run([*COMMAND, "--output", folder], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "title" in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
+
+
 def test_files_added_to_the_folder_are_not_lost(mini, capsys):
     """An added image changes the data set, and deleting it could lose it: neither happens in silence."""
     added = mini / "train" / "cat" / "my cat.JPEG"

@@ -9,6 +9,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 
+from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 
 RANK_VARIABLES = {
@@ -77,7 +78,8 @@ class SlurmStep:
     """The step of a Slurm job that srun started.
 
     name: of this step alone, also after a restart of the job. port: 20000 to 30014, by job and step. address: of the
-    first node. folder: of the run, which all nodes see.
+    first node. folder: of the run, which all nodes see; without
+    one, the current folder.
     """
 
     name: str
@@ -92,7 +94,8 @@ def find_slurm_step(env: Mapping[str, str] = os.environ) -> SlurmStep:
     name = f"{job_id}-{step_id}-{env.get('SLURM_RESTART_COUNT', 0)}"
     port = 20000 + (int(job_id) * 16) % 10000 + int(step_id) % 16
     address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR", "")
-    return SlurmStep(name, port, address, env.get("RUN_DIR", "."))
+    run_folder = RunFolder.current()
+    return SlurmStep(name, port, address, str(run_folder.path) if run_folder else ".")
 
 
 def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
