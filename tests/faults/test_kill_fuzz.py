@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/faults/test_kill_fuzz.py
 """
 
+import contextlib
 import random
 import signal
 import subprocess
@@ -47,7 +48,11 @@ def test_a_signal_leaves_no_suite_behind(tmp_path):
 
 
 def suites_in(folder: Path) -> list[psutil.Process]:
-    return [each for each in processes_of(folder) if "scripts.runner.bench" in each.cmdline()]
+    found = []
+    for process in processes_of(folder):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two looks
+            found += [process] if "scripts.runner.bench" in process.cmdline() else []
+    return found
 
 
 @pytest.fixture
