@@ -78,8 +78,7 @@ class SlurmStep:
     """The step of a Slurm job that srun started.
 
     name: of this step alone, also after a restart of the job. port: 20000 to 30014, by job and step. address: of the
-    first node. folder: of the run, which all nodes see; without
-    one, the current folder.
+    first node. folder: of the run, which all nodes see; without one, the current folder.
     """
 
     name: str
