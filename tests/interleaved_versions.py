@@ -50,11 +50,12 @@ class Side:
         self.files = []
         for connection in connections:
             connection.settimeout(limit_s)
-            self.files.append(connection.makefile("rw", buffering=1))
+            self.files.append(connection.makefile("rw"))
 
     def start_window(self) -> None:
         for file in self.files:
             file.write("go\n")
+            file.flush()
 
     def finish_window(self) -> tuple[float, float]:
         """(seconds, CPU seconds of rank 0) of the window, once all ranks wait again or have ended."""
@@ -98,7 +99,7 @@ def running_ranks(tree: Path, options: Options) -> Iterator[Side]:
                 assert ranks.wait(WINDOW_LIMIT_S) == 0
             except BaseException:
                 log.seek(0)
-                print(log.read()[-3000:], file=sys.stderr)
+                print(log.read(), file=sys.stderr)
                 raise
             finally:
                 ranks.terminate()
@@ -130,11 +131,12 @@ def rank(socket_path: str, strategy: str, flags: list[str]) -> None:
     load_config = importlib.import_module(common + ("config.config" if new else "config")).load_config
     turns = socket.socket(socket.AF_UNIX)
     turns.connect(socket_path)
-    turn = turns.makefile("rw", buffering=1)
+    turn = turns.makefile("rw")
 
     class WaitingClock(Clock):
         def start(self) -> None:
             turn.write("ready\n")
+            turn.flush()
             assert turn.readline() == "go\n"
             self.cpu_started_s = time.process_time()
             super().start()
@@ -143,6 +145,7 @@ def rank(socket_path: str, strategy: str, flags: list[str]) -> None:
             seconds, step_ms = super().stop()
             cpu_s = time.process_time() - self.cpu_started_s
             turn.write(f"{os.environ.get('RANK', 0)} {seconds} {cpu_s}\n")
+            turn.flush()
             return seconds, step_ms
 
     module: Any = importlib.import_module(f"benchmarks.{strategy}")
