@@ -77,8 +77,9 @@ def running_ranks(tree: Path, options: Options) -> Iterator[Side]:
     """The ranks of the version in `tree`, at the start of their first timed window."""
     from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 
-    steps = WARMUP_STEPS + WINDOW_STEPS * options.pairs
-    flags = [*options.flags.split(), "--epochs", "1", "--steps", str(steps), "--windows", str(options.pairs)]
+    num_windows = options.pairs + 1  # after the last one the ranks exit, which is no condition for a window to count
+    steps = WARMUP_STEPS + WINDOW_STEPS * num_windows
+    flags = [*options.flags.split(), "--epochs", "1", "--steps", str(steps), "--windows", str(num_windows)]
     flags += ["--warmup-steps", str(WARMUP_STEPS), "--window-steps", str(WINDOW_STEPS), "--account-steps", "0"]
     flags += ["--lr", "0"]  # the same work for ever: a loss that sinks meets numbers that a CPU is slow with
     with tempfile.TemporaryDirectory(prefix="versions-") as folder, socket.socket(socket.AF_UNIX) as server:
@@ -117,6 +118,9 @@ def time_launch(trees: tuple[Path, Path], options: Options) -> list[tuple[float,
                 side.start_window()
                 times[side] = side.finish_window()
             ratios.append((math.log(times[first][0] / times[second][0]), math.log(times[first][1] / times[second][1])))
+        for side in (first, second):
+            side.start_window()
+            side.finish_window()
     return ratios
 
 
