@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import printable, printable_lines
 from scripts.stats.intervals import Estimate

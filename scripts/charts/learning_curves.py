@@ -25,7 +25,8 @@ from scripts.charts.figures import (
     make_figure,
 )
 from scripts.sets.accuracy import recorded_seeds, top1_accuracy
-from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import PLAUSIBLE_RANGE, RunGroup
 from scripts.stats.formatting import plural
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))

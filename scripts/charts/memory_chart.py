@@ -17,7 +17,8 @@ from scripts.charts.figures import (
     make_figure,
 )
 from scripts.charts.throughput import groups_by_model
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural
 
 

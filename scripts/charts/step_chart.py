@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scripts.charts.figures import footnote, in_paper_column, label_with_set, make_figure, wrap
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.step_breakdown import (
     PHASES,
     PipelineBubble,

@@ -13,7 +13,8 @@ from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
 from scripts.charts.figures import in_paper_column
 from scripts.sets.epoch_time import epoch_time
-from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import PLAUSIBLE_RANGE, RunGroup
 from scripts.sets.strategy_cells import over_which_baseline
 from scripts.stats.formatting import format_interval, format_number, format_setting
 from scripts.stats.intervals import NO_REPEAT, strategy_throughput

@@ -13,7 +13,8 @@ from typing import Any
 
 from scripts.export.set_document import Document, plain
 from scripts.sets.frames import iterate_rows
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 
 OUTCOMES = ("tests", "failures", "skipped")
 

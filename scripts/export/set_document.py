@@ -20,7 +20,8 @@ from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import proof_text
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_images
 from scripts.stats.formatting import printable
 from scripts.stats.intervals import CONFIDENCE, mean_interval

@@ -8,7 +8,8 @@ Every sentence is made from the set's statistics; none says more than the interv
 import dataclasses
 
 from scripts.sets.identity import comparable, compute_precision
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.families import count_compared, method_text, ratios_of_all_pairs, ratios_to_fastest
 from scripts.stats.formatting import format_interval, format_number, format_with_interval, plural, printable
 from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate

@@ -16,7 +16,8 @@ from scripts.pages.report_tables import table_rows
 from scripts.sets.accuracy import recorded_seeds
 from scripts.sets.identity import compute_precision
 from scripts.sets.proofs import EXCEPTIONS, LENGTH
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_images, describe_sets
 from scripts.sets.set_warnings import several_sessions, uncommitted_changes
 from scripts.stats.families import count_compared, method_text

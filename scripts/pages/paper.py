@@ -24,7 +24,8 @@ from scripts.pages.latex import (
 from scripts.pages.methods import checklist, methods
 from scripts.pages.provenance import reproduction_commands
 from scripts.sets.accuracy import describe_top1, top1_accuracy
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_images
 from scripts.sets.strategy_cells import over_which_baseline
 from scripts.stats.intervals import mean_interval

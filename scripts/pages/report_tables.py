@@ -14,7 +14,8 @@ from scripts.pages.study_sections import ReportTable
 from scripts.sets.device_use import device_use, why_lower_mfu
 from scripts.sets.epoch_time import EpochTime
 from scripts.sets.proofs import proof_text
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.step_breakdown import exposed_communication
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.families import log_table

@@ -36,7 +36,8 @@ from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
 from scripts.sets.set_warnings import uncommitted_changes
 from scripts.stats.formatting import format_number, format_setting, printable, printable_lines

@@ -14,7 +14,8 @@ from benchmarks.common.system.commands import bench_command
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, LOCAL_CHANGES, proof_text
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_warnings import busy, oversubscribed, several_sessions, throttled, uncommitted_changes
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS

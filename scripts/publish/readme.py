@@ -31,7 +31,8 @@ from scripts.sets.accuracy import furthest_apart, top1_accuracy
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, compute_precision
 from scripts.sets.proofs import BIT_IDENTICAL, EXCEPTIONS, THREADS, proof_text, reason_of_ok
-from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.sets.strategy_cells import over_which_baseline, ratio_with_baseline

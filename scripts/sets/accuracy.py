@@ -15,7 +15,7 @@ import pandas
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.settings import seed_of_round
 from scripts.sets.identity import comparable
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural, plural_of_several
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, welch_p_value, wilson_interval
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.stats.intervals import Estimate
 
 DATA_SHEET = "NVIDIA's data sheet"

@@ -9,7 +9,8 @@ import dataclasses
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from scripts.sets.frames import iterate_rows
-from scripts.sets.result_set import PLAUSIBLE_RANGE, ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import PLAUSIBLE_RANGE, RunGroup
 from scripts.stats.intervals import Estimate, Windows, strategy_throughput
 
 

@@ -16,7 +16,7 @@ from benchmarks.common.config.settings import SOURCE_FIELDS
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 
 LENGTH, THREADS, LOCAL_CHANGES = "length", "threads", "local changes"
 BIT_IDENTICAL = "yes: bit-identical"

@@ -12,94 +12,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pandas
 
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.environment_facts import read_environment
-from benchmarks.common.store.results import STATUSES, WARM_UP, read_numbered_table
+from benchmarks.common.store.results import WARM_UP, read_numbered_table
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from scripts.sets.contradictions import find_contradictions
-from scripts.sets.frames import iterate_rows
-from scripts.sets.identity import (
-    AA_LABEL,
-    NEWER_FIELDS,
-    Identity,
-    belongs_to,
-    compute_precision,
-    differing_fields,
-    group_labels,
-    same_request,
-    same_share_of_machine,
-    same_work,
-)
+from scripts.sets.identity import compute_precision, same_request, same_share_of_machine, same_work
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
+from scripts.sets.run_group import RunGroup, group_runs, windows_by_run
 from scripts.sets.sessions import session_numbers
-from scripts.stats.families import ThroughputSample, make_sample, ratios_to_own_baselines
+from scripts.stats.families import ratios_to_own_baselines
 from scripts.stats.formatting import printable
-from scripts.stats.intervals import Estimate, RatioEstimate, Windows, strategy_throughput
+from scripts.stats.intervals import RatioEstimate
 from scripts.strategies.strategy_list import BASELINE
-
-PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class RunGroup:
-    """The runs of one strategy in one set with the same requested and resolved settings (scripts/sets/identity.py)."""
-
-    label: str
-    strategy: str
-    identity: Identity
-    rows: pandas.DataFrame
-    """Rows of runs.csv, ok or not."""
-    windows_of_runs: list[Windows]
-    """Windows of each ok run that has a throughput."""
-    round_numbers: list[float]
-    """The round of each of these runs, `repeat` in runs.csv."""
-    sessions: list[int]
-    """The number of the session of each."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All fields that count, of both halves."""
-        return self.identity.fields
-
-    @functools.cached_property
-    def throughput(self) -> Estimate | None:
-        return strategy_throughput(self.windows_of_runs) if self.windows_of_runs else None
-
-    @property
-    def timed_throughput(self) -> Estimate:
-        """The throughput of a group that has timed runs. Raises ValueError for a group without."""
-        if self.throughput is None:
-            raise ValueError(f"{self.label} has no timed run")
-        return self.throughput
-
-    @functools.cached_property
-    def sample(self) -> ThroughputSample:
-        """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.windows_of_runs, self.round_numbers, self.sessions)
-
-    @functools.cached_property
-    def ok_runs(self) -> pandas.DataFrame:
-        return self.rows[self.rows.status == "ok"]
-
-    @property
-    def is_aa_copy(self) -> bool:
-        """Whether it is the second half of an A/A comparison: another group's runs once more, under a second name."""
-        return bool(self.identity.requested.get(AA_LABEL))
-
-    @functools.cached_property
-    def is_parallel(self) -> bool:
-        """False where it ran with nothing to divide the work over."""
-        return not (len(self.ok_runs) and (self.ok_runs.parallel == "no").all())
-
-    @functools.cached_property
-    def status_counts(self) -> dict[str, int]:
-        """Rows of each status, in the schema's order."""
-        found = self.rows.status.value_counts()
-        return {status: int(found[status]) for status in (*STATUSES, *found.index) if status in found}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,6 +40,8 @@ class ResultSet:
     groups: list[RunGroup]
     remarks: list[str]
     """A sentence for each gap in the settings of its runs, with what replaces them."""
+    environment: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    """environment.json; {} where it is missing or broken."""
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
     """The tables that were read so far; `table` reads the others."""
     contradictions: list[str] = dataclasses.field(default_factory=list)
@@ -142,11 +72,6 @@ class ResultSet:
                 f"no verdict, since the set contradicts itself: {self.contradictions[0]}{more}; undo what was "
                 "added to it or changed in it, or measure again in a new set"
             )
-
-    @functools.cached_property
-    def environment(self) -> dict:
-        """environment.json; {} where it is missing or broken, which is said on stderr."""
-        return _read_environment(self.path / "environment.json")
 
     @functools.cached_property
     def other_peaks(self) -> list[dict]:
@@ -254,40 +179,16 @@ def load_set(path: Path) -> ResultSet:
     refuse_links(path)
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
-    tables["runs"] = _without_warm_up(tables["runs"])
-    windows = _plausible(tables["windows"], ["images", "seconds"], path / "windows.csv")
-    by_run = windows[["images", "seconds"]].astype(float).groupby(windows.run_id)
-    timed = {str(run_id): rows.to_numpy() for run_id, rows in by_run}
-    runs = tables["runs"]
+    runs = tables["runs"] = _without_warm_up(tables["runs"])
     found, remarks = identities_of_runs(path, runs, tables["settings"])
-    groups = []
-    for strategy, rows in runs.groupby("strategy", sort=False):
-        by_identity = _rows_by_identity(rows, [found[index] for index in rows.index])
-        others = [found[index] for index in runs.index.difference(rows.index)]
-        num_cores = _read_environment(path / "environment.json").get("num_cores") if len(by_identity) > 1 else None
-        names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
-        for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
-            ok_rows = rows_of_group.loc[rows_of_group.status == "ok", ["run_id", "images_per_s"]]
-            with_windows = [(row.Index, _windows_of(row, timed)) for row in iterate_rows(ok_rows)]
-            windows_by_index = {index: windows for index, windows in with_windows if windows is not None}
-            timed_rows = rows_of_group.loc[[*windows_by_index]]
-            round_numbers, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
-            groups.append(
-                RunGroup(
-                    printable(name),
-                    str(strategy),
-                    identity,
-                    rows_of_group,
-                    [*windows_by_index.values()],
-                    round_numbers,
-                    sessions,
-                )
-            )
-    groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
+    environment = _read_environment(path / "environment.json")
+    windows = windows_by_run(tables["windows"], path / "windows.csv")
+    groups = group_runs(runs, found, windows, environment.get("num_cores"))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
     for sentence in (*remarks, *contradictions):
         print(f"warning: {printable(sentence)}", file=sys.stderr)
-    return ResultSet(path.resolve().name, path, groups, [*remarks, *contradictions], tables, contradictions)
+    remarks = [*remarks, *contradictions]
+    return ResultSet(path.resolve().name, path, groups, remarks, environment, tables, contradictions)
 
 
 def same_hash_other_settings(sets: list[ResultSet]) -> list[str]:
@@ -316,6 +217,7 @@ def _numbered(path: Path, name: str) -> tuple[pandas.DataFrame, list[int]]:
 
 
 def _read_environment(path: Path) -> dict[str, Any]:
+    """An environment.json; {} where it is missing or broken, which is said on stderr."""
     try:
         return read_environment(path)
     except FileNotFoundError:
@@ -323,48 +225,3 @@ def _read_environment(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         print(f"warning: {path} cannot be read: {printable(str(error))}", file=sys.stderr)
         return {}
-
-
-def _plausible(rows: pandas.DataFrame, columns: list[str], path: Path) -> pandas.DataFrame:
-    good = rows[columns].apply(lambda column: column.between(*PLAUSIBLE_RANGE)).all(axis=1)
-    if not good.all():
-        print(f"warning: {path}: {(~good).sum()} rows without {' or '.join(columns)} are skipped", file=sys.stderr)
-    return rows[good]
-
-
-def _windows_of(row: Any, timed: dict[str, Windows]) -> Windows | None:
-    """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
-    if row.run_id in timed:
-        return timed[row.run_id]
-    lowest, highest = PLAUSIBLE_RANGE
-    return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
-
-
-def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
-    """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
-    by_key: dict[str, tuple[Identity, list]] = {}
-    waiting = []
-    for index, status, identity in zip(rows.index, rows.status, found, strict=True):
-        if status == "ok" or identity.has_resolved_settings:
-            by_key.setdefault(identity.key, (identity, []))[1].append(index)
-        else:
-            waiting.append((index, identity))
-    for index, identity in waiting:
-        of_its_kind = (indices for other, indices in by_key.values() if belongs_to(identity, other))
-        indices = next(of_its_kind, None)
-        if indices is None:
-            indices = by_key.setdefault(identity.key, (identity, []))[1]
-        indices.append(index)
-    return [(identity, rows.loc[sorted(indices)]) for identity, indices in _without_unknown(by_key).values()]
-
-
-def _without_unknown(by_key: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
-    """The same, where runs that did not record some of NEWER_FIELDS are with the one identity that may be theirs."""
-    newer = {name for identity, _ in by_key.values() for name in identity.fields if name in NEWER_FIELDS}
-    for key, (identity, indices) in [*by_key.items()]:
-        if identity.recorded and newer - identity.fields.keys():
-            alike = [other for other in by_key if other != key and not differing_fields([identity, by_key[other][0]])]
-            if len(alike) == 1 and by_key[alike[0]][0].recorded:
-                by_key[alike[0]][1].extend(indices)
-                del by_key[key]
-    return by_key

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import pandas
 
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import device_count, format_setting
 
 # benchmarks.common.data.fingerprint: classes, training and validation images

@@ -13,7 +13,8 @@ import numpy
 
 from benchmarks.common.system.commands import shell_word
 from scripts.sets.device_use import device_use
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.sessions import measured_in_other_sessions
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS

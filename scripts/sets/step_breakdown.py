@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy
 import pandas
 
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural_of_several
 from scripts.stats.intervals import mean_interval
 

@@ -7,7 +7,8 @@ Every value is text, empty where it was not measured. Needs no torch.
 
 from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.identity import compute_precision
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import format_number, format_with_interval, plural
 from scripts.strategies.strategy_list import BASELINE
 

@@ -16,7 +16,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.system.errors import UserError
 from scripts.charts.figures import COLORS, RUN_STYLE, save_chart
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures
 from scripts.stats.formatting import format_number
 from scripts.stats.intervals import strategy_throughput

@@ -15,7 +15,8 @@ from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 

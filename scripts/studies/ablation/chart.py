@@ -18,7 +18,8 @@ from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
-from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_rows
 from scripts.stats.families import count_compared, method_text
 from scripts.stats.formatting import format_interval, format_number, text_table

@@ -15,7 +15,8 @@ from benchmarks.common.config.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.recorded_settings import identity_from_columns
-from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.run_group import RunGroup
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_setting, parse_percent, printable
 from scripts.stats.intervals import RatioEstimate

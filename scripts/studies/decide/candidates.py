@@ -16,7 +16,8 @@ from benchmarks.common.config.settings import IMAGE_FIELDS
 from benchmarks.common.system.errors import UserError
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import UNKNOWN, describe_images
 from scripts.stats.families import ThroughputSample, make_sample
 from scripts.stats.formatting import format_setting, printable

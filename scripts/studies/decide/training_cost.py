@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import printable
 
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers

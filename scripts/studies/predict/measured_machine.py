@@ -6,7 +6,8 @@ from scripts.studies.predict.measured_machine import this_machine
 import pandas
 
 from benchmarks.common.system.errors import UserError
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.step_breakdown import mean_over_steps, step_parts
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.allreduce.links import LinkFit

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.roofline.analysis import EXPECTED, GPUS, Expectation
 

@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
 from scripts.sets.identity import compute_precision, key_without_derived
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate

@@ -16,7 +16,8 @@ from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.identity import key_without_derived
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 from scripts.stats.intervals import Estimate

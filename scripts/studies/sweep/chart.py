@@ -20,7 +20,8 @@ from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.result_set import ResultSet, RunGroup, load_set
+from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput

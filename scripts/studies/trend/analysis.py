@@ -8,7 +8,8 @@ A day is that of a set's first ok run, in UTC. Needs no torch.
 import dataclasses
 from collections.abc import Sequence
 
-from scripts.sets.result_set import ResultSet, RunGroup
+from scripts.sets.result_set import ResultSet
+from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_images
 from scripts.stats.formatting import format_setting, printable
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from scripts.charts.figures import LINE_COLORS, MARKERS, axis_limits, draw_legend, footnote, legend_shape, make_figure
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural_of_several
 from scripts.studies.trend.analysis import DatedSet
 

@@ -18,7 +18,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import TrendOptions
 from scripts.pages.page import inline_svg
-from scripts.sets.result_set import RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import plural, printable, printable_lines
 from scripts.studies.trend.analysis import VERSIONS, DatedSet, groups_by_hardware_and_work, in_order_of_days

@@ -1,0 +1,163 @@
+"""The runs of one strategy with equal settings, and which rows of runs.csv they are.
+
+    from scripts.sets.run_group import RunGroup, group_runs, windows_by_run
+
+Needs no torch.
+"""
+
+import dataclasses
+import functools
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pandas
+
+from benchmarks.common.store.results import STATUSES
+from scripts.sets.frames import iterate_rows
+from scripts.sets.identity import AA_LABEL, NEWER_FIELDS, Identity, belongs_to, differing_fields, group_labels
+from scripts.stats.families import ThroughputSample, make_sample
+from scripts.stats.formatting import printable
+from scripts.stats.intervals import Estimate, Windows, strategy_throughput
+from scripts.strategies.strategy_list import BASELINE
+
+PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunGroup:
+    """The runs of one strategy in one set with the same requested and resolved settings (scripts/sets/identity.py)."""
+
+    label: str
+    strategy: str
+    identity: Identity
+    rows: pandas.DataFrame
+    """Rows of runs.csv, ok or not."""
+    windows_of_runs: list[Windows]
+    """Windows of each ok run that has a throughput."""
+    round_numbers: list[float]
+    """The round of each of these runs, `repeat` in runs.csv."""
+    sessions: list[int]
+    """The number of the session of each."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All fields that count, of both halves."""
+        return self.identity.fields
+
+    @functools.cached_property
+    def throughput(self) -> Estimate | None:
+        return strategy_throughput(self.windows_of_runs) if self.windows_of_runs else None
+
+    @property
+    def timed_throughput(self) -> Estimate:
+        """The throughput of a group that has timed runs. Raises ValueError for a group without."""
+        if self.throughput is None:
+            raise ValueError(f"{self.label} has no timed run")
+        return self.throughput
+
+    @functools.cached_property
+    def sample(self) -> ThroughputSample:
+        """Its timed runs, for comparisons with other groups."""
+        return make_sample(self.windows_of_runs, self.round_numbers, self.sessions)
+
+    @functools.cached_property
+    def ok_runs(self) -> pandas.DataFrame:
+        return self.rows[self.rows.status == "ok"]
+
+    @property
+    def is_aa_copy(self) -> bool:
+        """Whether it is the second half of an A/A comparison: another group's runs once more, under a second name."""
+        return bool(self.identity.requested.get(AA_LABEL))
+
+    @functools.cached_property
+    def is_parallel(self) -> bool:
+        """False where it ran with nothing to divide the work over."""
+        return not (len(self.ok_runs) and (self.ok_runs.parallel == "no").all())
+
+    @functools.cached_property
+    def status_counts(self) -> dict[str, int]:
+        """Rows of each status, in the schema's order."""
+        found = self.rows.status.value_counts()
+        return {status: int(found[status]) for status in (*STATUSES, *found.index) if status in found}
+
+
+def group_runs(
+    runs: pandas.DataFrame, identities: Mapping[Any, Identity], windows: Mapping[str, Windows], num_cores: int | None
+) -> list[RunGroup]:
+    """The groups of all rows: the baseline's first, then by the strategy's name.
+
+    runs: runs.csv with a column `session`. identities: by the row's index. windows: by run_id. num_cores: of the
+    machine, which labels may name.
+    """
+    groups = []
+    for strategy, rows in runs.groupby("strategy", sort=False):
+        by_identity = _rows_by_identity(rows, [identities[index] for index in rows.index])
+        others = [identities[index] for index in runs.index.difference(rows.index)]
+        names = group_labels(str(strategy), [identity for identity, _ in by_identity], others, num_cores)
+        for name, (identity, rows_of_group) in zip(names, by_identity, strict=True):
+            groups.append(_make_group(printable(name), str(strategy), identity, rows_of_group, windows))
+    groups.sort(key=lambda group: (group.strategy != BASELINE, group.strategy, group.label != group.strategy))
+    return groups
+
+
+def _make_group(
+    label: str, strategy: str, identity: Identity, rows: pandas.DataFrame, windows: Mapping[str, Windows]
+) -> RunGroup:
+    """The group of these rows. Its windows are those of its ok runs that have a throughput."""
+    ok_rows = rows.loc[rows.status == "ok", ["run_id", "images_per_s"]]
+    found = {row.Index: _windows_of(row, windows) for row in iterate_rows(ok_rows)}
+    timed = {index: of_run for index, of_run in found.items() if of_run is not None}
+    timed_rows = rows.loc[[*timed]]
+    rounds, sessions = timed_rows["repeat"].astype(float).tolist(), timed_rows["session"].tolist()
+    return RunGroup(label, strategy, identity, rows, [*timed.values()], rounds, sessions)
+
+
+def windows_by_run(table: pandas.DataFrame, path: Path) -> dict[str, Windows]:
+    """run_id -> its windows, (n, 2) of images and seconds. Says on stderr how many rows of `path` it leaves out."""
+    windows = table[["images", "seconds"]]
+    good = windows.apply(lambda column: column.between(*PLAUSIBLE_RANGE)).all(axis=1)
+    if not good.all():
+        print(f"warning: {path}: {(~good).sum()} rows without images or seconds are skipped", file=sys.stderr)
+    by_run = windows[good].astype(float).groupby(table.run_id[good])
+    return {str(run_id): rows.to_numpy() for run_id, rows in by_run}
+
+
+def _windows_of(row: Any, timed: Mapping[str, Windows]) -> Windows | None:
+    """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
+    if row.run_id in timed:
+        return timed[row.run_id]
+    lowest, highest = PLAUSIBLE_RANGE
+    return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
+
+
+def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
+    """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
+    by_key: dict[str, tuple[Identity, list]] = {}
+    waiting = []
+    for index, status, identity in zip(rows.index, rows.status, found, strict=True):
+        if status == "ok" or identity.has_resolved_settings:
+            by_key.setdefault(identity.key, (identity, []))[1].append(index)
+        else:
+            waiting.append((index, identity))
+    for index, identity in waiting:
+        of_its_kind = (indices for other, indices in by_key.values() if belongs_to(identity, other))
+        indices = next(of_its_kind, None)
+        if indices is None:
+            indices = by_key.setdefault(identity.key, (identity, []))[1]
+        indices.append(index)
+    return [(identity, rows.loc[sorted(indices)]) for identity, indices in _without_unknown(by_key).values()]
+
+
+def _without_unknown(by_key: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
+    """The same, where runs that did not record some of NEWER_FIELDS are with the one identity that may be theirs."""
+    newer = {name for identity, _ in by_key.values() for name in identity.fields if name in NEWER_FIELDS}
+    for key, (identity, indices) in [*by_key.items()]:
+        if identity.recorded and newer - identity.fields.keys():
+            alike = [other for other in by_key if other != key and not differing_fields([identity, by_key[other][0]])]
+            if len(alike) == 1 and by_key[alike[0]][0].recorded:
+                by_key[alike[0]][1].extend(indices)
+                del by_key[key]
+    return by_key
