@@ -75,7 +75,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
         if ranking.best_is_fastest:
             return f"{among}{best.label} is the fastest strategy, {times}"
         others = _name(ranking.indistinguishable(single), "others")
-        unsure = f", but no difference was seen between it and {others}" if others else ""
+        unsure = f", but no difference was seen between {best.label} and {others}" if others else ""
         return f"{among}{best.label} is {times}{unsure}"
     if faster:
         named, bases = (
@@ -105,9 +105,9 @@ def _beside_best(ranking: Ranking, faster: list[str]) -> str:
     if slower == faster:
         return f", but slower than {best}"
     if unseen == faster:
-        return f", but no difference was seen between {'it' if len(faster) == 1 else 'them'} and {best}"
+        return f", but no difference was seen between {_name(faster, '') if len(faster) == 1 else 'them'} and {best}"
     parts = [f"{_name(slower, '')} {'is' if len(slower) == 1 else 'are'} slower than {best}"] if slower else []
-    parts += [f"no difference was seen between {'it' if slower else best} and {_name(unseen, '')}"] if unseen else []
+    parts += [f"no difference was seen between {best} and {_name(unseen, '')}"] if unseen else []
     return f"; of these, {', and '.join(parts)}" if parts else ""
 
 

@@ -29,7 +29,7 @@ from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import furthest_apart, top1_accuracy
 from scripts.sets.frames import iterate_rows
-from scripts.sets.identity import AA_LABEL, compute_precision
+from scripts.sets.identity import AA_LABEL, ALL_CORES, compute_precision
 from scripts.sets.proofs import BIT_IDENTICAL, EXCEPTIONS, THREADS, proof_text, reason_of_ok
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
@@ -43,7 +43,6 @@ from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import sweep_points
 
 PUBLISHED = ROOT / "results/published"
-ALL_CORES = f"{BASELINE}, all cores"  # its group's label
 SHOWN = "shown.json"  # the published sets that the READMEs show: one of CPUs, one of GPUs
 MEASURED = PUBLISHED / "measured"
 PAGES = (
@@ -155,13 +154,13 @@ def _percents(fractions: Sequence[float]) -> str:
 def _all_cores_text(results: ResultSet) -> str:
     """How many strategies with several ranks one process on all cores is faster than, by the family of all pairs of
     those that compute in its precision."""
-    alike = rank_groups(results).comparable_groups
-    found = [group for group in alike if group.label == ALL_CORES]
+    alike, label = rank_groups(results).comparable_groups, f"{BASELINE}, {ALL_CORES}"
+    found = [group for group in alike if group.label == label]
     several = [group for group in alike if group.ok_runs.world_size.max() > 1]
     if not found or not several:
         return "compared with no strategy that has several ranks"
     ratios = ratios_of_all_pairs({group.label: group.sample for group in alike})
-    pairs = [ratios.get((ALL_CORES, group.label)) for group in several]
+    pairs = [ratios.get((label, group.label)) for group in several]
     num_slower = sum(pair is not None and pair.verdict == "faster" for pair in pairs)
     ranks = plural_of_several([int(group.ok_runs.world_size.max()) for group in several], "rank")
     precision = compute_precision(found[0].identity)

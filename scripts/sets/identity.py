@@ -37,6 +37,8 @@ MACHINE_FIELDS = (
 )
 AA_LABEL = "label"
 """A second name for the same run: A/A."""
+ALL_CORES = "all cores"
+"""In the label of a group whose rank has a thread for each core of the machine."""
 # Sets from before lack these.
 NEWER_FIELDS = {*MACHINE_FIELDS, "contents", f"workers{RESOLVED_SUFFIX}"}
 PUBLISHED_HOST = re.compile(r"host \d+")  # what a published set says for a host; another set's is not known
@@ -190,7 +192,7 @@ def _format_briefly(name: str, value: object, num_cores: int | None) -> str:
 
 def _format_field(name: str, value: object, num_cores: int | None) -> str:
     if name == "threads_per_rank" and value == num_cores:
-        return "all cores"
+        return ALL_CORES
     if name == AA_LABEL:
         return format_setting(value)
     return f"{name} {format_setting(value)}"

@@ -15,7 +15,7 @@ import numpy
 from benchmarks.common.config.settings import IMAGE_FIELDS
 from benchmarks.common.system.errors import UserError
 from scripts.sets.epoch_time import epoch_time
-from scripts.sets.identity import DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
+from scripts.sets.identity import ALL_CORES, DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import UNKNOWN, describe_images
@@ -196,12 +196,12 @@ def settings_that_differ(one: Candidate, other: Candidate) -> list[str]:
     found = [name for name in names if not {name, name.removesuffix(RESOLVED_SUFFIX)} & allowed]
     if one.group.identity.recorded != other.group.identity.recorded:
         found.append("recorded settings")
-    return [*found, "all cores"] if _has_all_cores(one) != _has_all_cores(other) else found
+    return [*found, ALL_CORES] if _has_all_cores(one) != _has_all_cores(other) else found
 
 
 def _has_all_cores(candidate: Candidate) -> bool:
     """Whether it is the second baseline of a CPU, one process on all cores (scripts/runner/run_plan.py)."""
-    return candidate.label.endswith("all cores")
+    return candidate.label.endswith(ALL_CORES)
 
 
 def shared_candidates(machines: dict[str, list[Candidate]]) -> list[list[Candidate]]:
@@ -252,7 +252,7 @@ def _why_left_out(candidate: Candidate, machine: str, machines: dict[str, list[C
 
 def _setting(candidate: Candidate, name: str) -> str:
     identity = candidate.group.identity
-    special = {"all cores": _has_all_cores(candidate), "recorded settings": identity.recorded}
+    special = {ALL_CORES: _has_all_cores(candidate), "recorded settings": identity.recorded}
     return format_setting(special.get(name, (identity.resolved | identity.fields).get(name)))
 
 
