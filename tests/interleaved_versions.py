@@ -2,9 +2,9 @@
 
     PYTHONPATH=. .venv/bin/python tests/interleaved_versions.py 03b5e43 HEAD --strategy ddp
 
-`./bench ab` times whole runs, each of a minute or more, and a machine's speed changes from one to the next. Here the ranks
-of both versions run at the same time, and only those of one version compute: the others wait at the start of their
-next timed window. So two windows that are compared are seconds apart. A launch is one start of both versions; the
+`./bench ab` times whole runs, each of a minute or more, and a machine's speed changes from one to the next. Here the
+ranks of both versions run at the same time, and only those of one version compute: the others wait at the start of
+their next timed window. So two windows that are compared are seconds apart. A launch is one start of both versions; the
 interval is over launches. No file of a version is changed: each rank hands its engine a clock that waits.
 Writes results/measured/versions.csv. It takes about three minutes a launch.
 """
@@ -91,8 +91,10 @@ def running_ranks(tree: Path, options: Options) -> Iterator[Side]:
             words, variables = torchrun_command(options.num_ranks, folder)
         variables = rank_environment(threads=1) | variables | {"PYTHONPATH": str(tree)}
         command = [*words, __file__, "rank", f"{folder}/turns", options.strategy, *flags]
-        log = Path(folder, "log").open("w+")
-        with log, subprocess.Popen(command, cwd=tree, env=variables, stdout=log, stderr=log) as ranks:
+        with (
+            Path(folder, "log").open("w+") as log,
+            subprocess.Popen(command, cwd=tree, env=variables, stdout=log, stderr=log) as ranks,
+        ):
             try:
                 side = Side([server.accept()[0] for _ in range(options.num_ranks)])
                 side.wait_until_ready()
