@@ -1,4 +1,4 @@
-"""Pipeline parallel: one stage of the layers a rank, and micro-batches under way in all of them at once.
+"""Pipeline parallel: each rank has one stage of the layers, and micro-batches are under way in all stages at once.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --microbatches 4  # listens on all interfaces
 """
@@ -114,7 +114,7 @@ class ShapedStage(PipelineStage):
 
 
 def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential]) -> PipelineStage:
-    """This rank's stage. Activations travel as rows, (N, C * H * W): a receiver knows nothing of the sender's layout.
+    """This rank's stage. Activations travel as rows, (N, C * H * W), since a receiver does not know the memory layout.
 
     Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
     change BatchNorm's running statistics.

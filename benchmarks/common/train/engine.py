@@ -1,7 +1,7 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
-The engine adds no wait to a timed window: losses and accuracies stay on the device. It reads them, agrees with the
-other ranks and saves between windows only, in `_check_and_save`.
+The engine adds no wait to a timed window: losses and accuracies stay on the device. It reads them, all-reduces
+them and saves between windows only: in `_check_and_save`, and at the end of an epoch.
 """
 
 import dataclasses
