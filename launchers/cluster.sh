@@ -70,8 +70,11 @@ set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
     --job-name "$name" "${CONTAINED[@]}")
   # Slurm starts a task in /tmp where the node cannot enter this folder, and `python -m` would run what anybody has put there.
+  # A folder that nodes do not share may be another user's on the task's node: its owner has to be this one's.
   # shellcheck disable=SC2016 # the task's own words
-  [ "${#CONTAINED[@]}" -gt 0 ] || STEP+=(bash -c 'cd -- "$0" && exec "$@"' "$PWD")
+  local task='cd -- "$0" && [ "$(stat -c %u .)" = "$1" ] || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }
+    shift && exec "$@"'
+  [ "${#CONTAINED[@]}" -gt 0 ] || STEP+=(bash -c "$task" "$PWD" "$(stat -c %u .)")
 }
 
 hosts_of_job() { # fills HOST_NAMES, the first node first

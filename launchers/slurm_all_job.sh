@@ -5,7 +5,11 @@
 set -uo pipefail
 unset CDPATH PYTHONSAFEPATH
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
-cd -- "${SLURM_SUBMIT_DIR:-.}" || { echo "error: start the command from a folder that all nodes share" >&2; exit 1; }
+# A folder that nodes do not share may be another user's on this node.
+if ! cd -- "${SLURM_SUBMIT_DIR:-.}" || [ "$(stat -c %u .)" != "${CHECKOUT_OWNER:-}" ]; then
+  echo "error: start the command from a folder that all nodes share" >&2
+  exit 1
+fi
 source launchers/cluster.sh
 export ALLOCATION=$SLURM_JOB_ID
 unset RUN_DIR # of the job's own log

@@ -4,7 +4,11 @@
 set -uo pipefail
 unset CDPATH PYTHONSAFEPATH
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
-cd -- "${SLURM_SUBMIT_DIR:-.}" || { echo "error: start the command from a folder that all nodes share" >&2; exit 1; }
+# A folder that nodes do not share may be another user's on this node.
+if ! cd -- "${SLURM_SUBMIT_DIR:-.}" || [ "$(stat -c %u .)" != "${CHECKOUT_OWNER:-}" ]; then
+  echo "error: start the command from a folder that all nodes share" >&2
+  exit 1
+fi
 
 command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then

@@ -19,6 +19,8 @@ for path in "$RUN_DIR" "$RUN_DIR/run.log" "$RUN_DIR/queued"; do
 done
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
+CHECKOUT_OWNER=$(stat -c %u .) # the job compares it with the owner of the folder of this path on its node
+export CHECKOUT_OWNER
 stopped=
 trap 'stopped=yes' INT TERM # sbatch may have submitted the job, and not said its number yet
 job=$(trap '' INT TERM && exec sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \

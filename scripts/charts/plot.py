@@ -13,7 +13,6 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
@@ -22,6 +21,7 @@ from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions
 from scripts.sets.accuracy import describe_top1
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
@@ -64,7 +64,7 @@ def draw(sets: list[ResultSet], folder: Path) -> list[Path]:
 
 def main(options: PlotOptions) -> int:
     if not options.output:
-        refuse_links(options.results[0])
+        refuse_foreign_set(options.results[0])
     sets = load_sets(options.results)
     print("\n\n".join(summary_table(results) for results in sets))
     empty = [results for results in sets if results.ok_runs.empty]

@@ -136,6 +136,8 @@ def restore(output: Path, tree: Path) -> bool:
     """Put the state of an earlier call in place, if any; what that made outside of its set is made again."""
     if not output.exists():
         return False
+    if {output.lstat().st_uid, output.stat().st_uid} - {0, os.geteuid()}:
+        raise CannotBegin(f"{output} belongs to another user; choose another OUTPUT=")
     try:
         with tempfile.TemporaryDirectory(prefix="gpu-check-state-") as empty:
             with tarfile.open(output, "r:") as tar:

@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
@@ -48,6 +47,7 @@ from scripts.pages.report_tables import (
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
 from scripts.sets.accuracy import describe_top1, furthest_apart
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
@@ -230,7 +230,7 @@ def make_report(results: ResultSet) -> Report:
 
 
 def main(options: ReportOptions) -> int:
-    refuse_links(options.results)
+    refuse_foreign_set(options.results)
     failed = measure(options.results) if options.measure else 0
     if failed > 1:  # a signal
         return failed

@@ -30,6 +30,7 @@ from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import MlperfOptions
 from scripts.sets.identity import Identity
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
 
@@ -188,6 +189,8 @@ def hyper_parameters(requested: dict, resolved: dict) -> dict[str, object]:
 
 
 def main(options: MlperfOptions) -> int:
+    if not options.output:
+        refuse_foreign_set(options.results)
     results = load_set(options.results)
     runs, epochs, wall = (results.table(name) for name in ("runs", "epochs", "wall"))
     epochs = epochs.dropna(subset=["epoch", "seconds", "images"])

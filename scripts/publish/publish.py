@@ -53,6 +53,7 @@ QUOTED = re.compile(  # a path may have spaces where it is quoted
 )
 HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
 ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
+ACCOUNT = re.compile(r"(--(?:account|qos)=).*?(?= --?\w|$)")  # of sbatch; a name may have spaces
 A_PATH = re.compile(r"(?:(?<![\w.~:/<>-])|(?<=\s-[A-Za-z]))/(?:[\w.@+~-]+/)+[\w.@+~-]*")  # also in -I/x/y of a compiler
 
 
@@ -208,13 +209,14 @@ def without_paths(text: str, private: dict[str, str]) -> str:
 
 
 def copy_commands(new: Path, source: ResultSet) -> None:
-    """The first line of each run's log, which is its command, without the host that torchrun was given. A set may name
-    any file as a log: nothing but logs/ is written."""
+    """The first line of each run's log, which is its command, without hosts and without Slurm's account.
+    A set may name any file as a log: nothing but logs/ is written."""
     private = _private(source, new.name)
     for log_path in source.ok_runs.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             command = HOST_LIST.sub(r"\g<1>HOSTS", ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log)))
+            command = ACCOUNT.sub(r"\g<1>...", command)
             (new / log_path).write_text(without_paths(command, private), encoding="utf-8")
 
 

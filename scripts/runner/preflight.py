@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -117,6 +118,8 @@ def open_result_set(results: Path | None, prefix: str = "") -> Path:
 
     Raises UserError where it cannot be written.
     """
+    # torchrun's store, which it unpickles, lies there: launchers/lib.sh
+    refuse_place_of_others(Path(tempfile.gettempdir()), "set TMPDIR to a folder that you have made")
     if results is None:
         return _new_result_set(prefix)
     check_result_folder(results)

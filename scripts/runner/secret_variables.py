@@ -10,14 +10,17 @@ import os
 import re
 
 SECRET_NAME = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK", re.IGNORECASE
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK"
+    r"|JWT|COOKIE|CONNECTION_STRING",
+    re.IGNORECASE,
 )
 """A name that ends in _AUTH_SOCK is of a socket's path, by which ssh finds its agent."""
-SECRET_VALUE = re.compile(r"://[^/]*@")  # an address with a user and a password
+# An address with a user and a password, also without its scheme, as of a proxy; a JSON web token; a key of Azure.
+SECRET_VALUE = re.compile(r"://[^/]*@|^[^/\s:@]+:[^/\s@]+@[^/\s]+:[0-9]+/?$|^eyJ[\w-]+\.eyJ|AccountKey=")
 
 
 def is_secret(name: str, text: str) -> bool:
-    """Whether the variable's name is one of a secret, or its text has an address with a password."""
+    """Whether the name is that of a secret, or the text is one: an address with a password, a token, a key."""
     return bool(SECRET_NAME.search(name) or SECRET_VALUE.search(text))
 
 

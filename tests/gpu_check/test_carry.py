@@ -105,6 +105,16 @@ def test_what_it_cannot_do_without_is_said_before_it_begins(tmp_path):
     assert (tmp_path / "state.tar").read_bytes() == b"no archive"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
+def test_a_state_of_another_user_is_not_taken(tmp_path):
+    """Protects from checks that "passed" where they never ran: in /tmp anybody can put a state of the name that the
+    user will type. Mutant: no look at the owner."""
+    (tmp_path / "state.tar").touch()
+    os.chown(tmp_path / "state.tar", 12345, -1)
+    done = call(make_bundle(tmp_path), tmp_path / "one", tmp_path / "state.tar")
+    assert done.returncode == 2 and "state.tar belongs to another user; choose another OUTPUT=" in done.stderr
+
+
 @pytest.mark.medium
 def test_no_pip_of_the_current_folder_is_run(tmp_path):
     """Protects who types the command in /tmp, where anybody can put a folder pip. Mutant: without -P."""

@@ -76,6 +76,23 @@ def test_nothing_is_written_through_a_link_in_a_set(theirs, tmp_path, command):
     assert not any(outside.iterdir())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - {"publish", "suite"}))
+def test_nothing_is_written_into_a_set_that_another_user_could_replace(theirs, tmp_path, command):
+    """Protects the user's own files: the set lay in a folder of its author, who put a link to one of the user's folders
+    in its place while the charts were drawn. Mutants: the look left out of a command."""
+    above = tmp_path / "of another user"
+    above.mkdir()
+    os.chown(above, 12345, -1)
+    results = theirs.rename(above / "a set")
+    before = sorted(results.rglob("*"))
+    with pytest.raises(
+        UserError, match=r"belongs to another user \(12345\); copy the set to a folder that you have made"
+    ):
+        COMMANDS[command](results)
+    assert sorted(results.rglob("*")) == before
+
+
 @pytest.mark.parametrize("name", ["scaling", "verify", "sweeps", "logs", "logs/x", "runs.csv", "builds", "a/b/stop-1"])
 def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     """Mutants: only the set's own folder looked at; links of files only; each name of a stopped run let through."""
@@ -165,6 +182,20 @@ def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path
         os.chown(results / place, 12345, -1)
         with pytest.raises(UserError, match=r"belongs to another user \(12345\); choose a folder that you have made"):
             preflight.open_result_set(results)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+def test_no_run_is_started_where_another_user_owns_tmpdir(tmp_path, monkeypatch):
+    """Protects from another store of torchrun, which unpickles it: the owner of TMPDIR renamed the folder of the store
+    and made one of its name. Mutant: no look at TMPDIR."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "their"))
+    (tmp_path / "their").mkdir()
+    preflight.open_result_set(tmp_path / "a set")
+    os.chown(tmp_path / "their", 12345, -1)
+    with pytest.raises(
+        UserError, match=r"belongs to another user \(12345\); set TMPDIR to a folder that you have made"
+    ):
+        preflight.open_result_set(tmp_path / "a set")
 
 
 def test_nothing_is_measured_into_a_folder_that_another_user_may_replace(tmp_path):

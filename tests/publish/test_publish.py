@@ -471,11 +471,13 @@ def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monk
         ("--rdzv_endpoint=", "gpu7.corp.example:23456", "RDZV_ENDPOINT"),
         ("-H ", "gpu-a17:8,gpu-a18:8", "HOSTS"),
         ("--hosts=", "gpu-a17:8,gpu-a18:8", "HOSTS"),
+        ("--account=", "lab 7", "..."),
+        ("--qos=", "customer-x", "..."),
     ],
 )
-def test_the_host_in_a_runs_command_is_not_published(own, tmp_path, option, private, shown):
-    """Protects the names of a cluster's nodes: a run's command stands in report.html, and on a Slurm cluster no
-    variable names its nodes. Mutants: the line as it stands; torchrun's option alone."""
+def test_hosts_and_accounts_in_a_runs_command_are_not_published(own, tmp_path, option, private, shown):
+    """Protects the names of a cluster's nodes, and of who pays for a job: a run's command stands in report.html, and on
+    a Slurm cluster no variable names its nodes. Mutants: the line as it stands; torchrun's option alone."""
     run_id = pandas.read_csv(own / "runs.csv").run_id.iloc[-1]
     log = own / f"logs/{run_id}/run.log"
     log.parent.mkdir(parents=True, exist_ok=True)

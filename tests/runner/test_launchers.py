@@ -242,6 +242,12 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
     secrets = dict.fromkeys(names, "s3cret") | {
         "PIP_INDEX_URL": "https://ann:s3cret@mirror.example/simple",
         "https_proxy": "http://ann:s3cret@proxy:3128",
+        "http_proxy": "ann:s3cret@proxy:3128",
+        "SLURM_JWT": "s3cret",
+        "AZURE_STORAGE_CONNECTION_STRING": "s3cret",
+        "STORAGE": "AccountName=x;AccountKey=s3cret",
+        "SESSION_COOKIE": "s3cret",
+        "WHO": "eyJhbGciOiJ.eyJzdWIiOiJ.s3cret",
         "db-password": "s3cret",
         "my.token": "s3cret",
         "BASH_FUNC_fetch%%": "() { curl https://ann:s3cret@mirror.example; }",
@@ -519,7 +525,8 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     job = [ROOT / "launchers/slurm_run_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
-        env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
+        own = {"CHECKOUT_OWNER": Path.cwd().stat().st_uid}
+        env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1, **own)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
         assert RunFolder(tmp_path).posted_stops(2) == []
 

@@ -21,6 +21,7 @@ from scripts.strategies import strategy_list
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
 
 
 @pytest.fixture
@@ -130,10 +131,12 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     ]
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_task_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, bin_path, is_there):
-    """Protects from another user of a node that cannot enter the checkout: Slurm starts the task in /tmp, where anybody
-    can put a folder benchmarks. Mutant: a step without cd."""
+@pytest.mark.parametrize("on_node", ["shared", "gone", pytest.param("of another user", marks=AS_ROOT)])
+def test_a_task_runs_nothing_that_another_user_of_its_node_has_put_there(tmp_path, bin_path, on_node):
+    """Protects from another user of a node that does not have the checkout: Slurm starts the task in /tmp, where
+    anybody can put a folder benchmarks; and the folder of this path may be theirs. Mutants: a step without cd; without
+    the owner."""
+    is_there = on_node == "shared"
     checkout, fallback = tmp_path / "a checkout", tmp_path / "fallback"
     shutil.copytree(ROOT / "launchers", checkout / "launchers")
     fallback.mkdir()
@@ -145,7 +148,8 @@ def test_a_task_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, bi
         "CONTAINED=() RESULTS=. RUN_ID=x",
         "set_step_command 1 1 1",
     ]
-    lines += ["" if is_there else 'mv -- "$1" "$1 gone"', '"${STEP[@]}" touch ran']
+    change = {"shared": "", "gone": 'mv -- "$1" "$1 gone"', "of another user": 'chown 12345 -- "$1"'}
+    lines += [change[on_node], '"${STEP[@]}" touch ran']
     env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
     done = subprocess.run(["bash", "-c", "\n".join(lines), "bash", checkout], env=env, capture_output=True, text=True)
     assert (done.returncode == 0) == is_there and not (fallback / "ran").exists(), done.stderr
@@ -153,11 +157,16 @@ def test_a_task_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, bi
 
 
 @pytest.mark.parametrize("script", ["slurm_all_job.sh", "slurm_run_job.sh"])
-def test_a_job_runs_nothing_of_the_folder_that_slurm_falls_back_to(tmp_path, script):
-    """Protects from the same on the job's first node. Mutant: a script without cd."""
+@pytest.mark.parametrize("folder", ["gone", pytest.param("of another user", marks=AS_ROOT)])
+def test_a_job_runs_nothing_that_another_user_of_its_node_has_put_there(tmp_path, script, folder):
+    """Protects from the same on the job's first node. Mutants: a script without cd; without the owner."""
     plant = f"touch '{tmp_path}/ran'"
     put(tmp_path / "launchers", **{"cluster.sh": plant, "all.sh": plant})
-    job = {"SLURM_SUBMIT_DIR": tmp_path / "gone", "SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node1", "RESULTS": tmp_path}
+    if folder == "of another user":
+        shutil.copytree(tmp_path / "launchers", tmp_path / folder / "launchers")
+        os.chown(tmp_path / folder, 12345, -1)
+    job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node1", "RESULTS": tmp_path, "CHECKOUT_OWNER": os.geteuid()}
+    job |= {"SLURM_SUBMIT_DIR": tmp_path / folder}
     command = [ROOT / "launchers" / script, "launchers/all.sh"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(**job), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "a folder that all nodes share" in done.stderr and not (tmp_path / "ran").exists()

@@ -136,7 +136,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
     put(tmp_path / "bin", **own, sleep='case $1 in 60) ;; *) exec /bin/sleep "$@" ;; esac')
     if life == "second":
         (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
-    nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]"}
+    nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "CHECKOUT_OWNER": tmp_path.stat().st_uid}
     env = environment(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", RESULTS=tmp_path, **nodes)
     script = ROOT / "launchers/slurm_all_job.sh"
     job = subprocess.Popen([script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -14,10 +14,10 @@ import numpy
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_rows
@@ -83,7 +83,7 @@ def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) ->
 
 
 def main(options: AblationChartOptions) -> int:
-    refuse_links(options.results)
+    refuse_foreign_set(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.windows_of_runs and group.strategy == strategy for group in results.groups):
         return report_nothing(results, f"no ok run of {strategy} in {results.path}")

@@ -15,11 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.common.store.safe_names import LIMIT_BYTES, refuse_links
+from benchmarks.common.store.safe_names import LIMIT_BYTES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, save_chart
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.stats.formatting import format_number
 
 BAR_STYLES = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
@@ -121,7 +122,7 @@ def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
 
 
 def main(options: LoadersChartOptions) -> None:
-    refuse_links(options.results)
+    refuse_foreign_set(options.results)
     try:
         paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
         rates, costs = (pandas.read_csv(io.BytesIO(read_set_file(path, LIMIT_BYTES))) for path in paths)

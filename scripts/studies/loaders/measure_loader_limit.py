@@ -32,6 +32,7 @@ from scripts.runner import preflight
 from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.runner.make_variables import read_variables
 from scripts.runner.round_order import run_order
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
 
@@ -47,6 +48,7 @@ def main(config: Config, results: Path | None) -> None:
     if results:
         if why := preflight.why_not_writable(results):
             raise UserError(why)
+        refuse_foreign_set(results)
         check_alike(config, results)
     if config.loader == "synthetic":
         raise UserError("loader synthetic reads nothing; leave --loader out")

@@ -22,7 +22,6 @@ from matplotlib.lines import Line2D
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.machine import num_gpus
 from benchmarks.common.system.programs import run_main_and_exit
@@ -37,6 +36,7 @@ from scripts.charts.figures import (
     save_chart,
 )
 from scripts.options.study_options import PredictOptions
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.links import read_links
@@ -79,7 +79,7 @@ def main(options: PredictOptions) -> int:
     print(machine.name, *(f"  {source}" for source in machine.sources), "", table(rows), STRONG_CAVEAT, sep="\n")
     out = options.out or (options.results if options.machine == "here" else Path("results/predict"))
     if not options.out:
-        refuse_links(out)
+        refuse_foreign_set(out)
     name = "predict" if options.machine == "here" else f"predict_{options.machine}"
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
@@ -113,7 +113,7 @@ def _draw_efficiency(axes: Axes, points: list[ScalingPoint], mode: str) -> None:
 
 
 def main(options: ScalingChartOptions) -> int:
-    refuse_links(options.results)
+    refuse_foreign_set(options.results)
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:

@@ -1,0 +1,22 @@
+"""Whether a program may write its tables and charts into a result set, which may be somebody else's.
+
+    from scripts.sets.own_set import refuse_foreign_set
+
+Needs no torch.
+"""
+
+from pathlib import Path
+
+from benchmarks.common.store.safe_names import refuse_links
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import refuse_place_of_others
+
+
+def refuse_foreign_set(folder: Path) -> None:
+    """Raises UserError for a set into which nothing may be written: it has links, cannot be written, or another user
+    could put another folder in its place while it is read. A set that is not there yet passes."""
+    refuse_links(folder)
+    try:
+        refuse_place_of_others(folder, "copy the set to a folder that you have made, and name the copy")
+    except OSError as error:
+        raise UserError(f"cannot write into {folder}: {error.strerror}; copy the set to a folder of yours") from None
