@@ -8,7 +8,7 @@ Needs no torch.
 import dataclasses
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +85,11 @@ class RunGroup:
 
 
 def group_runs(
-    runs: pandas.DataFrame, identities: Mapping[Any, Identity], windows: Mapping[str, Windows], num_cores: int | None
+    runs: pandas.DataFrame, identities: Sequence[Identity], windows: Mapping[str, Windows], num_cores: int | None
 ) -> list[RunGroup]:
     """The groups of all rows: the baseline's first, then by the strategy's name.
 
-    runs: runs.csv with a column `session`. identities: by the row's index. windows: by run_id. num_cores: of the
+    runs: runs.csv with a column `session`. identities: of each row. windows: by run_id. num_cores: of the
     machine, which labels may name.
     """
     groups = []

@@ -368,9 +368,9 @@ def test_the_flags_of_old_rows_are_read_as_a_command_line_is(options, field, val
 
 def test_the_set_owns_its_tables_and_reads_each_once(tmp_path, monkeypatch):
     add(tmp_path, asked())
+    (tmp_path / "environment.json").write_text('{"num_cores": 2, "packages": "no"}')
     results = load_set(tmp_path)
     assert results.table("telemetry").empty and results.table("telemetry") is results.table("telemetry")
-    (tmp_path / "environment.json").write_text('{"num_cores": 2, "packages": "no"}')
     assert results.environment == {"num_cores": 2}
     assert dataclasses.replace(results, name="x").table("runs") is results.table("runs")
 
