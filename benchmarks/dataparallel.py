@@ -53,6 +53,7 @@ def build(config: Config) -> Strategy:
         loaders=loaders,
         criterion=criterion,
         step=step,
+        predict=model,  # dataparallel: scattered, too: one GPU may have no room for a whole batch
         layout=layout(config, max(1, num_gpus)),
         # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
         devices=[torch.device("cuda", number) for number in range(num_gpus)],

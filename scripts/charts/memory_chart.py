@@ -23,7 +23,7 @@ from scripts.stats.formatting import plural
 
 
 def memory_chart(sets: list[ResultSet]) -> Figure | None:
-    """Images/s over the peak memory of the rank that used most; a panel for each model and size of image."""
+    """Images/s over the peak memory of the device that used most; a panel for each model and size of image."""
     works = {
         work: [pair for pair in found if pair[1].ok_runs.peak_memory_mb.gt(0).any()]
         for work, found in groups_by_model(sets).items()
@@ -51,7 +51,7 @@ def memory_chart(sets: list[ResultSet]) -> Figure | None:
         axes.set_ylabel("images/s")
         axes.yaxis.set_major_formatter("{x:,.10g}")
     kind = "allocated by torch" if any(group.ok_runs.device.eq("cuda").any() for _, group in every) else "resident"
-    panels[-1].set_xlabel(f"peak memory of the rank that used most, GB   ({kind})")
+    panels[-1].set_xlabel(f"peak memory of the device that used most, GB   ({kind})")
     draw_legend(legend, handles, labels, num_columns)
     notes = [
         "upright line: 95 % interval of images/s over runs; level line: from the least memory of a run to the most. "

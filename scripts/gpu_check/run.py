@@ -131,9 +131,11 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
 
 
 def max_checks_at_once(num_gpus: int) -> int:
-    """How many checks run side by side at most, of those that are neither `timed` nor `alone`: two cores for each of
-    their ranks, and memory on the GPU."""
-    most = max(2, min(6, machine.num_cores() // (2 * max(1, num_gpus))))
+    """How many checks run side by side at most, of those that are neither `timed` nor `alone`: two cores for each, and
+    memory on the GPU. On several GPUs one: a collective goes on only while all GPUs work for the same check."""
+    if num_gpus > 1:
+        return 1
+    most = max(2, min(6, machine.num_cores() // 2))
     memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_CHECK)))
 

@@ -7,6 +7,7 @@ standard deviations is an outlier; a slow first sample is named by itself). Need
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 
 import numpy
@@ -26,6 +27,7 @@ BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the fi
 BUSY_SHARE = 0.1  # of the runs
 STEAL_PCT, OTHERS_PCT = 1, 5  # of the cores' time; smaller values come from kernel threads and from rounding
 LOW_CLOCK = 0.9  # of the fastest run's mean
+WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/loader_limit.py
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 
@@ -76,6 +78,8 @@ def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
         throttled(results),
         unclean(results),
         bad_files(results),
+        waiting_for_images(results),
+        new_nccl_group(results),
         low_peak(results),
     )
     return [warning for rule in rules for warning in rule]
@@ -306,6 +310,36 @@ def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
     yield from _of_one_cause(results, "files that could not be read", found, "mend the data set")
 
 
+def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
+    """On GPUs: a step that waits for images is the loader's, and a speed-up may be that of more loader workers."""
+    steps, found = results.table("steps"), {}
+    for group in results.groups:
+        run_ids = group.ok_runs[group.ok_runs.device == "cuda"].run_id
+        ms = steps[steps.run_id.isin(run_ids)][["data_ms", "step_ms"]].sum()
+        if ms.data_ms > WAITING_SHARE * ms.step_ms:
+            found[group.label] = f"its steps wait for images in {100 * ms.data_ms / ms.step_ms:.0f} % of their time"
+    remedy = "pack the images (./bench data pack) or raise --workers; --loader synthetic times steps without images"
+    yield from _of_one_cause(results, "steps that wait for images", found, remedy)
+
+
+def new_nccl_group(results: ResultSet) -> Iterator[CausedWarning]:
+    """torch 2.15's default process group for NCCL, of which launchers/README.md says what its sources say."""
+    names = [
+        group.label
+        for group in results.timed_groups
+        if any(
+            backend == "nccl" and _numbers(torch) >= [2, 15]
+            for backend, torch in zip(group.ok_runs.backend, group.ok_runs.torch, strict=True)
+        )
+        and "TORCH_DIST_USE_NCCL2=0" not in str(group.identity.resolved.get("variables"))
+    ]
+    if names:
+        yield CausedWarning(
+            f"{_list(names)}: torch's new process group for NCCL may keep DDP from hiding its gradient exchange behind "
+            "the backward pass; compare with TORCH_DIST_USE_NCCL2=0 (launchers/README.md)."
+        )
+
+
 def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     """A measured peak that training exceeds was measured while something else used the machine."""
     uses = {group.label: device_use(group, results.environment) for group in results.groups}
@@ -315,6 +349,11 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
             f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
             f"python -m scripts.runner.measured_peak --results {shell_word(results.path)}"
         )
+
+
+def _numbers(version: object) -> list[int]:
+    """The first two numbers of a version: [2, 15] of 2.15.0+cpu."""
+    return [int(number) for number in re.findall(r"\d+", str(version))[:2]]
 
 
 def _rates(runs: list[numpy.ndarray]) -> numpy.ndarray:

@@ -56,8 +56,12 @@ if has_gpu:
     release, top = re.search(r"release (\d+)", said), re.search(r"TOP=(.+)", said)
     if top and release and release[1] == torch.version.cuda.split(".")[0]:
         cuda_home = os.path.realpath(top[1].strip())
-        # torch includes headers that a toolkit of nvcc alone lacks (cusparse.h); pip's packages have them.
-        headers = pathlib.Path(torch.__file__).parents[1] / f"nvidia/cu{release[1]}/include"
+        # torch includes headers that a toolkit of nvcc alone lacks (cusparse.h); pip's packages have them: one folder
+        # for all from CUDA 13 on, before that one for each library.
+        packages = pathlib.Path(torch.__file__).parents[1] / "nvidia"
+        together = packages / f"cu{release[1]}/include"
+        folders = [together] if together.is_dir() else sorted(packages.glob("*/include"))
+        headers = os.pathsep.join(map(str, folders))
     found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
     capabilities = ";".join(f"{a}.{b}" for a, b in sorted(found))
 print(torch.__version__, "%d.%d" % sys.version_info[:2], installed_apex(), "yes" if has_gpu else "",

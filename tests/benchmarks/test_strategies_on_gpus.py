@@ -239,12 +239,16 @@ def test_a_run_and_its_breakdown_have_the_clock_of_all_their_gpus(monkeypatch):
 
 @pytest.mark.medium
 def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
-    """Protects peak_memory_mb: forgotten on every GPU that is used, once, right before the first window."""
+    """Protects peak_memory_mb: forgotten on every GPU that is used, once, right before the first window, and read
+    before the evaluation, of the GPU that had most: the sum over GPUs stood beside strategies with one GPU a rank.
+    Mutants: the sum; read at the end of the run."""
     see_gpus(monkeypatch, 4)
-    happened = []
+    happened, summaries = [], []
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: int(index < 2))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda index: happened.append(f"reset {index}"))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda index: happened.append(f"read {index}") or 7e6)
+    monkeypatch.setattr(
+        torch.cuda, "max_memory_allocated", lambda index: happened.append(f"read {index}") or 7e6 * (1 + index)
+    )
 
     class Told(Clock):
         def start(self) -> None:
@@ -252,9 +256,12 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
             super().start()
 
     monkeypatch.setattr(engine, "Clock", Told)
+    monkeypatch.setattr(engine._Run, "evaluate", lambda run, epoch: happened.append("evaluation"))
+    monkeypatch.setattr(engine.Record, "finish", lambda record, summary, resolved: summaries.append(summary))
     config = dataclasses.replace(SMALL, steps=6, warmup_steps=2, windows=2)
     train_on_nothing(monkeypatch, "model_parallel", config)
-    assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1"]
+    assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1", "evaluation"]
+    assert summaries[0]["peak_memory_mb"] == 14.0
 
 
 # --- the row ------------------------------------------------------------------------------------------------------
@@ -284,7 +291,7 @@ def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, version):
 def test_the_peak_is_measured_in_what_the_device_computes_in(monkeypatch, capability, kinds):
     """Protects environment.json of a V100, whose products in bf16 are emulated, or refused, which ended its
     measurement. Mutant: bf16 on every device."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(device_peak, "usable_gpus", lambda: int(capability is not None))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(device_peak, "device_name", lambda device: "a device")
     monkeypatch.setattr(device_peak, "_peak_operations", lambda dtype, device: [(1.0, None)])

@@ -574,9 +574,9 @@ def test_other_processes_are_said_of_what_is_timed(tmp_path):
     )
 
 
-@pytest.mark.parametrize("num_gpus, cores, max_at_once", [(0, 2, 2), (1, 16, 6), (8, 64, 4), (8, 16, 2)])
-def test_each_rank_of_checks_side_by_side_has_two_cores(monkeypatch, num_gpus, cores, max_at_once):
-    """Protects several GPUs: a check there has a rank on each, and six at once would share few cores."""
+@pytest.mark.parametrize("num_gpus, cores, max_at_once", [(0, 2, 2), (1, 16, 6), (1, 8, 4), (8, 96, 1)])
+def test_checks_side_by_side_have_cores_and_a_gpu_to_share(monkeypatch, num_gpus, cores, max_at_once):
+    """Protects several GPUs: six checks of eight ranks each would wait for one another's collectives until they end."""
     monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: cores)
     monkeypatch.setattr("benchmarks.common.system.machine.gpu_memory_bytes", lambda num_used: 80e9)
     assert run.max_checks_at_once(num_gpus) == max_at_once

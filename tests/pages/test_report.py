@@ -375,6 +375,8 @@ WARNED = {
     "which no commit has": {"dirty": True},
     "could not be read": {"skipped_files": 3},
     "MFU over 100 %": {"flops_per_image": 1e13},
+    "wait for images in 20 % of their time": {"device": "cuda"},
+    "may keep DDP from hiding its gradient exchange": {"backend": "nccl", "torch": "2.15.0"},
 }
 
 
@@ -386,6 +388,15 @@ def test_each_warning_has_its_cause(tmp_path, words):
     results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
     found = find_warnings(results)
     assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
+
+
+@pytest.mark.parametrize("version, variables", [("2.9.1", ""), ("2.15.0", "TORCH_DIST_USE_NCCL2=0")])
+def test_no_warning_of_the_older_nccl_group(tmp_path, version, variables):
+    """Protects sets of torch before 2.15, and those with the variable. Mutants: versions compared as text; no look at
+    the variables."""
+    results = load_set(add_runs(tmp_path, "ddp", 100, backend="nccl", torch=version))
+    results.groups[0].identity.resolved["variables"] = variables
+    assert find_warnings(results) == []
 
 
 def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):

@@ -17,6 +17,7 @@ from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system.compiling import refuse_code_of_others
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.gpus import usable_gpus
 
 NUM_PASSES = 3
 MEASURE_S = 0.07  # for each operation and precision, in each pass
@@ -35,7 +36,7 @@ def measure_peak() -> dict:
     pass, which tell their spread. Raises UserError as refuse_code_of_others does.
     """
     refuse_code_of_others()
-    cuda = torch.cuda.is_available()
+    cuda = usable_gpus() > 0  # none with DEVICE=cpu
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     before = torch.get_num_threads()
     threads = int(os.environ.get("THREADS_PER_RANK") or before)

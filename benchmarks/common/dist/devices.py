@@ -175,10 +175,10 @@ def device_name(device: torch.device, num_used: int = 1) -> str:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory used, 10^6 bytes: what torch allocated on this process's GPUs since reset_peak_memory, or the
-    process's RSS since its start."""
+    """Most memory used, 10^6 bytes: what torch allocated since reset_peak_memory on that GPU of this process which had
+    most, or the process's RSS since its start."""
     if device.type == "cuda":
-        return sum(torch.cuda.max_memory_allocated(index) for index in used_gpus(device)) / 1e6
+        return max((torch.cuda.max_memory_allocated(index) for index in used_gpus(device)), default=0) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 

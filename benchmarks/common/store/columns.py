@@ -121,8 +121,8 @@ RUNS = (
     Column(
         "peak_memory_mb",
         "number",
-        "the most memory of the rank that used most, in 10^6 bytes: what torch had allocated on its GPUs, from the "
-        "first window on; on a CPU its process's resident memory since its start, without the loader's workers",
+        "the most memory of the device that used most, in 10^6 bytes: on a GPU what torch had allocated in training, "
+        "from the first window on; on a CPU the process's resident memory since its start, without loader workers",
     ),
     Column(
         "energy_j_per_image",

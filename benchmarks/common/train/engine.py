@@ -78,12 +78,15 @@ class _Run:
         self.steps_run = self.steps_unsaved = 0
         self.windows: list[Window] = []
         self.step_ms: list[float] = []
+        self.peak_memory_mb = 0.0
         self.summary: dict[str, Any] = {}
         self.best_acc1 = 0.0
 
     def train_epoch(self, epoch: int, first_step: int) -> None:
         config, num_steps, stop = self.config, self.train_loader.num_steps, self.stop
         began_s = time.perf_counter()
+        if self.windows:  # the evaluation's peak is not training's
+            reset_peak_memory(self.context.device)
         self.train_loader.set_epoch(epoch, first_step)
         batches = iter(self.train_loader)
         for n in range(first_step, num_steps):
@@ -94,12 +97,14 @@ class _Run:
                 self.record.book_time("training outside windows" if self.windows else "warm-up")
                 if not self.windows:  # the warm-up's peak is that of cuDNN's search for algorithms, or of a compiler
                     reset_peak_memory(self.context.device)
+                    self.peak_memory_mb = 0.0
                 self.clock.start()
             self.advance(batches, learning_rate(config, epoch + n / num_steps))
             if self.clock.running and self.clock.tick() == config.window_steps:
                 self._close_window()
             if not self.clock.running:
                 self._check_and_save(epoch, n + 1)
+        self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(self.context.device))
         # of an epoch that another process began, nobody knows how long it took
         self.summary["epoch_s"] = seconds = None if first_step else time.perf_counter() - began_s
         self._epoch_row(epoch, "train", seconds, self.meter)
@@ -210,7 +215,7 @@ class _Run:
         """The summary of the run, from the windows and the last evaluation."""
         images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
         flops = flops_per_image(self.config, self.strategy.num_classes) if self.context.reports else None
-        memory_mb = gather([peak_memory_mb(self.context.device)], self.context, self.all_reduce)
+        memory_mb = gather([self.peak_memory_mb], self.context, self.all_reduce)
         self.summary |= {
             "images_per_s": images / seconds if seconds else None,
             "windows": [dataclasses.astuple(window) for window in self.windows],
