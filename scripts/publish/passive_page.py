@@ -34,9 +34,9 @@ ACTIVE = re.compile(
 LOADS = re.compile(r"javascript:|@import|url\((?![\"']?#)|image-set\(|\bsrc\(|cross-fade\(", re.IGNORECASE)
 # Level 3 of CSS Syntax, 4.3.7: up to six hexadecimal digits and one white space, a line's end, or the character itself.
 CSS_ESCAPE = re.compile(r"\\(?:([0-9a-fA-F]{1,6})(?:\r\n|[ \t\r\n\f])?|(\r\n|[\r\n\f])|(.))", re.DOTALL)
-STYLES = re.compile(
-    r"<style[^>]*>(.*?)(?=</style|\Z)|\bstyle\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s>]*)", re.IGNORECASE | re.DOTALL
-)
+# Two patterns: of one, a text style=" before a style sheet would take the sheet's beginning as an attribute.
+STYLE_SHEET = re.compile(r"<style[^>]*>(.*?)(?=</style|\Z)", re.IGNORECASE | re.DOTALL)
+STYLE_ATTRIBUTE = re.compile(r"\bstyle\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s>]*)", re.IGNORECASE | re.DOTALL)
 STYLE_FUNCTIONS = frozenset(
     (
         "calc clamp hsl hsla matrix max min minmax not nth-child repeat rgb rgba rotate selector translate url var"
@@ -66,8 +66,8 @@ def _strange_things(text: str) -> Iterator[str]:
     for each in (text, referenced, CSS_ESCAPE.sub(_character, text), CSS_ESCAPE.sub(_character, referenced)):
         yield from (found[0] for found in LOADS.finditer(each))
     for each in (text, referenced):
-        for style in STYLES.finditer(each):
-            for found in STRANGE.finditer(style[1] or style[2] or ""):
+        for style in (*STYLE_SHEET.finditer(each), *STYLE_ATTRIBUTE.finditer(each)):
+            for found in STRANGE.finditer(style[1]):
                 rule, function = (found[1] or "").lower(), (found[2] or "").lower()
                 if rule not in AT_RULES and function not in STYLE_FUNCTIONS:
                     yield found[0]

@@ -63,6 +63,11 @@ def main() -> int:
         check_startable(run, commit, published)
         if not options.anyway:
             check_device(run, published)
+    if worktrees.listens(commit) and not options.anyway:
+        raise UserError(
+            f"{published} was made at commit {commit[:12]}, whose runs listen on all interfaces; a set may not choose "
+            "that. On a private network: -- --anyway"
+        )
     variables = dataclasses.replace(
         variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
     )
@@ -75,6 +80,8 @@ def main() -> int:
     rounds.check_rounds(runs, variables)
     left = run_plan.remaining_runs(runs, variables.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
+    if not commit.startswith(source_version.commit() or "-"):
+        print("what was mended since that commit is not mended in its runs (SECURITY.md)", flush=True)
     if os.environ.get("PLAN") == "yes":
         print(bench.plan_text(left, runs, variables))
         return 0

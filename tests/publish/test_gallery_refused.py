@@ -233,6 +233,7 @@ def test_no_mistake_in_one_set_ends_the_gallery(own, capsys, monkeypatch):
         "<style>p { background: image('//x') }",
         "<p style='background: cross-fade(\"//x\", red)'>",
         "<style>@font-face { font-family: x }</style>",
+        """<p>style="</p><style>/*"*/ p { background: paint(x) }</style>""",
         r"<style>p { color: r\65 d }</style>",
         "<a href='#x' ping='//x'>a</a>",
         "<a href='#x' attributionsrc='//x'>a</a>",

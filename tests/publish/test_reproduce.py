@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pandas
 import pytest
@@ -18,6 +20,7 @@ from support import Recorder, environment, recorded
 
 from benchmarks.common.store.recorded_cuts import read_cuts
 from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system.compiling import private_cache
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
 from scripts.publish.manifest import MANIFEST, checksums, find_faults, write_manifest
@@ -219,6 +222,37 @@ def test_a_set_runs_no_code_that_this_checkout_does_not_come_after(kept, monkeyp
     fetched = kept.git("commit-tree", "-m", "of a fork", "-p", "HEAD", "HEAD^{tree}").strip()
     with pytest.raises(UserError, match="is not in the history of this checkout"):
         reproduce.commit_of_set({"runs": [], "commit": fetched[:12]}, kept.set)
+
+
+def test_an_earlier_commit_takes_nothing_that_lies_in_tmp(kept, monkeypatch):
+    """Protects from a set that chooses a commit of before a mend: its ranks took compiled code from
+    /tmp/torchinductor_<user>, which another user can make. Mutants: the environment as it is; not put back."""
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source_version, "ROOT", kept.folder)
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_somebody")
+    before = dict(os.environ)
+    with worktrees.checked_out([kept.made_at]):
+        temporary, cache = Path(os.environ["TMPDIR"]), Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        assert temporary.stat().st_mode & 0o777 == 0o700 and str(temporary) != before.get("TMPDIR")
+        assert cache == private_cache() and Path(os.environ["TRITON_CACHE_DIR"]).parent == cache
+        assert os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"
+    assert dict(os.environ) == before and not temporary.exists()
+
+
+@pytest.mark.medium
+def test_a_set_does_not_choose_a_commit_that_listens(kept, monkeypatch):
+    """Protects from ports that a set opens by its commit; with --anyway the user has chosen it. Mutant: a warning."""
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source_version, "ROOT", kept.folder)
+    monkeypatch.setattr(worktrees, "listens", lambda commit: True)
+    monkeypatch.chdir(kept.folder)
+    for name, value in {"SET": "results/made", "PLAN": "yes", "ARGS": "", "CONFIG": "", "NPROC": ""}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="whose runs listen on all interfaces; a set may not choose that"):
+        reproduce.main()
+    monkeypatch.setenv("ARGS", "--anyway")
+    assert reproduce.main() == 0
 
 
 @pytest.mark.medium

@@ -1,6 +1,6 @@
 """What torch.compile needs of the machine, and the folders from which any run takes compiled code. Needs no torch.
 
-from benchmarks.common.system.compiling import missing_compiler, prepare_compiler, refuse_code_of_others
+from benchmarks.common.system.compiling import missing_compiler, prepare_compiler, refuse_code_of_others, use_own_caches
 """
 
 import os
@@ -57,6 +57,23 @@ def prepare_compiler(on_gpu: bool) -> None:
     """
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
+    use_own_caches()
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config:
+        config.cpp_cache_precompile_headers = False
+    # torch takes up to 32 processes for each rank, whatever the number of ranks is
+    threads = number_from_env("THREADS_PER_RANK", "a number of threads")
+    if threads and COMPILE_THREADS not in os.environ:
+        os.environ[COMPILE_THREADS] = str(threads)
+        if config:
+            config.compile_threads = threads
+
+
+def use_own_caches() -> None:
+    """Set the variables by which torch and Triton keep compiled code in folders that only this user can write to.
+
+    Raises UserError where somebody else can write to one of these folders, or put another in its place.
+    """
     if chosen := _chosen_by_user():
         _make_checked(chosen, CACHE)
     os.environ[CACHE] = chosen or str(private_cache())
@@ -67,15 +84,6 @@ def prepare_compiler(on_gpu: bool) -> None:
     os.environ[TRITON_CACHE] = chosen
     # torch keeps these headers in /tmp/torchinductor_<user>, whatever CACHE says, and takes what lies there.
     os.environ[PRECOMPILE_HEADERS] = "0"
-    config: Any = sys.modules.get("torch._inductor.config")
-    if config:
-        config.cpp_cache_precompile_headers = False
-    # torch takes up to 32 processes for each rank, whatever the number of ranks is
-    threads = number_from_env("THREADS_PER_RANK", "a number of threads")
-    if threads and COMPILE_THREADS not in os.environ:
-        os.environ[COMPILE_THREADS] = str(threads)
-        if config:
-            config.compile_threads = threads
 
 
 def _chosen_by_user() -> str:

@@ -8,6 +8,7 @@ them.
 
 import ast
 import contextlib
+import os
 import re
 import shutil
 import socket
@@ -21,6 +22,7 @@ import yaml
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.compiling import refuse_code_of_others, use_own_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix
 from scripts.runner import source_version
@@ -114,7 +116,8 @@ def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collec
 def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     """The folder of a worktree of each commit, by its hash; without commits nothing is made.
 
-    Signals must not end this process before the end: see forward_signals.py. Raises UserError where git fails.
+    Meanwhile the environment is that of `in_folders_of_this_user`. Signals must not end this process before the end:
+    see forward_signals.py. Raises UserError where git fails, and as `in_folders_of_this_user` does.
     """
     commits = [*dict.fromkeys(commits)]
     if not commits:
@@ -130,11 +133,31 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         for commit in commits:
             if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):
                 raise UserError(f"git cannot check out commit {commit[:12]} in {folder}; see: git worktree list")
-        yield {commit: folder / commit[:12] for commit in commits}
+        with in_folders_of_this_user():
+            yield {commit: folder / commit[:12] for commit in commits}
     finally:
         for commit in commits:
             git_text("worktree", "remove", "--force", str(folder / commit[:12]))
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def in_folders_of_this_user() -> Iterator[None]:
+    """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp:
+    TMPDIR is a new folder, and compiled code lies where only this user can write. That code may not look at it itself.
+
+    Raises UserError as refuse_code_of_others and use_own_caches do.
+    """
+    before = dict(os.environ)
+    try:
+        refuse_code_of_others()
+        use_own_caches()
+        with tempfile.TemporaryDirectory(prefix="commits-", ignore_cleanup_errors=True) as own:
+            os.environ["TMPDIR"] = own
+            yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def listens(commit: str) -> bool:
