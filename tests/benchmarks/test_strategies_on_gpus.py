@@ -243,7 +243,7 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
     before the evaluation, of the GPU that had most: the sum over GPUs stood beside strategies with one GPU a rank.
     Mutants: the sum; read at the end of the run."""
     see_gpus(monkeypatch, 4)
-    happened, summaries = [], []
+    happened, peaks = [], []
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: int(index < 2))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda index: happened.append(f"reset {index}"))
     monkeypatch.setattr(
@@ -257,11 +257,12 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
 
     monkeypatch.setattr(engine, "Clock", Told)
     monkeypatch.setattr(engine._Run, "evaluate", lambda run, epoch: happened.append("evaluation"))
-    monkeypatch.setattr(engine.Record, "finish", lambda record, summary, resolved: summaries.append(summary))
+    monkeypatch.setattr(engine._Run, "summarize", lambda run: peaks.append(run.peak_memory_mb))
+    monkeypatch.setattr(engine.Record, "finish", lambda record, summary, resolved: None)
     config = dataclasses.replace(SMALL, steps=6, warmup_steps=2, windows=2)
     train_on_nothing(monkeypatch, "model_parallel", config)
     assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1", "evaluation"]
-    assert summaries[0]["peak_memory_mb"] == 14.0
+    assert peaks == [14.0]
 
 
 # --- the row ------------------------------------------------------------------------------------------------------
