@@ -160,7 +160,10 @@ def put_bare(patch, script) -> None:
 
 
 def _bare(value):
-    return BARE.get(value, value) if isinstance(value, type) else value
+    """The stand-in for a class, also for one that a script derives from a library's; any other value as it is."""
+    if not isinstance(value, type):
+        return value
+    return next((BARE[kind] for kind in value.__mro__ if kind in BARE), value)
 
 
 # --- tensors without data -----------------------------------------------------------------------------------------
