@@ -116,7 +116,7 @@ def check_rendezvous() -> None:
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
     """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`.
 
-    Raises UserError where it cannot be written.
+    Raises UserError where it cannot be written, and where TMPDIR is another user's.
     """
     # torchrun's store, which it unpickles, lies there: launchers/lib.sh
     refuse_place_of_others(Path(tempfile.gettempdir()), "set TMPDIR to a folder that you have made")
