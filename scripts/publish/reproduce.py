@@ -37,7 +37,7 @@ from scripts.proof import allowed_settings
 from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.hardware import why_too_many
-from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
 from scripts.studies.ab import worktrees
@@ -71,7 +71,7 @@ def main() -> int:
     variables = dataclasses.replace(
         variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
     )
-    of_round = plan_rounds(chosen, variables, published)
+    of_round = plan_rounds(chosen, published, options.anyway)
     runs = [
         run
         for round_number in range(1, rounds.num_planned_rounds(variables, of_round) + 1)
@@ -187,10 +187,8 @@ def check_device(run: dict, published: Path) -> None:
         )
 
 
-def plan_rounds(
-    chosen: Sequence[dict], variables: MakeVariables, published: Path
-) -> Callable[[int], list[run_plan.Run]]:
-    """All runs of a round, in its order, by its number."""
+def plan_rounds(chosen: Sequence[dict], published: Path, anyway: bool) -> Callable[[int], list[run_plan.Run]]:
+    """All runs of a round, in its order, by its number. anyway: also runs in bf16 where this CPU emulates it."""
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
     def of_round(round_number: int) -> list[run_plan.Run]:
@@ -201,9 +199,10 @@ def plan_rounds(
             for run in chosen
         ]
         order = [made[which] for which in round_order.run_order(len(made), round_number)]
-        return run_plan.skip_what_does_not_fit(
-            [dataclasses.replace(run, position=position) for position, run in enumerate(order, 1)]
-        )
+        placed = [dataclasses.replace(run, position=position) for position, run in enumerate(order, 1)]
+        if not anyway:
+            placed = run_plan.skip_emulated_bf16(placed, "-- --anyway")
+        return run_plan.skip_what_does_not_fit(placed)
 
     return of_round
 

@@ -72,15 +72,17 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
         )
 
 
-def why_bf16_is_too_slow(strategy: str, config: Config) -> str:
-    """Why bench-all leaves out a run that would compute in bf16 on a CPU that emulates it; '' for any other run."""
+def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
+    """Why a suite leaves out a run that would compute in bf16 on a CPU that emulates it; '' for any other run.
+
+    remedy: what times it all the same, as a user types it.
+    """
     if machine.num_gpus() or not emulates_bf16(vector_flags()):
         return ""
     with contextlib.suppress(UserError):  # the run itself reports it
         mixed = strategy_facts(strategy).mixed_precision
         if resolve_precision(config.precision, None, mixed) == "bf16":
-            named = option_as_typed("STRATEGIES", "'single ddp_amp'")
-            return f"this CPU emulates bf16, many times slower than fp32; to time it all the same, use {named}"
+            return f"this CPU emulates bf16, many times slower than fp32; to time it all the same, use {remedy}"
     return ""
 
 

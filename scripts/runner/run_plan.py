@@ -28,6 +28,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -156,6 +157,12 @@ def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list
     return [run.with_skip(run.variables.get("SKIP") or reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
+def skip_emulated_bf16(runs: list[Run], remedy: str) -> list[Run]:
+    """The runs; one in bf16 on a CPU that emulates it gets the variable SKIP, which holds the reason and the remedy."""
+    reasons = [preflight.why_bf16_is_too_slow(run.strategy, run.config, remedy) for run in runs]
+    return [run.with_skip(reason) for run, reason in zip(runs, reasons, strict=True)]
+
+
 def images_fingerprint(config: Config) -> str:
     """The fingerprint of the images that a run reads; '' where these are synthetic. Raises UserError without any."""
     if config.loader == "synthetic":
@@ -212,8 +219,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
     runs = make_runs(variables, templates)
     if variables.strategies not in ("", "all") or config.precision == "bf16":
         return runs
-    reasons = [preflight.why_bf16_is_too_slow(run.strategy, run.config) for run in runs]
-    return [run.with_skip(reason) for run, reason in zip(runs, reasons, strict=True)]
+    return skip_emulated_bf16(runs, option_as_typed("STRATEGIES", "'single ddp_amp'"))
 
 
 def baselines_in_other_precisions(

@@ -24,8 +24,7 @@ from benchmarks.common.system.compiling import private_cache
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
 from scripts.publish.manifest import MANIFEST, checksums, find_faults, write_manifest
-from scripts.runner import run_plan, source_version
-from scripts.runner.make_variables import read_variables
+from scripts.runner import preflight, run_plan, source_version
 from scripts.sets.result_set import load_set
 from scripts.studies.ab import worktrees
 
@@ -287,10 +286,28 @@ def test_a_run_is_repeated_with_the_cut_that_it_had(kept, monkeypatch, tmp_path)
     monkeypatch.setenv("NUM_GPUS", "0")
     for resolved, cuts in ({"cut": 5}, [5]), ({"cut": "1, 6"}, [1, 6]), ({"cut": "$(id)"}, []), ({}, []):
         chosen = [run | {"met": run["met"] | resolved}]
-        (again,) = reproduce.plan_rounds(chosen, read_variables(), kept.set)(1)
+        (again,) = reproduce.plan_rounds(chosen, kept.set, anyway=False)(1)
         results = tmp_path / f"set {resolved.get('cut')}"
         run_plan.create_run_folder(again, results)
         assert read_cuts(results, again.requested) == cuts
+
+
+def test_a_bf16_that_this_cpu_emulates_is_left_out_with_its_reason(kept, monkeypatch):
+    """Protects from hours for a run that nobody asked for: the set was made where bf16 is native. Mutants: all runs
+    start; --anyway changes nothing; fp32 is left out, too."""
+    (run,) = json.loads((kept.set / MANIFEST).read_text())["runs"]
+    chosen = [run, run | {"label": "single, bf16", "asked": run["asked"] | {"precision": "bf16"}}]
+    monkeypatch.setenv("NUM_GPUS", "0")
+
+    def reasons(flags: list[str], anyway: bool) -> dict[str, str]:
+        monkeypatch.setattr(preflight, "vector_flags", lambda: flags)
+        planned = reproduce.plan_rounds(chosen, kept.set, anyway)(1)
+        return {planned_run.config.precision: planned_run.variables.get("SKIP", "") for planned_run in planned}
+
+    without_bf16 = reasons(["sse2", "avx2"], anyway=False)
+    assert without_bf16["fp32"] == "" and without_bf16["bf16"].endswith("to time it all the same, use -- --anyway")
+    none = {"fp32": "", "bf16": ""}
+    assert reasons(["sse2", "avx2"], anyway=True) == none == reasons(["sse2", "avx512bw"], anyway=False)
 
 
 @pytest.mark.parametrize("harm", ["link", "link of a folder", "fifo"])
