@@ -145,9 +145,7 @@ def _unseen(ratios: list[RatioEstimate]) -> str:
     least = max((each.smallest_difference or 0.0 for each in ratios), default=0.0)
     if least > 1:
         return "; this set may miss even a doubling"
-    gain = f"a gain of {100 * least:.0f} %"
-    often = "in about 4 of 5 cases (nominal: as if its spread were known), smaller ones less often"
-    return f"; a set like it finds {gain} {often}" if least else ""
+    return f"; the minimum detectable effect is {100 * least:.0f} % at a nominal power of 80 %" if least else ""
 
 
 def _two_digits(ratio: RatioEstimate) -> str:
