@@ -22,6 +22,8 @@ class Command:
     """The function of scripts/commands/actions.py."""
     flags: str = ""
     """What may follow `--`."""
+    heading: str = ""
+    """Printed above this command in ./bench --help, where a section begins with it."""
 
 
 FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
@@ -33,6 +35,7 @@ COMMANDS = [
         "run_options.BenchRunOptions",
         "run_strategies",
         FLAGS_HELP,
+        heading="time training",
     ),
     Command(
         "slurm",
@@ -43,11 +46,20 @@ COMMANDS = [
         FLAGS_HELP,
     ),
     Command(
+        "ab",
+        "is B faster than A? two commits, options or interpreters, in one session",
+        "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
+        "run_options.AbOptions",
+        "ab",
+        FLAGS_HELP,
+    ),
+    Command(
         "plot",
         "draw the charts of result sets again",
         "plot --results results/x",
         "set_options.PlotOptions",
         "plot",
+        heading="read result sets",
     ),
     Command(
         "report",
@@ -64,22 +76,6 @@ COMMANDS = [
         "compare",
     ),
     Command(
-        "ab",
-        "is B faster than A? two commits, options or interpreters, in one session",
-        "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
-        "run_options.AbOptions",
-        "ab",
-        FLAGS_HELP,
-    ),
-    Command(
-        "verify",
-        "prove that strategies compute the same update",
-        "verify ddp fsdp --results results/x",
-        "run_options.VerifyOptions",
-        "verify",
-        FLAGS_HELP,
-    ),
-    Command(
         "power",
         "how many rounds find a difference of 2, 5 or 10 %",
         "power --results results/x",
@@ -94,12 +90,44 @@ COMMANDS = [
         "decide",
     ),
     Command(
+        "verify",
+        "test that strategies compute the same update as one plain process",
+        "verify ddp fsdp --results results/x",
+        "run_options.VerifyOptions",
+        "verify",
+        FLAGS_HELP,
+        heading="check",
+    ),
+    Command(
+        "gpu-check",
+        "try on this GPU everything that the suite says of GPUs; without a GPU a dry run",
+        "gpu-check --deadline-s 0 --retry failed",
+        "run_options.GpuCheckOptions",
+        "gpu_check",
+    ),
+    Command(
+        "gpu-check-file",
+        "gpu-check as one file, for a machine without a network that has torch",
+        "gpu-check-file gpu-check.pyz --python 3.12",
+        "data_options.CarryOptions",
+        "gpu_check_file",
+    ),
+    Command(
+        "forecast-memory",
+        "memory that each strategy needs on a GPU",
+        "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
+        "run_options.MemoryOptions",
+        "forecast_memory",
+        FLAGS_HELP,
+    ),
+    Command(
         "study sweep",
         "one option with several values",
         "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
         "run_options.SweepOptions",
         "sweep",
         FLAGS_HELP,
+        heading="study",
     ),
     Command(
         "study scaling",
@@ -191,33 +219,12 @@ COMMANDS = [
         "overhead",
     ),
     Command(
-        "gpu-check",
-        "try on this GPU everything that the suite says of GPUs; without a GPU a dry run",
-        "gpu-check --deadline-s 0 --retry failed",
-        "run_options.GpuCheckOptions",
-        "gpu_check",
-    ),
-    Command(
-        "gpu-check-file",
-        "gpu-check as one file, for a machine without a network that has torch",
-        "gpu-check-file gpu-check.pyz --python 3.12",
-        "data_options.CarryOptions",
-        "gpu_check_file",
-    ),
-    Command(
-        "forecast-memory",
-        "memory that each strategy needs on a GPU",
-        "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
-        "run_options.MemoryOptions",
-        "forecast_memory",
-        FLAGS_HELP,
-    ),
-    Command(
         "data make",
         "make imagenet-mini, the small data set",
         "data make",
         "data_options.MakeDatasetOptions",
         "make_data",
+        heading="prepare images",
     ),
     Command(
         "data check",
@@ -253,6 +260,7 @@ COMMANDS = [
         "publish --name h100_torch2.15_202612",
         "set_options.PublishOptions",
         "publish",
+        heading="publish and export",
     ),
     Command(
         "gallery",
@@ -296,6 +304,7 @@ COMMANDS = [
         "flags",
         "data_options.NoOptions",
         "list_flags",
+        heading="other",
     ),
     Command(
         "readme",
@@ -365,13 +374,19 @@ def overview(group: str = "") -> str:
     """The text of ./bench --help, or of one group's."""
     shown = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
     width = max(len(command.words) for command in shown)
-    lines = [f"  {command.words:<{width}}  {command.summary}" for command in shown]
+    lines = {command: f"  {command.words:<{width}}  {command.summary}" for command in shown}
     if group:
-        return "\n".join([f"usage: ./bench {group} COMMAND [OPTION ...]", "", *lines])
+        return "\n".join([f"usage: ./bench {group} COMMAND [OPTION ...]", "", *lines.values()])
+    with_headings: list[str] = []
+    for command, line in lines.items():
+        if command.heading:
+            with_headings += ["", f"{command.heading}:"]
+        with_headings.append(line)
     about = [
         "usage: ./bench COMMAND [OPTION ...] [-- FLAG ...]",
         "",
-        *lines,
+        "Start here: ./bench run --plan, then ./bench run.",
+        *with_headings,
         "",
         "./bench COMMAND --help lists its options, with units, defaults and an example.",
         "What follows -- goes to every script: configuration fields, such as --global-batch 64.",

@@ -7,7 +7,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scripts.options.option_types import OptionalPath
+from scripts.options.option_types import Flag, OptionalInt, OptionalPath
+
+OptionalPackKind = Annotated[
+    Literal["full", "256", "jpeg256"] | None, tyro.conf.arg(metavar="{full,256,jpeg256}", help_behavior_hint="")
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,9 +24,9 @@ class MakeDatasetOptions:
     """Training images of each class."""
     num_val_per_class: int = 11
     """Validation images of each class."""
-    verify: bool = False
+    verify: Flag = False
     """Check the hash of every file of a folder that is already there, not only its size."""
-    force: bool = False
+    force: Flag = False
     """Make it again where it is complete, has other settings, or holds other files too (which are lost)."""
 
 
@@ -40,7 +44,7 @@ class ImportOptions:
     """Folder that gets train/ and val/, or with --pack packed/."""
     classes: OptionalPath = None
     """Names of the classes (ImageNet: the wnids), one a line, in the order of the labels; where the source has none."""
-    pack: Literal["full", "256", "jpeg256"] | None = None
+    pack: OptionalPackKind = None
     """Pack the images into TO/packed as they come, and write no folders. What is kept of an image: as in data pack."""
 
 
@@ -60,9 +64,9 @@ class IndexOptions:
 
 @dataclasses.dataclass(frozen=True)
 class KillFuzzOptions:
-    kills: int | None = None
+    kills: OptionalInt = None
     """Signals to send; default: 60."""
-    seed: int | None = None
+    seed: OptionalInt = None
     """Seed of the random choices."""
 
 

@@ -1,9 +1,24 @@
-"""Types of options. Imports nothing heavy: --help reads them."""
+"""Types of options. --help shows them without `(default: None)`: their own text says what holds without them.
+
+Imports nothing heavy: --help reads them.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
-"""A path that may be left out: --help has PATH for it, not {None}|PATH."""
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
+OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+OptionalSeconds = Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")]
+OptionalText = Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")]
+"""'' where it is left out."""
+Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
+Sets = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="SET [SET ...]", help_behavior_hint="")]
+"""Folders of result sets."""
+Strategies = Annotated[tuple[str, ...], tyro.conf.arg(metavar="[STRATEGY ...]", help_behavior_hint="")]
+"""Names of strategies; () where they are left out."""
+Values = Annotated[tuple[str, ...], tyro.conf.arg(metavar="VALUE [VALUE ...]", help_behavior_hint="")]
+Variant = Annotated[str, tyro.conf.arg(metavar="VARIANT", help_behavior_hint="")]
+"""What ./bench ab compares."""

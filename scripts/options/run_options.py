@@ -19,15 +19,27 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
-from scripts.options.option_types import OptionalPath
+from scripts.options.option_types import (
+    Flag,
+    OptionalInt,
+    OptionalPath,
+    OptionalSeconds,
+    OptionalText,
+    Strategies,
+    Values,
+    Variant,
+)
 
 DEFAULT_STRATEGY = "ddp"
-RetriedStatus = Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"]
+RetriedStatus = Annotated[
+    Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"],
+    tyro.conf.arg(metavar="STATUS", help_behavior_hint=""),
+]
 PROFILE_OPTIONS = {
     "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "gpu_type",
     "memory", "exclusive", "time_min", "warning_s",
@@ -39,17 +51,18 @@ PROFILE_OPTIONS = {
 @dataclasses.dataclass(frozen=True)
 class SharedOptions:
     data: OptionalPath = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: with GPUs one synthetic batch, unless
-    --config is given; else imagenet-mini, which is made."""
+    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG. Default: with GPUs and without --config one synthetic
+    batch, else imagenet-mini, which is made."""
     config: OptionalPath = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
     results: OptionalPath = None
     """Result set; default: a new one. Of one that exists only the missing runs are started."""
-    plan: bool = False
+    plan: Flag = False
     """Print the runs, and start none."""
-    timeout_s: float | None = None
-    """Seconds that one run may take; default: the configuration's limit_s."""
-    nproc: int | None = None
+    timeout_s: OptionalSeconds = None
+    """Seconds that one run may take; default: the field limit_s. After -- the flag --timeout-s is another: the longest
+    wait in one collective."""
+    nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
 
 
@@ -57,21 +70,21 @@ class SharedOptions:
 class RoundOptions(SharedOptions):
     repeats: int = 5
     """Rounds: each strategy runs once in a round. Fewer than 5 allow no verdict."""
-    until: str = ""
+    until: OptionalText = ""
     """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
-    budget: str = ""
+    budget: OptionalText = ""
     """More rounds as long as another one fits into this time, such as 90s, 20m or 1.5h."""
-    seeds: int | None = None
+    seeds: OptionalInt = None
     """The rounds take this many seeds in turn; default: one seed."""
     retry: RetriedStatus = ""
-    """Run again what ended with this status."""
+    """Run again what ended with this status: failed, timeout, interrupted, skipped or invalid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions(RoundOptions):
-    strategies: tyro.conf.Positional[tuple[str, ...]] = ()
+    strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: single ddp. Default: the core strategies; all: every one."""
-    aa: bool = False
+    aa: Flag = False
     """A/A: `single` twice a round, under two names. A method that errs finds a difference between the two."""
 
 
@@ -79,7 +92,7 @@ class RunOptions(RoundOptions):
 class BenchRunOptions(RunOptions):
     """What `./bench run` takes: RunOptions are those that `./bench slurm` has, too."""
 
-    one_gpu: bool = False
+    one_gpu: Flag = False
     """What one GPU can compare, in one process: precision, layout, compile, the optimizer's kernel."""
     strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
@@ -87,31 +100,31 @@ class BenchRunOptions(RunOptions):
 
 @dataclasses.dataclass(frozen=True)
 class SlurmOptions(RunOptions):
-    nodes: int | None = None
+    nodes: OptionalInt = None
     """Nodes of the job; default: 1."""
-    tasks_per_node: int | None = None
+    tasks_per_node: OptionalInt = None
     """Ranks on each node; default: its GPUs."""
-    gpus_per_node: int | None = None
+    gpus_per_node: OptionalInt = None
     """GPUs of each node; default: those of this machine."""
-    cpus_per_task: int | None = None
+    cpus_per_task: OptionalInt = None
     """Cores of each rank; default: its share of the cores of the partition's smallest node."""
-    partition: str = ""
+    partition: OptionalText = ""
     """Slurm's partition; default: the cluster's."""
-    account: str = ""
+    account: OptionalText = ""
     """Slurm's account, which pays."""
-    qos: str = ""
+    qos: OptionalText = ""
     """Slurm's quality of service."""
-    gpu_type: str = ""
+    gpu_type: OptionalText = ""
     """The GPUs' type, such as a100, where --gres wants it: gpu:a100:8."""
-    memory: str = ""
+    memory: OptionalText = ""
     """Memory of each node, such as 64G; 0: all."""
-    exclusive: bool = False
+    exclusive: Flag = False
     """No other job on the same nodes."""
-    time_min: int | None = None
+    time_min: OptionalInt = None
     """Time limit of the job in minutes; default: the partition's."""
-    warning_s: int | None = None
+    warning_s: OptionalInt = None
     """Seconds before the time limit at which the run in progress is ended; default: 60."""
-    container: str = ""
+    container: OptionalText = ""
     """Image in which the scripts run: by Apptainer (.sif), or by srun with pyxis."""
 
 
@@ -119,9 +132,9 @@ class SlurmOptions(RunOptions):
 class SweepOptions(RoundOptions):
     strategy: str = DEFAULT_STRATEGY
     """The strategy that runs with each value, beside `single`."""
-    key: str = ""
+    key: OptionalText = ""
     """The configuration field, such as bucket_cap_mb; `./bench flags` lists all fields."""
-    values: tuple[str, ...] = ()
+    values: Values = ()
     """Its values, such as: 1 5 25 100."""
 
 
@@ -129,7 +142,7 @@ class SweepOptions(RoundOptions):
 class ScalingOptions(RoundOptions):
     strategy: str = DEFAULT_STRATEGY
     """The strategy that runs on each number of ranks, beside `single`."""
-    ranks: tuple[str, ...] = ()
+    ranks: Values = ()
     """Numbers of ranks on this machine, such as: 1 2 4."""
 
 
@@ -141,21 +154,21 @@ class AblationOptions(RoundOptions):
 
 @dataclasses.dataclass(frozen=True)
 class AbOptions(SharedOptions):
-    a: tyro.conf.Positional[str] = ""
+    a: tyro.conf.Positional[Variant] = ""
     """The first of the two: commit:REV or REV, tree:, flags:..., config:FILE, or python:PATH."""
-    b: tyro.conf.Positional[str] = ""
+    b: tyro.conf.Positional[Variant] = ""
     """The second; the ratio is of B over A."""
     strategy: str = DEFAULT_STRATEGY
     """The strategy that is timed."""
     strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
-    repeats: int | None = None
+    repeats: OptionalInt = None
     """The most rounds; default: 20. Fewer are run where the answer is clear."""
-    budget: str = ""
+    budget: OptionalText = ""
     """No round is started that does not fit into this time, such as 20m."""
-    fail_over: str = ""
+    fail_over: OptionalText = ""
     """Such as 5%: exit 1 where B is slower by more than this, 3 where that is undecided, 4 where a run failed."""
-    json: bool = False
+    json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
@@ -163,13 +176,13 @@ class AbOptions(SharedOptions):
 class ProofOptions:
     steps: int = 20
     """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
-    missing: bool = False
+    missing: Flag = False
     """Prove only what no row of the set's equivalence.csv proves."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VerifyOptions(ProofOptions):
-    strategies: tyro.conf.Positional[tuple[str, ...]] = ()
+    strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: ddp fsdp. Default: all strategies of the set."""
     strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
@@ -179,11 +192,12 @@ class VerifyOptions(ProofOptions):
     """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
     config: OptionalPath = None
     """YAML file: proves what this configuration would run, in place of the set's runs."""
-    nproc: int | None = None
+    nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-    timeout_s: float | None = None
-    """Seconds that one run may take; default: the configuration's limit_s."""
-    json: bool = False
+    timeout_s: OptionalSeconds = None
+    """Seconds that one run may take; default: the field limit_s. After -- the flag --timeout-s is another: the longest
+    wait in one collective."""
+    json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
@@ -191,19 +205,19 @@ class VerifyOptions(ProofOptions):
 class ReproduceOptions:
     published_set: tyro.conf.Positional[Path]
     """The published set, such as results/published/x."""
-    strategies: tuple[str, ...] = ()
+    strategies: Strategies = ()
     """Some of the set's strategies; default: all."""
-    repeats: int | None = None
+    repeats: OptionalInt = None
     """Rounds; default: as many as the set has."""
-    until: str = ""
+    until: OptionalText = ""
     """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
-    budget: str = ""
+    budget: OptionalText = ""
     """More rounds as long as another one fits into this time, such as 20m."""
     data: OptionalPath = None
     """Folder with the same images, by their fingerprint."""
     results: OptionalPath = None
     """Result set of the new runs; default: a new one."""
-    plan: bool = False
+    plan: Flag = False
     """Print the runs, and start none."""
 
 
@@ -233,11 +247,11 @@ def _as_text(value: Any) -> str:
 class GpuCheckFlags:
     """What scripts/gpu_check/run.py reads from its own command line. The rest of GpuCheckOptions comes as variables."""
 
-    deadline_s: float | None = None
+    deadline_s: OptionalSeconds = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
-    moved: bool = False
+    moved: Flag = False
     """You have brought the folder here from another machine of yours: what passed there counts."""
-    list: bool = False
+    list: Flag = False
     """Print the checks and the command of each, and start nothing."""
 
 
@@ -259,5 +273,5 @@ class MemoryOptions:
     """Memory of one GPU, 10^9 bytes: a V100 has 16.9 or 34.1."""
     num_devices: int = 4
     """GPUs in all."""
-    strategies: str = ""
+    strategies: OptionalText = ""
     """Such as "single ddp"; default: all."""

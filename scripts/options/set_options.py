@@ -7,7 +7,7 @@ from typing import Literal
 import tyro
 
 from benchmarks.common.system.repository import ROOT
-from scripts.options.option_types import OptionalPath
+from scripts.options.option_types import Flag, OptionalPath, OptionalText, Sets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ReportOptions:
 
     results: Path = Path("results/latest")
     """The result set."""
-    measure: bool = False
+    measure: Flag = False
     """Measure first what the set lacks; minutes, with ImageNet hours."""
 
 
@@ -36,20 +36,20 @@ class CompareOptions:
 
     a: tyro.conf.Positional[Path] = Path("results/latest")
     """Result set to compare with: the baseline."""
-    b: tyro.conf.Positional[Path | None] = None
+    b: tyro.conf.Positional[OptionalPath] = None
     """Result set that is compared; without it, the strategies within A are."""
-    strategy: str = ""
+    strategy: OptionalText = ""
     """Only this strategy."""
-    fail_over: str = ""
+    fail_over: OptionalText = ""
     """Such as 5%: exit 1 where the whole interval of B/A says that B is slower by more than this, and 3 where that is
     undecided."""
-    day_sd: str = ""
+    day_sd: OptionalText = ""
     """Such as 2%: standard deviation from day to day of one run's throughput, if it is known."""
-    day_sets: tuple[Path, ...] = ()
+    day_sets: Sets = ()
     """Three or more sets of the same settings, of as many days, to measure it from."""
-    anyway: bool = False
+    anyway: Flag = False
     """Compare sets even if more than strategies and software versions differ."""
-    json: bool = False
+    json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
@@ -59,7 +59,7 @@ class PowerOptions:
 
     results: Path = Path("results/latest")
     """Result set whose spread between runs is taken."""
-    json: bool = False
+    json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
@@ -67,20 +67,20 @@ class PowerOptions:
 class DecideOptions:
     """Which machine should train ImageNet? Hours, money and energy of 90 epochs, with intervals."""
 
-    sets: tyro.conf.Positional[tuple[Path, ...]]
+    sets: tyro.conf.Positional[Sets]
     """A result set of each machine."""
     price: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """NAME=2.50, once for each set: the price of one machine for one hour, in any currency. Without NAME it is that of
     each machine."""
-    strategy: str = ""
+    strategy: OptionalText = ""
     """Only this strategy. Fewer comparisons have narrower intervals; choose it before you look."""
-    day_sd: str = ""
+    day_sd: OptionalText = ""
     """Such as 2%: standard deviation from day to day of one run's throughput, if it is known."""
-    day_sets: tuple[Path, ...] = ()
+    day_sets: Sets = ()
     """Three or more sets of the same settings, of as many days, to measure it from."""
     output: Path = Path("results/decide")
     """Folder for decide.csv and the chart."""
-    json: bool = False
+    json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
@@ -92,7 +92,7 @@ class PublishOptions:
     """<hardware>_<torch>_<yyyymm>."""
     results: Path = Path("results/latest")
     """The result set."""
-    replace: bool = False
+    replace: Flag = False
     """Put it in the place of a published set of that name."""
 
 
@@ -104,7 +104,7 @@ class GalleryOptions:
     """Folder with the published sets."""
     output: Path = ROOT / "results/gallery.html"
     """The page to write."""
-    price_per_hour: str = ""
+    price_per_hour: OptionalText = ""
     """Of one machine: a number, or NAME=NUMBER for each of some sets."""
 
 
@@ -128,7 +128,7 @@ class ExportOptions:
 class TrendOptions:
     """Many sets on one page, by the day on which each was measured."""
 
-    sets: tyro.conf.Positional[tuple[Path, ...]]
+    sets: tyro.conf.Positional[Sets]
     """Result sets, such as one of each night."""
     output: Path = ROOT / "results/trend.html"
     """The page to write."""
@@ -140,7 +140,7 @@ class MlperfOptions:
 
     results: Path = Path("results/latest")
     """The result set."""
-    run_id: str = ""
+    run_id: OptionalText = ""
     """Default: the ok run with the best top-1 accuracy."""
     output: OptionalPath = None
     """Default: mlperf.log in the set."""
@@ -160,7 +160,8 @@ class BenchReportOptions:
     """The result set."""
     strategy: str = "ddp"
     """The strategy whose scaling is measured, where the set lacks it."""
-    measure: bool = True
-    """Draw what is there. Default: measure first what the set lacks, which takes minutes, with ImageNet hours."""
+    measure: Flag = True
+    """Start no runs: the report has what the set has. Without this option the report first measures what the set lacks;
+    minutes, with ImageNet hours."""
     data: OptionalPath = None
     """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""

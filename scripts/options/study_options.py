@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.common.system.repository import ROOT
-from scripts.options.option_types import OptionalPath
+from scripts.options.option_types import Flag, Names, OptionalInt, OptionalPath, OptionalSeconds, OptionalText
 
 
 @dataclasses.dataclass(frozen=True)
 class PeersOptions:
-    only: tuple[str, ...] = ()
+    only: Names = ()
     """Names of peers; default: all."""
     minutes: float = 30
     """Of pairs with one peer, after which it is done in any case."""
@@ -33,7 +33,7 @@ class OverheadOptions:
     """Launches of the loops, each with its share of the pairs; the interval is over launches. 1: over pairs."""
     config: str = "configs/smoke.yaml"
     """YAML file of the configuration."""
-    data: str = ""
+    data: OptionalText = ""
     """Default: the configuration's."""
     output: OptionalPath = None
     """CSV file to add the ratios to, such as results/published/measured/overhead.csv."""
@@ -55,7 +55,7 @@ class LoadersOptions:
     """Seconds of a window."""
     turns: int = 20
     """Rounds in which the CPU time of an image is measured, at least 6."""
-    only: str = ""
+    only: OptionalText = ""
     """Words; a loader takes part if its name has one of them."""
 
 
@@ -83,7 +83,7 @@ class AllreduceOptions:
     """Of all sizes of a path; 2 or more."""
     largest: int = 2**28
     """Bytes of the largest all-reduce; a multiple of 1 KB (1024)."""
-    only: tuple[str, ...] = ()
+    only: Names = ()
     """Paths, such as gloo or horovod; default: all that are available."""
     output: OptionalPath = None
     """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
@@ -173,7 +173,7 @@ class RooflineOptions:
     """Pixels along each side of an image."""
     batch: int = 256
     """Images of a step."""
-    layers: bool = False
+    layers: Flag = False
     """Print every layer, too."""
     output: OptionalPath = None
     """CSV file for the forecast, anew; the report shows results/published/measured/forecast.csv."""
@@ -187,9 +187,9 @@ class BenchPeersOptions(PeersOptions):
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
     results: OptionalPath = None
     """Result set to write into; default: a new one."""
-    nproc: int | None = None
+    nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-    timeout_s: float | None = None
+    timeout_s: OptionalSeconds = None
     """Seconds that one launch may take."""
 
 
@@ -201,13 +201,13 @@ class BenchLoaderLimitOptions:
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
     config: OptionalPath = None
     """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
-    nproc: int | None = None
+    nproc: OptionalInt = None
     """Ranks on this machine, which share its cores; default: one a GPU, else 2."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchAllreduceOptions(AllreduceOptions):
-    nproc: int | None = None
+    nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
 
 
@@ -215,7 +215,7 @@ class BenchAllreduceOptions(AllreduceOptions):
 class BenchProfileOptions(ProfileOptions):
     strategy_dir: OptionalPath = None
     """Folder of another repository with scripts of strategies, which can then be named, too."""
-    nproc: int | None = None
+    nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
 
 

@@ -24,8 +24,9 @@ MANY = {"NODES", "TASKS_PER_NODE"}  # named beside HOSTS and NNODES, for which t
 NAMED = re.compile(
     rf"(?<![\w-])({'|'.join(name for name in {*VARIABLE_OF_OPTION.values()} - MANY if len(name) > 3)})(?!\w)"
 )
-OTHER_TEXTS = {"command_table.py"}
-"""Files with a text that names a variable on purpose: the help, which lists them, and a whole command of make."""
+OTHER_TEXTS = {"command_table.py", "option_types.py"}
+"""Files with a text that names a variable on purpose, or has its name by chance: the help, and what stands there for a
+value."""
 
 
 @pytest.mark.parametrize(
