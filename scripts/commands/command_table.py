@@ -71,7 +71,7 @@ COMMANDS = [
     Command(
         "compare",
         "is set B faster than set A? without B: the strategies within A",
-        "compare results/x results/y --day-sd 2% --fail-over 5%",
+        "compare results/x results/y --day-sd 1% --fail-over 5%",
         "set_options.CompareOptions",
         "compare",
     ),

@@ -145,7 +145,7 @@ def _unseen(ratios: list[RatioEstimate]) -> str:
     least = max((each.smallest_difference or 0.0 for each in ratios), default=0.0)
     if least > 1:
         return "; this set may miss even a doubling"
-    return f"; the minimum detectable effect is {100 * least:.0f} % at a nominal power of 80 %" if least else ""
+    return f"; the minimum detectable effect is at most {100 * least:.0f} % at a nominal power of 80 %" if least else ""
 
 
 def _two_digits(ratio: RatioEstimate) -> str:
@@ -262,7 +262,7 @@ def _times(over: RatioEstimate) -> str:
 
 
 def _describe_power(fraction: float) -> str:
-    power = "80 % power (nominal: as if this spread were known)"
+    power = "80 % power (nominal: as if this spread were known and rounds surely repeats)"
     if fraction > 1:
         return f"with {power} this data does not find a factor of 2: take more rounds"
     return f"this data finds a ratio of {1 + fraction:.2f} with {power}"

@@ -183,14 +183,15 @@ def describe_aa(results: ResultSet) -> str:
 
 
 def describe_shared_drift(results: ResultSet) -> str:
-    """Whether the intervals of images/s are too narrow, since all strategies drift together; '' where that is not
+    """Whether the intervals of images/s are too narrow, since the mean over strategies drifts; '' where that is not
     seen."""
     p_value = shared_drift_p_value(log_table({group.label: group.sample for group in results.timed_groups}))
     if p_value >= DRIFT_LEVEL:
         return ""
     return (
-        f"All strategies drift together over the rounds (permutation test, p = {p_value:.2g}): the intervals of "
-        "images/s, which assume independent runs, are too narrow. In x single this drift cancels."
+        f"The mean over strategies drifts over the rounds (permutation test, p = {p_value:.2g}): the intervals of "
+        "images/s, which assume independent runs, are too narrow. What all strategies share of the drift cancels in "
+        "x single."
     )
 
 

@@ -1,9 +1,10 @@
 """The tables of scripts/stats/README.md, from false_alarms.csv, hostile.csv, hostile_2.csv and hostile_3.csv of
 results/published/measured/.
 
-from scripts.publish.readme_false_alarms import false_alarm_figures, hostile_2_figures, hostile_figures
+from scripts.publish.readme_false_alarms import simulated_figures
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,22 @@ HOSTILE_SIZES, UNTIL_SIZE, ROUNDS = ("2", "4", "11"), "4", ("5", "10")
 
 Rows = dict[tuple[str, ...], Any]
 """Rows of the CSV file, by the cells of KEYS."""
+
+
+def simulated_figures(measured: Path) -> dict[str, str]:
+    """All figures of simulated sets, by name; '' for what was not simulated.
+
+    The files call a first-order autoregression with coefficient 0.5 AR(0.5). Here it is AR(1; 0.5), since AR(2) is one
+    of second order.
+    """
+    made = {
+        **false_alarm_figures(measured),
+        **hostile_figures(measured),
+        **hostile_2_figures(measured),
+        **hostile_3_figures(measured),
+        **decided_figures(measured),
+    }
+    return {name: re.sub(r"AR\((0\.\d+)\)", r"AR(1; \1)", text) for name, text in made.items()}
 
 
 def false_alarm_figures(measured: Path) -> dict[str, str]:
@@ -91,6 +108,7 @@ def hostile_figures(measured: Path) -> dict[str, str]:
             ("sd given, %", "from three sets, %"),
         ),
         "hostile.loader": _named(rows[rows.what == "loader"]),
+        **{f"hostile.{what}_sets": _count(rows[rows.what == what]) for what in ("loader", "throughput", "ab")},
         "hostile.throughput": _named(_only(rows, what="throughput", num_rounds="5")),
         "hostile.throughput_many": _named(_only(rows, what="throughput", num_rounds="20")),
         "hostile.shown": _range(_only(rows, what="shown")),
@@ -124,6 +142,7 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
         "decided_more": _only(decided, case=WANDERS_MORE),
         "stopped": _only(stopped, quantity="covered_of_stopped"),
         "stopped_no_verdict": _only(stopped, quantity="no_verdict"),
+        "until": _only(stopped, quantity="covered"),
         "early_look": _only(looks, case="first look after 6 rounds", quantity="covered"),
         "noisiest": _only(rows, quantity="found_of_noisiest"),
         "quietest": _only(rows, quantity="found_of_quietest"),
@@ -148,14 +167,16 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
     rows = read_cells(measured / "hostile_3.csv", columns).rename(columns={"rate_percent": "value"})
     families, days = _only(rows, what="family"), _only(rows, what="days", case="a rare bad day")
     of_seeds = _only(rows, what="top-1", case="seeds differ, 2000 images")
+    false_of_ab = _only(rows, what="ab", quantity="false_alarms")
     return {
         "hostile_3.often": _often(_only(families, quantity="false_over_either")),
-        "hostile_3.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
+        "hostile_3.ab": _named(false_of_ab[~false_of_ab.case.str.startswith("AR(")]),  # those are in memory, of more
         "hostile_3.memory": _named(_only(rows, what="memory", quantity="false_alarms")),
         "hostile_3.builds": _range(_only(rows, what="cuts")),
         "hostile_3.day_given": _range(_only(days, quantity="false_with_sd_given")),
         "hostile_3.day_measured": _range(_only(days, quantity="false_with_three_sets")),
         "hostile_3.loader": _named(_only(rows, what="loader")),
+        "hostile_3.loader_sets": _count(_only(rows, what="loader")),
         "hostile_3.two_seeds": _range(_only(of_seeds, num_rounds="2")),
         "hostile_3.three_seeds": _range(_only(of_seeds, num_rounds="3")),
         "hostile_3.sets": _count(_only(families, quantity="false_over_first")),

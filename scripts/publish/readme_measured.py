@@ -9,13 +9,7 @@ import pandas
 
 from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
-from scripts.publish.readme_false_alarms import (
-    decided_figures,
-    false_alarm_figures,
-    hostile_2_figures,
-    hostile_3_figures,
-    hostile_figures,
-)
+from scripts.publish.readme_false_alarms import simulated_figures
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number, plural_of_several
@@ -28,7 +22,7 @@ PEERS = (
     *("what", "num_pairs", "suite_images_per_s", "peer_images_per_s", "ratio", "ratio_low", "ratio_high", "half_width"),
     *("verdict", "why_not", "about", *ORIGIN),
 )
-OVERHEAD = ("what", "quantity", "ratio", "ci_low", "ci_high", "num_pairs", "num_launches")
+OVERHEAD = ("what", "quantity", "ratio", "ci_low", "ci_high", "num_pairs", "num_launches", *ORIGIN)
 START_UP = ("when", "num_images", "fingerprint_s", "contents_s", *ORIGIN)
 CUTS = (
     "image_size",
@@ -58,6 +52,8 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
         "overhead.same_decoder": _ratios(by_the_wall[by_the_wall.what == "same-decoder"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
+        "overhead.origin": describe_origin(overhead),
+        "cuts.origin": describe_origin(read_cells(measured / "cuts.csv", ORIGIN)),
         "planted": markdown_table(
             ("planted fault", "in", "devices", "steps", "difference nearest its tolerance"),
             [
@@ -80,11 +76,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
             f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in iterate_rows(loaders[:1])
         ),
         **prediction_figures(measured),
-        **false_alarm_figures(measured),
-        **hostile_figures(measured),
-        **hostile_2_figures(measured),
-        **hostile_3_figures(measured),
-        **decided_figures(measured),
+        **simulated_figures(measured),
         **cut_figures(measured),
     }
     commands = {

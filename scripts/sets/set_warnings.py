@@ -91,7 +91,7 @@ def _of_one_cause(
     """A sentence for each strategy, by label, below a summary that counts them; a single one stands alone."""
     details = tuple(f"{label}: {text}; {remedy}." for label, text in found.items())
     if len(details) > 1:
-        counted = f"{len(details)} of {len(results.timed_groups)} strategies"
+        counted = f"{len(details)} of {len(results.timed_groups)} configurations"
         yield CausedWarning("; ".join(filter(None, [f"{cause}: {counted}", most, remedy])) + ".", details)
     elif details:
         yield CausedWarning(details[0])
@@ -250,7 +250,8 @@ def busy(results: ResultSet) -> Iterator[CausedWarning]:
     if len(later):
         yield CausedWarning(
             f"the machine was busy before {plural(len(later), 'later run')}: load average up to {later.max():.1f} on "
-            f"{plural(num_cores, 'core')}; something else was running, or the ranks have too many threads."
+            f"{plural(num_cores, 'core')}; something else was running, the ranks have too many "
+            "threads, or it is the load of the runs before."
         )
 
 
@@ -346,7 +347,7 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
     if names:
         yield CausedWarning(
-            f"{_list(names)}: MFU over 100 %: the peak was measured on a busy machine; on a quiet one: "
+            f"{_list(names)}: MFU over 100 %: perhaps the peak was measured on a busy machine; on a quiet one: "
             f"python -m scripts.runner.measured_peak --results {shell_word(results.path)}"
         )
 

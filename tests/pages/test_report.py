@@ -146,7 +146,10 @@ def test_the_headline_says_what_the_intervals_say(written):
         f"{best} has the highest mean of those in fp32: {over.value:.2f}x [{over.low:.2f}, {over.high:.2f}] single"
     )
     assert sentence in markdown and sentence in " ".join(Page(html).texts)
-    power = r"this data finds a ratio of 1\.\d\d with 80 % power \(nominal: as if this spread were known\)"
+    power = (
+        r"this data finds a ratio of 1\.\d\d with 80 % power \(nominal: as if this spread were known and rounds surely "
+        r"repeats\)"
+    )
     assert re.search(rf"No difference seen between {best} and {second}; {power}", markdown)
     assert "the fastest" not in " ".join(headline(load_set(folder)))
     assert (
@@ -413,8 +416,8 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
     results = load_set(tmp_path)
     (unsteady,) = [each for each in warnings_by_cause(results) if "unsteady" in each.summary]
     assert unsteady.summary == (
-        "unsteady windows: 3 of 4 strategies; steal in all of them, up to 9 % of the cores' time: use cores of your "
-        "own; other programs in 1 of them, up to 20 % of the cores' time: close them; take longer windows "
+        "unsteady windows: 3 of 4 configurations; steal in all of them, up to 9 % of the cores' time: use cores of "
+        "your own; other programs in 1 of them, up to 20 % of the cores' time: close them; take longer windows "
         "(--window-steps) or more rounds."
     )
     assert [each.partition(":")[0] for each in unsteady.details] == ["single", "ddp", "slurm"]
@@ -424,7 +427,7 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
 def test_the_page_folds_what_each_strategy_has_below_its_cause(written):
     """Protects the list of warnings: a line a cause, the strategies folded. Mutant: every sentence in the list."""
     _, html, markdown = written
-    summary, page = "files that could not be read: 2 of 4 strategies; mend the data set.", Outline(html)
+    summary, page = "files that could not be read: 2 of 4 configurations; mend the data set.", Outline(html)
     details = [f"{name}: up to 3 files a run could not be read; mend the data set." for name in ("ddp", "horovod_ddp")]
     assert page.texts("ul.warn", "summary.") == [summary]
     assert page.texts("ul.warn", "details.", "ul.") == details

@@ -50,6 +50,14 @@ def test_a_clear_answer_ends_it_and_the_interval_is_by_hand():
     assert math.log(step.estimate.high) == pytest.approx(-0.30 + half)
 
 
+def test_what_could_be_found_is_that_of_a_plan_of_as_many_rounds():
+    """Protects from nearly three times the effect: the first look of twenty rounds asks for far more than the last look
+    of six. Mutant: the limits of the look."""
+    found = look_at_rounds(SLOWER).estimate.smallest_difference
+    assert found == look_at_rounds(SLOWER, most=len(SLOWER)).estimate.smallest_difference
+    assert found is not None and 2 * planned_looks(6)[6].critical < planned_looks(MAX_ROUNDS)[6].critical
+
+
 def test_an_unclear_one_goes_on_to_the_end_and_no_further():
     logs = [0.03, -0.04, 0.02, -0.01] * 5
     assert [look_at_rounds(logs[:rounds]).more for rounds in range(MAX_ROUNDS + 1)] == [True] * MAX_ROUNDS + [False]

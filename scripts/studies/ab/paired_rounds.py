@@ -70,7 +70,7 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
         print(f"correlation of each round's ratio with the one before: {result.correlation:.2f}")
     if found.smallest_difference is not None:
         least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
-        print(f"one look after {look}, had that been set beforehand, finds {least} with 80 % power (nominal)")
+        print(f"a comparison that was planned for {look} finds {least} with 80 % power (nominal)")
     if result.early:
         print("it stopped early, where the answer was clear: the interval allows for that, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict

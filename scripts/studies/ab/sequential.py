@@ -11,8 +11,8 @@ so that a limit other than "equal" may be asked of them, and a stop for want of 
 
 Rounds may take after the one before. So a standard error is that of as many independent rounds as these are worth,
 n (1 - r) / (1 + r) with their lag-1 correlation r (Bayley and Hammersley 1946); the interval is as wide as rounds need
-that are AR(0.5), or independent, whichever need more; and where r is more than chance explains there is no verdict.
-That is how it errs in at most about 5 % up to AR(0.5): with no verdict counted as no error. Of those with a verdict
+that are AR(1; 0.5), or independent, whichever need more; and where r is more than chance explains there is no verdict.
+That is how it errs in at most about 5 % up to AR(1; 0.5), with no verdict counted as no error. Of those with a verdict
 more err there.
 scripts/stats/README.md has the error rates, and what this costs. Limits come from NUM_PATHS seeded paths, which do not
 depend on the noise's size.
@@ -87,10 +87,14 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
     limits, correlation = planned[num_rounds], float(lag_1_correlation(logs))
     if correlation > limits.max_correlation:
         return SequentialResult(more, no_verdict(mean, FOLLOWS), correlation=correlation)
-    estimate = ratio_with_verdict(mean, float(standard_error(logs)), num_rounds - 1, limits.critical)
+    error = float(standard_error(logs))
+    estimate = ratio_with_verdict(mean, error, num_rounds - 1, limits.critical)
     clear = False
     if estimate.low is not None and estimate.high is not None:
         clear = not estimate.low <= 1 - limit <= estimate.high
+    if clear or not more:  # the last look has wide limits where it comes early: a plan of as many rounds has not
+        planned_so = ratio_with_verdict(mean, error, num_rounds - 1, planned_looks(num_rounds)[num_rounds].critical)
+        estimate = dataclasses.replace(estimate, smallest_difference=planned_so.smallest_difference)
     return SequentialResult(not clear and more, estimate, clear and more, correlation)
 
 

@@ -1,7 +1,7 @@
 """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen.
 
     ./bench compare results/x [--strategy ddp]
-    ./bench compare results/x results/y --day-sd 2% [--strategy ddp] [--fail-over 5%]
+    ./bench compare results/x results/y --day-sd 1% [--strategy ddp] [--fail-over 5%]
     ./bench compare results/x results/y --day-sets results/u results/v results/w
 
 With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
@@ -178,8 +178,9 @@ def _gate(comparisons: list[Comparison], missing: list[str], limit: float) -> in
         return 3
     if unclear := [name for name, (low, high) in ends.items() if low < 1 - limit <= high]:
         print(
-            f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; take more rounds "
-            f"of both, or let ./bench ab A B --fail-over {100 * limit:g}% go on until it is clear",
+            f"not decided: whether B is slower by more than {100 * limit:g}%: {', '.join(unclear)}; more rounds of "
+            "both narrow the runs' part of the interval, and not the days'; "
+            f"./bench ab A B --fail-over {100 * limit:g}% has no days",
             file=sys.stderr,
         )
     return 1 if any(faults.values()) else 3 if unclear else 0

@@ -48,11 +48,13 @@ def _sentence(rows: pandas.DataFrame, loader: RatioEstimate, both: RatioEstimate
         why = "they take turns in one process: --workers 0" if not workers else "they share cores, or memory"
         loss = _percent(1 - both.value, 1 - both.high, 1 - both.low)
         return f"loading costs {loss} of training's throughput, though {alone} ({why})"
-    if both.high < 1 - MAX_THROUGHPUT_LOSS:
+    if both.high < 1 - MAX_THROUGHPUT_LOSS and loader.high < 1:
         return f"the loader is the limit: {kept}; {alone}"
+    if both.high < 1 - MAX_THROUGHPUT_LOSS:
+        return f"loading limits training, whether or not the loader alone is slower: {kept}; {alone}"
     if both.low > 1 - MAX_THROUGHPUT_LOSS:
         return f"the loader is not the limit: {kept}; {alone}"
-    return f"no verdict, the launches differ too much: {kept}; {alone}"
+    return f"no verdict, the interval contains the limit: {kept}; {alone}"
 
 
 def _percent(value: float, low: float, high: float) -> str:
