@@ -74,7 +74,12 @@ set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP
   # shellcheck disable=SC2016 # the task's own words
   local task='cd -- "$0" && [ "$(stat -c %u .)" = "$1" ] || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }
     shift && exec "$@"'
-  [ "${#CONTAINED[@]}" -gt 0 ] || STEP+=(bash -c "$task" "$PWD" "$(stat -c %u .)")
+  if [ "${#CONTAINED[@]}" = 0 ]; then
+    STEP+=(bash -c "$task" "$PWD" "$(stat -c %u .)")
+  else # in a container files have other owners' numbers, and pyxis mounts what it finds: looked at before, outside of it
+    srun --nodes "$1" --ntasks "$1" --ntasks-per-node 1 bash -c "$task" "$PWD" "$(stat -c %u .)" true ||
+      skip "$PWD is not shared by all nodes, or is another user's folder on one; put the checkout where all nodes see it"
+  fi
 }
 
 hosts_of_job() { # fills HOST_NAMES, the first node first

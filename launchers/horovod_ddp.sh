@@ -16,8 +16,6 @@ if in_allocation; then
   HOSTS=${HOST_NAMES[0]}:$NPROC
   for host in "${HOST_NAMES[@]:1}"; do
     HOSTS+=,$host:$NPROC
-    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" true </dev/null >/dev/null 2>&1 ||
-      skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
   done
   count_all_nodes
 elif [ -n "${HOSTS:-}" ]; then
@@ -25,6 +23,23 @@ elif [ -n "${HOSTS:-}" ]; then
   export NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
 else
   over_loopback
+fi
+REACHED_BY=() # horovodrun's option for the interface: left to find one, it starts a server that unpickles
+if [ -n "${HOSTS:-}" ]; then
+  remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS") ||
+    skip "$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS" 2>&1 | sed 's/^error: //')"
+  mapfile -t REMOTE <<<"$remote" # the interface, then the hosts
+  # A folder that hosts do not share may be another user's there, whose code would run.
+  # shellcheck disable=SC2016 # the host's own words
+  printf -v same_owner '[ "$(stat -c %%u -- %q)" = %q ] || exit 9' "$PWD" "$(stat -c %u .)"
+  for host in "${REMOTE[@]:1}"; do
+    code=0
+    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "$same_owner" </dev/null >/dev/null 2>&1 || code=$?
+    [ "$code" != 9 ] || skip "this checkout is not on $host, or its folder there is another user's; put it where all hosts see it"
+    [ "$code" = 0 ] || skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
+  done
+  interface=${GLOO_SOCKET_IFNAME:-${REMOTE[0]}}
+  [ "${#REMOTE[@]}" = 1 ] || REACHED_BY=(--network-interfaces "$interface")
 fi
 # horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
 secrets=$("$PYTHON" -m scripts.runner.secret_variables)
@@ -34,5 +49,6 @@ for name in $secrets; do
     *) unset "$name" ;;
   esac
 done
-HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}")
+HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}"
+  "${REACHED_BY[@]}")
 supervise "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

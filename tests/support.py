@@ -194,7 +194,7 @@ import json, os, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 module = words[1] if words[:1] == ["-m"] else ""
-if module in ["scripts.runner.secret_variables", *os.environ["PASSED_ON"].split()]:
+if module in ["scripts.runner.secret_variables", "scripts.runner.remote_hosts", *os.environ["PASSED_ON"].split()]:
     os.execv(os.environ["PASSED_TO"], [os.environ["PASSED_TO"], *words])
 with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps({"words": words, "env": dict(os.environ)}) + "\\n")
@@ -215,10 +215,10 @@ if "RUN_DIR" in os.environ:
 class Recorder:
     """A PYTHON that records commands instead of running them, in a folder with a space in its name.
 
-    `variables` has what a launcher's environment needs. Modules in PASSED_ON, and the one that only prints names of
-    variables, go to the interpreter of tests; in a
-    run it leaves the summary that makes it ok, or fails where FAILS names the strategy, or waits as long as the
-    file WAIT_WHILE is there. What warms the machine does neither.
+    `variables` has what a launcher's environment needs. Modules in PASSED_ON, and those that only print names of
+    variables and of hosts, go to the interpreter of tests; in a run it leaves the summary that makes it ok, or fails
+    where FAILS names the strategy, or waits as long as the file WAIT_WHILE is there. What warms the machine does
+    neither.
     """
 
     def __init__(self, folder: Path):

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.system.folders_of_others import make_own_folder
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets
@@ -144,7 +145,7 @@ def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
     if figure.get_figwidth() == COLUMN_INCHES:
         kinds, save_options = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(folder, "name a folder that you have made: --output")
         return [_save(figure, folder / f"{name}.{kind}", metadata, save_options) for kind, metadata in kinds.items()]
     except OSError as error:
         raise UserError(f"cannot write charts in {folder}: {error.strerror}; name another folder: --output") from None

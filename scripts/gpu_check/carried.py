@@ -124,9 +124,10 @@ def is_installed(name: str, packages: Path) -> bool:
 def install(wheels: list[str], packages: Path) -> None:
     """Raises CannotBegin where pip refuses, as it does a wheel of another Python."""
     words = ["--no-index", "--no-deps", "--disable-pip-version-check", "--quiet", "--target", str(packages)]
-    # -P: without it Python would run a pip that lies in the folder in which the user typed the command
+    # Not in the folder in which the user typed the command: Python would run a pip that lies there, with -P, too, where
+    # PYTHONPATH has an empty part.
     pip = [sys.executable, "-P", "-m", "pip", "install", *words]
-    done = subprocess.run([*pip, *wheels], capture_output=True, text=True)
+    done = subprocess.run([*pip, *wheels], capture_output=True, text=True, cwd=packages.parent)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["pip said nothing"]
         raise CannotBegin(f"pip cannot install what is missing: {lines[-1]}; pack again with --python of this machine")

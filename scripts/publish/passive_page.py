@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.common.system.files import read_set_file
 from scripts.stats.formatting import CONTROL, printable
 
-LARGEST_BYTES = 1 << 26
+LARGEST_BYTES = 1 << 24
 # Of the report's template, of Matplotlib's SVG, and plain ones that a later report may have.
 TAGS = frozenset(
     (
@@ -35,7 +35,8 @@ LOADS = re.compile(r"javascript:|@import|url\((?![\"']?#)|image-set\(|\bsrc\(|cr
 # Level 3 of CSS Syntax, 4.3.7: up to six hexadecimal digits and one white space, a line's end, or the character itself.
 CSS_ESCAPE = re.compile(r"\\(?:([0-9a-fA-F]{1,6})(?:\r\n|[ \t\r\n\f])?|(\r\n|[\r\n\f])|(.))", re.DOTALL)
 # Two patterns: of one, a text style=" before a style sheet would take the sheet's beginning as an attribute.
-STYLE_SHEET = re.compile(r"<style[^>]*>(.*?)(?=</style|\Z)", re.IGNORECASE | re.DOTALL)
+STYLE_SHEET = re.compile(r"<style[^<>]*>(.*?)(?=</style|\Z)", re.IGNORECASE | re.DOTALL)
+BROKEN_STYLE = re.compile(r"<style(?![^<>]*>)", re.IGNORECASE)  # STYLE_SHEET would not see it
 STYLE_ATTRIBUTE = re.compile(r"\bstyle\s*=\s*(\"[^\"]*\"|'[^']*'|[^\s>]*)", re.IGNORECASE | re.DOTALL)
 STYLE_FUNCTIONS = frozenset(
     (
@@ -66,6 +67,7 @@ def _strange_things(text: str) -> Iterator[str]:
     for each in (text, referenced, CSS_ESCAPE.sub(_character, text), CSS_ESCAPE.sub(_character, referenced)):
         yield from (found[0] for found in LOADS.finditer(each))
     for each in (text, referenced):
+        yield from (found[0] for found in BROKEN_STYLE.finditer(each))
         for style in (*STYLE_SHEET.finditer(each), *STYLE_ATTRIBUTE.finditer(each)):
             for found in STRANGE.finditer(style[1]):
                 rule, function = (found[1] or "").lower(), (found[2] or "").lower()

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +17,11 @@ from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
-from benchmarks.common.system.folders_of_others import refuse_place_of_others
+from benchmarks.common.system.folders_of_others import (
+    refuse_folder_of_everybody,
+    refuse_place_of_others,
+    use_own_temporary_folder,
+)
 from benchmarks.common.system.host import emulates_bf16, vector_flags
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -120,8 +123,7 @@ def open_result_set(results: Path | None, prefix: str = "") -> Path:
 
     Raises UserError where it cannot be written, and where TMPDIR is another user's.
     """
-    # torchrun's store, which it unpickles, lies there: launchers/lib.sh
-    refuse_place_of_others(Path(tempfile.gettempdir()), "set TMPDIR to a folder that you have made")
+    use_own_temporary_folder()
     if results is None:
         return _new_result_set(prefix)
     check_result_folder(results)
@@ -186,5 +188,6 @@ def check_result_folder(results: Path) -> None:
         make_folder(results / "logs")
         for folder in (results, results / "logs"):
             refuse_place_of_others(folder, remedy, is_made=True)
+            refuse_folder_of_everybody(folder, remedy)
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None

@@ -377,6 +377,7 @@ def main(strategy: str = "", /) -> None:
         run = make_run(variables, RunTemplate(name, config, variables.args), variables.round_number)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
+        env |= {"TMPDIR": os.environ["TMPDIR"]}  # the one that was looked at
     else:
         env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))
         results = variables.results if os.environ.get("PLAN") == "yes" else preflight.open_result_set(variables.results)

@@ -9,14 +9,17 @@ from pathlib import Path
 
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import refuse_place_of_others
+from benchmarks.common.system.folders_of_others import refuse_folder_of_everybody, refuse_place_of_others
+
+COPY = "copy the set to a folder that you have made, and name the copy"
 
 
 def refuse_foreign_set(folder: Path) -> None:
     """Raises UserError for a set into which nothing may be written: it has links, cannot be written, or another user
-    could put another folder in its place while it is read. A set that is not there yet passes."""
+    could put something else in its place, or into it, while it is read. A set that is not there yet passes."""
     refuse_links(folder)
     try:
-        refuse_place_of_others(folder, "copy the set to a folder that you have made, and name the copy")
+        refuse_place_of_others(folder, COPY)
+        refuse_folder_of_everybody(folder, COPY)
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; copy the set to a folder of yours") from None

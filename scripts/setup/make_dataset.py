@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -22,6 +23,8 @@ from typing import Annotated
 
 import tyro
 
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.output import guard_output
 from scripts.options.data_options import MakeDatasetOptions
 from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
@@ -111,16 +114,17 @@ def make_dataset(options: MakeDatasetOptions) -> dict:
     """Make the folder unless it is there and complete, and return its manifest.
 
     It is made beside its place and renamed when complete, so that no reader ever sees half of it.
-    Raises ValueError for bad options or a folder that must not be replaced, OSError where it cannot write.
+    Raises ValueError for bad options or a folder that must not be replaced, UserError where another user could replace
+    what is written, OSError where it cannot write.
     """
     if options.seed < 0 or options.num_train_per_class < 1 or options.num_val_per_class < 1:
         raise ValueError("--seed must be 0 or more, --num-train-per-class and --num-val-per-class 1 or more")
     output = options.output.resolve()  # through a link, so that the rename stays on the target's disk
     if not is_ready(output, options):
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_own_folder(output.parent, "give --output a folder that you have made")
         prefix = f".{output.name}.making-"
         for path in output.parent.iterdir():
-            if path.name.startswith(prefix) and time.time() - path.lstat().st_mtime > STALE_S:
+            if path.name.startswith(prefix) and is_left_over(path):
                 print(f"removing {path}, left half-made by a killed run", file=sys.stderr)
                 shutil.rmtree(path, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=prefix, dir=output.parent) as workshop:
@@ -128,6 +132,13 @@ def make_dataset(options: MakeDatasetOptions) -> dict:
             make_folder(new, options)
             install(new, output, options, aside=Path(workshop, "old"))
     return read_dataset_manifest(output) or {}
+
+
+def is_left_over(workshop: Path) -> bool:
+    """Whether a killed run of this user has left it: another user could give any folder such a name."""
+    status = workshop.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return is_own and time.time() - status.st_mtime > STALE_S and {*os.listdir(workshop)} <= {"new", "old"}
 
 
 def install(new: Path, output: Path, options: MakeDatasetOptions, aside: Path) -> None:
@@ -147,7 +158,7 @@ def install(new: Path, output: Path, options: MakeDatasetOptions, aside: Path) -
 def main(options: MakeDatasetOptions) -> int:
     try:
         manifest = make_dataset(options)
-    except ValueError as error:
+    except (UserError, ValueError) as error:
         print(f"make_dataset: {error}", file=sys.stderr)
         return 2
     except OSError as error:

@@ -32,8 +32,8 @@ from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
 from benchmarks.common.data.packed import PackedSource, note_checked, note_written, pack_path, was_written
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, make_folder, open_no_follow, read_regular_file, sync_folder
-from benchmarks.common.system.folders_of_others import refuse_place_of_others
+from benchmarks.common.system.files import hold_lock, open_no_follow, read_regular_file, sync_folder
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
@@ -134,9 +134,7 @@ def check_folder(folder: Path, size: int) -> None:
     """Make the folder. Raises UserError where it cannot be written, another user may change or replace it, or its disk
     has less than `size` bytes."""
     try:
-        refuse_place_of_others(folder, ANOTHER_FOLDER)
-        make_folder(folder)
-        refuse_place_of_others(folder, ANOTHER_FOLDER, is_made=True)  # in /tmp another user may have made it
+        make_own_folder(folder, ANOTHER_FOLDER)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}; give another folder by PACKED") from None
     free = shutil.disk_usage(folder).free

@@ -66,8 +66,10 @@ def make_bundle(folder: Path, with_images: bool = False, program: str = CALL, co
     return bundle
 
 
-def call(bundle: Path, work: Path, output: Path | str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    env = environment(OUTPUT=output, WORK=work, RESULTS="/nowhere")
+def call(
+    bundle: Path, work: Path, output: Path | str, cwd: Path | None = None, **variables
+) -> subprocess.CompletedProcess:
+    env = environment(OUTPUT=output, WORK=work, RESULTS="/nowhere", **variables)
     return subprocess.run([sys.executable, bundle], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
 
 
@@ -117,12 +119,13 @@ def test_a_state_of_another_user_is_not_taken(tmp_path):
 
 @pytest.mark.medium
 def test_no_pip_of_the_current_folder_is_run(tmp_path):
-    """Protects who types the command in /tmp, where anybody can put a folder pip. Mutant: without -P."""
+    """Protects who types the command in /tmp, where anybody can put a folder pip. Mutants: without -P; in the current
+    folder, which an empty part of PYTHONPATH names, too."""
     bundle, folder = make_bundle(tmp_path), tmp_path / "anybody's"
     (folder / "pip").mkdir(parents=True)
     (folder / "pip/__init__.py").touch()
     (folder / "pip/__main__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    done = call(bundle, tmp_path / "one", tmp_path / "state.tar", cwd=folder)
+    done = call(bundle, tmp_path / "one", tmp_path / "state.tar", cwd=folder, PYTHONPATH=":")
     assert done.returncode == 3 and not (tmp_path / "ran").exists(), done.stderr
 
 

@@ -14,7 +14,7 @@ from test_gallery import NAMES, cells, make, publish
 
 from benchmarks.common.system.errors import UserError
 from scripts.publish import gallery, manifest
-from scripts.publish.passive_page import find_active
+from scripts.publish.passive_page import BROKEN_STYLE, STYLE_SHEET, _strange_things, find_active
 from scripts.publish.publishable import RULE
 from scripts.publish.readme import PUBLISHED
 from scripts.sets.result_set import load_set
@@ -234,6 +234,7 @@ def test_no_mistake_in_one_set_ends_the_gallery(own, capsys, monkeypatch):
         "<p style='background: cross-fade(\"//x\", red)'>",
         "<style>@font-face { font-family: x }</style>",
         """<p>style="</p><style>/*"*/ p { background: paint(x) }</style>""",
+        "<style <p>> p { background: paint(x) }</style>",
         r"<style>p { color: r\65 d }</style>",
         "<a href='#x' ping='//x'>a</a>",
         "<a href='#x' attributionsrc='//x'>a</a>",
@@ -252,6 +253,17 @@ def test_a_report_that_could_run_or_load_something_is_seen(tmp_path, text):
     assert find_active(page)
     page.write_bytes(f"<html>{text}".encode("utf-16"))
     assert find_active(page)
+
+
+def test_a_page_of_broken_styles_is_read_in_linear_time():
+    """Protects the gallery from one set that would take weeks: each `<style ` was searched for its end in all the rest.
+    Mutant: a style's attributes may hold another tag."""
+    matched = [
+        [*STYLE_SHEET.finditer("<style " * number), *BROKEN_STYLE.finditer("<style " * number)] for number in (2, 9)
+    ]
+    assert [len(each) for each in matched] == [2, 9]
+    assert all(found[0] == "<style" for each in matched for found in each)
+    assert next(_strange_things("<style " * 200_000)) == "<style"
 
 
 @pytest.mark.medium

@@ -7,10 +7,12 @@ command waits for ever.
 import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 from support import make_run_folder, recorded
 from test_hostile_sets import edit
 
@@ -19,8 +21,10 @@ from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.repository import ROOT
 from scripts.charts import plot
+from scripts.charts.figures import save_chart
 from scripts.pages import measure_missing, page
 from scripts.pages.markdown import code_span, escape_markdown
 from scripts.proof.allowed_settings import why_not_allowed
@@ -28,8 +32,10 @@ from scripts.publish import publish, readme
 from scripts.publish.manifest import read_manifest
 from scripts.publish.markdown_tables import read_cells
 from scripts.runner import preflight
+from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import load_set
 from scripts.studies.ablation import chart as ablation_chart
+from scripts.studies.allreduce.launch_ranks import rank_environment
 from scripts.studies.allreduce.links import read_links
 from scripts.studies.loaders import chart as loaders_chart
 from scripts.studies.measured_csv import read_whole_rows
@@ -163,8 +169,8 @@ def test_links_above_a_set_and_those_of_a_stopped_run_stay_fine(tmp_path):
 def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path, place):
     """Protects the user's own files: another user had made RESULTS, and put a link to one in the place of a run's log.
     One that a group may write to stays fine, and one of the user's own in a folder that somebody else shares with the
-    user's group. Mutants: the mode not looked
-    at; the owner not looked at; logs/ not looked at; the sticky bit not looked at."""
+    user's group. One that is sticky and everybody's is not: charts/ in it could become a link. Mutants: the mode not
+    looked at; the owner not looked at; logs/ not looked at; the sticky bit enough."""
     results = tmp_path / "a project/a set"
     (results / "logs").mkdir(parents=True)
     results.parent.chmod(0o1777)
@@ -174,7 +180,9 @@ def test_nothing_is_measured_into_a_folder_that_another_user_may_change(tmp_path
     with pytest.raises(UserError, match=r"^everybody may write to .*a project/a set.*; run: chmod o-w "):
         preflight.open_result_set(results)
     (results / place).chmod(0o1777)
-    preflight.open_result_set(results)
+    with pytest.raises(UserError, match=r"^everybody may write to .*; choose a folder that you have made"):
+        preflight.open_result_set(results)
+    (results / place).chmod(0o2775)
     if not os.geteuid():
         results.parent.chmod(0o2775)
         os.chown(results.parent, 12345, -1)
@@ -189,6 +197,7 @@ def test_no_run_is_started_where_another_user_owns_tmpdir(tmp_path, monkeypatch)
     """Protects from another store of torchrun, which unpickles it: the owner of TMPDIR renamed the folder of the store
     and made one of its name. Mutant: no look at TMPDIR."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "their"))
+    monkeypatch.setenv("TMPDIR", "is set here, and restored")
     (tmp_path / "their").mkdir()
     preflight.open_result_set(tmp_path / "a set")
     os.chown(tmp_path / "their", 12345, -1)
@@ -196,6 +205,36 @@ def test_no_run_is_started_where_another_user_owns_tmpdir(tmp_path, monkeypatch)
         UserError, match=r"belongs to another user \(12345\); set TMPDIR to a folder that you have made"
     ):
         preflight.open_result_set(tmp_path / "a set")
+
+
+def test_all_programs_of_a_run_use_the_temporary_folder_that_was_looked_at(tmp_path, monkeypatch):
+    """Protects from a TMPDIR that is not there: Python looked at /tmp, and bash made torchrun's store in a folder that
+    another user had made by then. Mutants: TMPDIR as it stands; a launcher by hand without it."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    preflight.open_result_set(tmp_path / "a set")
+    assert os.environ["TMPDIR"] == tempfile.gettempdir() != str(tmp_path / "gone")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert rank_environment(1)["TMPDIR"] == tempfile.gettempdir() != str(tmp_path / "gone")
+
+
+def test_charts_are_drawn_into_no_folder_of_everybody(tmp_path):
+    """Protects the user's own charts: in a set below which everybody may write, charts/ became a link to their folder.
+    And a link that another user has made is not followed. Mutants: the sticky bit enough; --output not looked at."""
+    (tmp_path / "a set").mkdir()
+    (tmp_path / "a set").chmod(0o1777)
+    with pytest.raises(UserError, match=r"^everybody may write to .*a set.*; copy the set to a folder"):
+        refuse_foreign_set(tmp_path / "a set")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "theirs").symlink_to("mine")
+    make_own_folder(tmp_path / "theirs", "name another")
+    if not os.geteuid():
+        os.lchown(tmp_path / "theirs", 12345, -1)
+        with pytest.raises(
+            UserError, match=r"theirs belongs to another user \(12345\); name a folder that you have made"
+        ):
+            save_chart(Figure(), tmp_path / "theirs", "throughput")
 
 
 def test_nothing_is_measured_into_a_folder_that_another_user_may_replace(tmp_path):

@@ -8,6 +8,7 @@ Nothing trains here; tests/benchmarks/test_strategies.py runs the same launchers
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -19,8 +20,10 @@ from support import ROOT, STRATEGIES, environment, hear_sigint
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
 from scripts.runner import bench, run_plan
 from scripts.runner.make_variables import with_images
+from scripts.runner.remote_hosts import remote_hosts
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
@@ -50,7 +53,7 @@ def command(recorder, tmp_path, tiny_config, tiny_data):
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
         assert call["words"][:2] == ["-m", "scripts.runner.supervisor"]
-        supervisor, words = split(call["words"], "--")
+        supervisor, words = split(call["words"], "--") if "--" in call["words"] else (call["words"], [])
         assert supervisor[supervisor.index("--strategy") + 1] == name
         return words, call["env"], supervisor
 
@@ -226,10 +229,51 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
     assert done.returncode == 2 and "RDZV_ENDPOINT is '', but must be host:port of the first node" in done.stderr
 
 
-def test_horovodrun_over_several_machines(command):
-    """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots."""
-    words, env, _ = command("horovod_ddp", HOSTS="a:4,b:3")
-    assert words[words.index("-np") :][:4] == ["-np", "7", "-H", "a:4,b:3"] and "GLOO_SOCKET_IFNAME" not in env
+SAME_OWNER = 'for last in "$@"; do :; done; sh -c "$last"'
+"""ssh to a host that sees this checkout."""
+
+
+@pytest.mark.parametrize(
+    ("ssh", "why"),
+    [
+        (SAME_OWNER, ""),
+        ("exit 255", "`ssh 127.0.0.2` fails or asks a question"),
+        ('cd /tmp; stat() { echo 12345; }; for last in "$@"; do :; done; eval "$last"', "is another user's"),
+    ],
+)
+def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
+    """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots. horovodrun gets the interface, or it would start a
+    server on all of them, whose key every user can read and which unpickles. And a host runs no code of another user
+    whose folder lies there at the checkout's path. Mutants: no interface; no look; a look at this machine, too."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/calls"\n{ssh}\n')
+    (tmp_path / "bin/ssh").chmod(0o755)
+    words, env, supervisor = command("horovod_ddp", HOSTS="localhost:4,127.0.0.2:3")
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith("-o BatchMode=yes -o ConnectTimeout=5 127.0.0.2 ")
+    if why:
+        assert why in supervisor[supervisor.index("--skip") + 1]
+        return
+    assert words[words.index("-np") :][:4] == ["-np", "7", "-H", "localhost:4,127.0.0.2:3"]
+    assert words[words.index("--network-interfaces") + 1] == "lo" and "GLOO_SOCKET_IFNAME" not in env
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ("localhost:4", ("", [])),
+        (f"{socket.gethostname()}:1,localhost:1", ("", [])),
+        ("127.0.0.3:2,127.0.0.2:2", ("lo", ["127.0.0.3", "127.0.0.2"])),
+    ],
+)
+def test_which_hosts_are_others(hosts, expected):
+    """Protects a machine without an ssh server: nothing is asked of itself. Mutant: all hosts are others."""
+    assert remote_hosts(hosts) == expected
+
+
+def test_a_host_without_an_address_is_named():
+    with pytest.raises(UserError, match="HOSTS names 'no such host', which has no address here"):
+        remote_hosts("localhost:1,no such host:1")
 
 
 def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):

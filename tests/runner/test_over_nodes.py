@@ -99,13 +99,17 @@ def test_what_cannot_span_nodes_has_the_first(launched, name):
 
 
 @pytest.mark.medium
-def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched):
+def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched, bin_path):
     """Protects Horovod's row from being of fewer ranks than its neighbours'."""
+    put(bin_path, scontrol="printf 'localhost\\n127.0.0.2\\n'")
     run = launched("horovod_ddp", NPROC=4, TASKS_PER_NODE=4, NUM_CORES=None)
-    assert after(run["words"], "-H") == "node1:4,node2:4" and after(run["words"], "-np") == "8"
+    assert after(run["words"], "--network-interfaces") == "lo"
+    assert after(run["words"], "-H") == "localhost:4,127.0.0.2:4" and after(run["words"], "-np") == "8"
     assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
     skipped = launched("horovod_ddp", SSH="no")
-    assert skipped["words"] == [] and "`ssh node2` fails or asks a question" in after(skipped["supervisor"], "--skip")
+    assert skipped["words"] == [] and "`ssh 127.0.0.2` fails or asks a question" in after(
+        skipped["supervisor"], "--skip"
+    )
     assert (skipped["asked"]["ranks"], skipped["asked"]["nodes"]) == (4, 2)
 
 
@@ -154,6 +158,33 @@ def test_a_task_runs_nothing_that_another_user_of_its_node_has_put_there(tmp_pat
     done = subprocess.run(["bash", "-c", "\n".join(lines), "bash", checkout], env=env, capture_output=True, text=True)
     assert (done.returncode == 0) == is_there and not (fallback / "ran").exists(), done.stderr
     assert (checkout / "ran").exists() == is_there
+
+
+@pytest.mark.parametrize("on_node", ["shared", "gone", pytest.param("of another user", marks=AS_ROOT)])
+def test_a_container_mounts_nothing_that_another_user_of_its_node_has_put_there(tmp_path, bin_path, on_node):
+    """Protects from the same where srun starts the task in a container, in which owners have other numbers. Mutant: the
+    look without containers only."""
+    (tmp_path / "a checkout").mkdir()
+    put(
+        bin_path,
+        srun=f'echo "$1 $2 $3 $4 $5 $6 $7" >>"{tmp_path}/calls"; while [ "$1" != bash ]; do shift; done; exec "$@"',
+    )
+    lines = [
+        "set -eu",
+        f'source "{ROOT}/launchers/cluster.sh"; cd -- "$1"',
+        'skip() { echo "skipped: $1"; exit 0; }',
+        "step_name() { echo x; }; CONTAINED=(--container-image x)",
+        {"shared": "", "gone": 'mv -- "$1" "$1 gone"', "of another user": 'chown 12345 -- "$1"'}[on_node],
+        'PWD=$1; stat() { if [ "$*" = "-c %u ." ]; then echo 0; else command stat "$@"; fi; }',
+        'set_step_command 2 4 1; echo "${STEP[*]}"',
+    ]
+    env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
+    words = ["bash", "-c", "\n".join(lines), "bash", tmp_path / "a checkout"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    (call,) = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith("--nodes 2 --ntasks 2 --ntasks-per-node 1 bash") and done.returncode == 0, done.stderr
+    assert ("another user's folder on one" in done.stdout) == (on_node != "shared")
+    assert ("--container-image x" in done.stdout) == (on_node == "shared")
 
 
 @pytest.mark.parametrize("script", ["slurm_all_job.sh", "slurm_run_job.sh"])

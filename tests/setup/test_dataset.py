@@ -21,6 +21,7 @@ from support import ROOT, hear_sigint
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import pack_path
+from benchmarks.common.system.errors import UserError
 from scripts.setup import check_data, cut_photographs, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import MakeDatasetOptions
@@ -52,6 +53,28 @@ def one_line(capsys):
     assert error.count("\n") == 1 and error.endswith("\n"), error
     assert error[:-1].isprintable(), "an unescaped control character reached the terminal"
     return error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
+def test_nothing_is_made_or_removed_where_another_user_may_swap_it(tmp_path):
+    """Protects the user's own files: the owner of the folder above put a link in the place of the half-made set, and
+    gave a folder of the user's the name of a left-over. Mutants: no look; a left-over by its name and age alone."""
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, -1)
+    with pytest.raises(
+        UserError, match=r"theirs belongs to another user \(12345\); give --output a folder that you have"
+    ):
+        make_dataset.make_dataset(options(tmp_path / "theirs/a set"))
+    for name in ("mine", "left over"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mine/thesis").touch()
+    (tmp_path / "left over/new").mkdir()
+    os.chown(tmp_path / "mine", 0, 0)
+    for name in ("mine", "left over"):
+        os.utime(tmp_path / name, (0, 0))
+    assert [make_dataset.is_left_over(tmp_path / name) for name in ("mine", "left over")] == [False, True]
+    os.chown(tmp_path / "left over", 12345, -1)
+    assert not make_dataset.is_left_over(tmp_path / "left over")
 
 
 @pytest.fixture(scope="module")

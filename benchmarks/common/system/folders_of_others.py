@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_regular_file, path_of_open_file
+from benchmarks.common.system.files import make_folder, open_regular_file, path_of_open_file
 from benchmarks.common.system.repository import ROOT
 
 MAX_LINKS = 40  # as many as Linux follows in one path
@@ -72,6 +72,31 @@ def refuse_place_of_others(folder: Path, remedy: str, is_made: bool = False) -> 
     belong. Raises OSError where none can be made."""
     with tempfile.TemporaryFile(dir=nearest_folder(folder)) as probe:
         refuse_folder_of_others(folder, os.fstat(probe.fileno()).st_uid, remedy, is_made)
+
+
+def refuse_folder_of_everybody(folder: Path, remedy: str) -> None:
+    """Raises UserError for a folder into which everybody may put files, sticky or not: a set's charts/ would be a link.
+    One that is not there passes. Raises OSError."""
+    if folder.exists() and folder.stat().st_mode & stat.S_IWOTH:
+        raise UserError(f"everybody may write to {shlex.quote(str(folder))}; {remedy}")
+
+
+def make_own_folder(folder: Path, remedy: str) -> None:
+    """Make `folder` where it is missing. Raises UserError as refuse_place_of_others does, and OSError."""
+    refuse_place_of_others(folder, remedy)
+    make_folder(folder)
+    refuse_place_of_others(folder, remedy, is_made=True)  # in /tmp another user may have made it
+
+
+def use_own_temporary_folder() -> None:
+    """Have this process and its children use one temporary folder, which no other user could replace.
+
+    torchrun unpickles what lies in it. Python falls back to /tmp where TMPDIR names a folder that is not there, and
+    bash does not: another user could make that folder between the two looks. Raises UserError for a folder of others.
+    """
+    folder = tempfile.gettempdir()
+    refuse_place_of_others(Path(folder), "set TMPDIR to a folder that you have made")
+    os.environ["TMPDIR"] = folder
 
 
 def open_through_own_links(path: str, real_folder: str) -> io.FileIO:

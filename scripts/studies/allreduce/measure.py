@@ -24,6 +24,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -126,7 +127,7 @@ def write_results(
         "bandwidths": pandas.DataFrame([dataclasses.asdict(row) for row in of_sizes]),
         "links": pandas.DataFrame(map(links_row, fits)),
     }
-    out.mkdir(parents=True, exist_ok=True)
+    make_own_folder(out, "name a folder that you have made: --out")
     set_tables_aside(out, [*tables])
     for name, frame in tables.items():
         write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))

@@ -21,7 +21,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import make_folder
+from benchmarks.common.system.folders_of_others import make_own_folder
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import DecideOptions
@@ -210,7 +210,7 @@ def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write decide.csv; returns its path. Raises UserError where the folder cannot be written."""
     path = folder / "decide.csv"
     try:
-        make_folder(folder)
+        make_own_folder(folder, "name a folder that you have made: --output")
         write_text_atomically(path, table_text(DECIDE_COLUMNS, rows))
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; name another folder: --output") from None

@@ -28,6 +28,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.dist.devices import device_name
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.machine import num_cores
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import save_chart
@@ -72,7 +73,7 @@ def main(options: LoadersOptions) -> int:
     print("low, high: 95 % intervals over n windows, each in a process of its own; of ratios paired by round")
     print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
     print(costs.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
-    options.out.mkdir(parents=True, exist_ok=True)
+    make_own_folder(options.out, "name a folder that you have made: --out")
     set_tables_aside(options.out, ("loaders", "costs"))
     about = origin() | {"machine": machine}
     rates = rates.assign(image_size=options.image_size, **about)

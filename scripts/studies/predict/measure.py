@@ -25,6 +25,7 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import PredictCheckOptions
 from scripts.runner.preflight import check_data
@@ -105,7 +106,7 @@ def measure(options: PredictCheckOptions) -> None:
         Case(arch, size, strategy) for arch in options.archs for size in options.image_sizes for strategy in STRATEGIES
     ]
     tables: Tables = {"alone": [], "exchange": [], "gradients": [], "measured": []}
-    options.out.mkdir(parents=True, exist_ok=True)
+    make_own_folder(options.out, "name a folder that you have made: --out")
     with contextlib.ExitStack() as stack:
         workers = start_workers(stack, options, len(cases))
         set_tables_aside(options.out, [*tables, "predictions", "compared"])

@@ -23,6 +23,7 @@ from matplotlib.lines import Line2D
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.machine import num_gpus
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import (
@@ -82,7 +83,7 @@ def main(options: PredictOptions) -> int:
         refuse_foreign_set(out)
     name = "predict" if options.machine == "here" else f"predict_{options.machine}"
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_own_folder(out, "name a folder that you have made: --out")
         write_text_atomically(out / f"{name}.csv", csv_text(machine, rows))
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror}; name another folder: --out") from None
