@@ -17,6 +17,8 @@ OptionalText = Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
 Sets = Annotated[tuple[Path, ...], tyro.conf.arg(metavar="SET [SET ...]", help_behavior_hint="")]
 """Folders of result sets."""
+SetA = Annotated[Path, tyro.conf.arg(metavar="[A]")]
+SetB = Annotated[Path | None, tyro.conf.arg(metavar="[B]", help_behavior_hint="")]
 Strategies = Annotated[tuple[str, ...], tyro.conf.arg(metavar="[STRATEGY ...]", help_behavior_hint="")]
 """Names of strategies; () where they are left out."""
 Values = Annotated[tuple[str, ...], tyro.conf.arg(metavar="VALUE [VALUE ...]", help_behavior_hint="")]

@@ -85,7 +85,7 @@ class RunOptions(RoundOptions):
     strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: single ddp. Default: the core strategies; all: every one."""
     aa: Flag = False
-    """A/A: `single` twice a round, under two names. A method that errs finds a difference between the two."""
+    """A/A: `single` twice a round, under two names. Any difference between the two is a false alarm."""
 
 
 @dataclasses.dataclass(frozen=True)

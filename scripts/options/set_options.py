@@ -7,7 +7,7 @@ from typing import Literal
 import tyro
 
 from benchmarks.common.system.repository import ROOT
-from scripts.options.option_types import Flag, OptionalPath, OptionalText, Sets
+from scripts.options.option_types import Flag, OptionalPath, OptionalText, SetA, SetB, Sets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,10 @@ class ReportOptions:
 class CompareOptions:
     """Is one result really faster than another? Ratio, 95 % interval, verdict, and what could have been seen."""
 
-    a: tyro.conf.Positional[Path] = Path("results/latest")
-    """Result set to compare with: the baseline."""
-    b: tyro.conf.Positional[OptionalPath] = None
-    """Result set that is compared; without it, the strategies within A are."""
+    a: tyro.conf.Positional[SetA] = Path("results/latest")
+    """Result set A, the baseline."""
+    b: tyro.conf.Positional[SetB] = None
+    """Result set B, which is compared with A. Without it, the strategies within A are compared."""
     strategy: OptionalText = ""
     """Only this strategy."""
     fail_over: OptionalText = ""

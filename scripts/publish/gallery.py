@@ -251,7 +251,7 @@ def describe_aa_of_all(verdicts: list[str]) -> str:
     if not decided:
         return ""
     return (
-        f"A/A: {len(decided)} comparison{'s' if len(decided) > 1 else ''} of the same runs under two names; a "
+        f"A/A: {len(decided)} comparison{'s' if len(decided) > 1 else ''} of runs with the same settings; a "
         f"difference was seen in {found}. Each is one pair of its set's family, which errs in at most about 1 of "
         "20 where rounds are independent and nearly normal: of one pair among ten, 1 of 200 at most is then expected."
     )

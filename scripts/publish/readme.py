@@ -307,7 +307,9 @@ def _proof_counts(results: ResultSet, rows: pandas.DataFrame) -> dict[str, str]:
     if within:
         ends = "agrees" if len(within) == 1 else "agree"
         names = join([code_span(group.label) for group in within])
-        parts.insert(0, f"{names} {ends} within a tolerance for {_lengths(within, rows)}")
+        of_within = rows[rows.strategy.isin([group.strategy for group in within]) & (rows.verdict == "ok")]
+        further_off = [f", {reason_of_ok(reason)}" for reason in of_within.reason if reason]
+        parts.insert(0, f"{names} {ends} within a tolerance for {_lengths(within, rows)}{''.join(further_off)}")
     return {
         "proof": f"{len(identical)} of {len(groups)} configurations{on}",
         "proof.steps": "; ".join([_lengths(identical, rows), *parts]),

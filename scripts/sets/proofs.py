@@ -33,7 +33,8 @@ NOT_YET = "no proof yet: ./bench verify"
 UNKNOWN = "no proof: the settings are unknown"
 # Of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest.
 FLIP_TOLERANCE = 0.05
-FLIPS = ", as by a value that flips"
+FLIPS = ", as by a value that flips"  # in equivalence.csv
+SHOWN_FLIPS = ", as large as one ReLU input that changes its sign makes it"
 
 
 def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
@@ -126,5 +127,6 @@ def flip_reason(what: str, difference: float) -> str:
 
 
 def reason_of_ok(reason: str) -> str:
-    """The reason of a row whose verdict is ok; rows of older commits do not say what is allowed."""
-    return reason if "(allowed" in reason else reason.replace(FLIPS, f" (allowed: {FLIP_TOLERANCE:g}){FLIPS}")
+    """The reason of a row whose verdict is ok, as pages show it; rows of older commits do not say what is allowed."""
+    allowed = "" if "(allowed" in reason else f" (allowed: {FLIP_TOLERANCE:g})"
+    return reason.replace(FLIPS, f"{allowed}{SHOWN_FLIPS}")

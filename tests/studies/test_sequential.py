@@ -13,6 +13,7 @@ from scripts.studies.ab.sequential import (
     MAX_ROUNDS,
     carry_over,
     lag_1_correlation,
+    last_look,
     look_at_rounds,
     planned_looks,
     standard_error,
@@ -56,6 +57,15 @@ def test_what_could_be_found_is_that_of_a_plan_of_as_many_rounds():
     found = look_at_rounds(SLOWER).estimate.smallest_difference
     assert found == look_at_rounds(SLOWER, most=len(SLOWER)).estimate.smallest_difference
     assert found is not None and 2 * planned_looks(6)[6].critical < planned_looks(MAX_ROUNDS)[6].critical
+
+
+def test_a_budget_that_ends_between_two_looks_keeps_the_last_one():
+    """Protects what was known a round earlier: seven rounds had no verdict, where six had an interval. Mutant: a look
+    after any round."""
+    unclear = [0.03, -0.04, 0.02, -0.01, 0.01, -0.02, 0.04]
+    assert look_at_rounds(unclear).estimate.low is None
+    assert last_look(unclear) == look_at_rounds(unclear[:6]) and last_look(unclear).estimate.low is not None
+    assert last_look(unclear[:5]) == look_at_rounds(unclear[:5])
 
 
 def test_an_unclear_one_goes_on_to_the_end_and_no_further():

@@ -47,7 +47,7 @@ from scripts.stats.formatting import format_setting, parse_percent, plural
 from scripts.strategies import strategy_list
 from scripts.studies.ab import variants
 from scripts.studies.ab.paired_rounds import PairedRounds, format_ratio, report_verdict
-from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, look_at_rounds
+from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, last_look, look_at_rounds
 from scripts.studies.ab.variants import Variant
 
 VariantPair = tuple[Variant, Variant]
@@ -218,6 +218,8 @@ def run_rounds(
             if not paired.first:
                 why = f"the warm-up alone took {spent_s:.0f} s; give more"
             print(f"{option_as_typed('BUDGET', f'{budget_s:g}s')}: {why}")
+            if paired.first:
+                write_result(run_variant, paired, result := last_look(paired.log_ratios, most, limit))
             break
         order = pair if round_number % 2 else pair[::-1]
         rates = {}

@@ -69,8 +69,8 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
     if result.correlation is not None:
         print(f"correlation of each round's ratio with the one before: {result.correlation:.2f}")
     if found.smallest_difference is not None:
-        least, look = f"{100 * found.smallest_difference:.1f} %", plural(num_rounds, "round")
-        print(f"a comparison that was planned for {look} finds {least} with 80 % power (nominal)")
+        least = f"{100 * found.smallest_difference:.1f} %"
+        print(f"a comparison that was planned for as many rounds finds {least} with 80 % power (nominal)")
     if result.early:
         print("it stopped early, where the answer was clear: the interval allows for that, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict

@@ -92,10 +92,17 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
     clear = False
     if estimate.low is not None and estimate.high is not None:
         clear = not estimate.low <= 1 - limit <= estimate.high
-    if clear or not more:  # the last look has wide limits where it comes early: a plan of as many rounds has not
-        planned_so = ratio_with_verdict(mean, error, num_rounds - 1, planned_looks(num_rounds)[num_rounds].critical)
-        estimate = dataclasses.replace(estimate, smallest_difference=planned_so.smallest_difference)
+    # An early look has far wider limits than the last look of as many planned rounds.
+    planned_so = ratio_with_verdict(mean, error, num_rounds - 1, planned_looks(num_rounds)[num_rounds].critical)
+    estimate = dataclasses.replace(estimate, smallest_difference=planned_so.smallest_difference)
     return SequentialResult(not clear and more, estimate, clear and more, correlation)
+
+
+def last_look(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float = 0.0) -> SequentialResult:
+    """What was known at the last planned look: a budget may end the rounds after one without a look. Arguments as of
+    look_at_rounds."""
+    looks = [number for number in planned_looks(most) if number <= len(log_ratios)]
+    return look_at_rounds(log_ratios[: looks[-1]] if looks else log_ratios, most, limit)
 
 
 def carry_over(first: str, log_rates: Mapping[str, Sequence[float]]) -> RatioEstimate:
