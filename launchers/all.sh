@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Not a strategy: starts many runs. `all.sh` is ./bench run; `all.sh sweep` plans its runs by scripts/studies/sweep/plan.py.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }

@@ -8,9 +8,10 @@
 # and may set RUN_NAME, the name of the run in its lines.
 # Without RUN_ID a person has started it: then run_plan.py makes the folder and prints the rest, from Make's variables.
 set -euo pipefail
-# With either set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the current
-# folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
-unset CDPATH PYTHONSAFEPATH
+# With one of these set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the
+# current folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
+# PYTHONPYCACHEPREFIX is the folder of Python's compiled modules, which may be another user's.
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}

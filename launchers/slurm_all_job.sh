@@ -3,7 +3,7 @@
 # limit it ends the run in progress, whose row says so, and puts the job back into the queue; started again, the job goes on
 # with what is missing.
 set -uo pipefail
-unset CDPATH PYTHONSAFEPATH
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
 # A folder that nodes do not share may be another user's on this node.
 if ! cd -- "${SLURM_SUBMIT_DIR:-.}" || [ "$(stat -c %u .)" != "${CHECKOUT_OWNER:-}" ]; then

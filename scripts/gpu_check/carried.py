@@ -14,6 +14,8 @@ import sys
 # An empty part of PYTHONPATH is the current folder, whose modules would go before the standard library's.
 if __name__ == "__main__":
     sys.path[1:] = [folder for folder in sys.path[1:] if os.path.realpath(folder) != os.getcwd()]
+    sys.pycache_prefix = None  # PYTHONPYCACHEPREFIX may name another user's folder, whose compiled modules would run
+    os.environ.pop("PYTHONPYCACHEPREFIX", None)
 
 import contextlib
 import hashlib

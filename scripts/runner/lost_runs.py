@@ -8,6 +8,7 @@ import contextlib
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 from benchmarks.common.store.columns import TABLES
@@ -53,16 +54,23 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
 def record_lost_runs(results: Path) -> None:
     """End the processes of runs whose suite and supervisor were killed, and write the rows of these runs."""
     for path in sorted(results.glob("logs/*/unrecorded")):
-        folder = RunFolder(path.parent.resolve())
-        with (
-            contextlib.suppress(TimeoutError),
-            hold_lock(path, limit_s=0),
-        ):  # a living supervisor holds this lock
-            processes.end_processes(folder.path, processes.GRACE_S)
-            remove_rendezvous(folder.path)
-            if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
-                append_rows(folder.results, "runs", [lost_row(folder)])
-            path.unlink()
+        try:
+            with hold_lock(path, limit_s=0):
+                record_lost_run(RunFolder(path.parent.resolve()))
+                path.unlink()
+        except TimeoutError:
+            print(
+                f"warning: another process holds the lock of {path}; the row of this run is not written yet",
+                file=sys.stderr,
+            )
+
+
+def record_lost_run(folder: RunFolder) -> None:
+    """The same for one run, whose lock is held."""
+    processes.end_processes(folder.path, processes.GRACE_S)
+    remove_rendezvous(folder.path)
+    if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
+        append_rows(folder.results, "runs", [lost_row(folder)])
 
 
 def lost_row(folder: RunFolder) -> dict:

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, open_no_follow, read_set_file
+from benchmarks.common.system.files import hold_lock, open_lock, read_set_file
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -189,7 +189,7 @@ def start_launcher(
     """Run the launcher of a run, and make sure that the run has a row and no processes; returns the exit code."""
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
-    open(folder.unrecorded, "ab", opener=open_no_follow).close()
+    os.close(open_lock(folder.unrecorded))
     code = child_runner.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
     if code:
         record_failed_launcher(run, folder, code, env, child_runner.signum)

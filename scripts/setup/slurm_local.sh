@@ -21,7 +21,7 @@
 # NodeAddr=127.0.0.1), each claims 8 CPUs whatever the host has, nothing binds CPUs or limits memory, and
 # there is no sacct.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 PATH=$PATH:/usr/sbin:/sbin
 
 say() { printf 'slurm_local: %s\n' "$*" >&2; }

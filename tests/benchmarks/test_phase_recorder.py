@@ -248,17 +248,22 @@ def windows(loader: float, training: float, both: float, workers: int = 0, noise
 
 
 def test_the_verdict_goes_by_what_training_loses():
-    """Protects the reader from "not the limit, margin 3.16" beside a quarter of the throughput lost."""
+    """Protects the reader from "not the limit, margin 3.16" beside a quarter of the throughput lost, and from "the
+    loader is the limit" where the loader alone was not seen to be slower. Mutant: a branch less."""
     output = describe_limit(windows(316, 100, 75))
     assert output.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
     over_what = "; [a, b]: 95 % interval over launches; n = 8 launches"
     assert output.endswith(f"(they take turns in one process: --workers 0){over_what}"), "of what the interval is"
     assert "(they share cores, or memory)" in describe_limit(windows(316, 100, 75, workers=2))
     assert describe_limit(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
+    unsure = describe_limit(windows(105, 100, 40, 4, noise=0.15))
+    assert unsure.startswith(
+        "loading limits training, whether or not the loader alone is slower: with it training keeps"
+    )
     assert describe_limit(windows(300, 100, 99, 4)).startswith(
         "the loader is not the limit: with it training keeps 99 % ["
     )
-    assert describe_limit(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the launches differ too much")
+    assert describe_limit(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the interval contains")
     assert describe_limit(windows(300, 100, 90)[:3]).startswith("no verdict: 1 of at least 5 launches")
 
 

@@ -3,8 +3,12 @@
 .venv/bin/python -m pytest tests/runner/test_foreign_code.py
 """
 
+import importlib.util
+import marshal
+import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import ROOT, environment, put
@@ -14,7 +18,7 @@ from scripts.studies.ab import worktrees
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 
 SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/**/*.sh"), ROOT / ".ci/run"])
-LINE = "unset CDPATH PYTHONSAFEPATH"
+LINE = "unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX"
 LIBRARIES = ("lib.sh", "install_lib.sh")  # which have the line, and are sourced first
 
 
@@ -101,9 +105,26 @@ def test_every_script_drops_cdpath(path):
 
 def test_make_drops_it_too():
     words = ["make", "-s", "--eval", "shown:; @env", "shown"]
-    env = environment(CDPATH="/elsewhere", PYTHONSAFEPATH="1", PYTHON=sys.executable)
+    env = environment(CDPATH="/x", PYTHONSAFEPATH="1", PYTHONPYCACHEPREFIX="/x", PYTHON=sys.executable)
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert "PYTHON=" in done.stdout and "CDPATH" not in done.stdout and "SAFEPATH" not in done.stdout
+    assert "PYCACHEPREFIX" not in done.stdout
+
+
+def test_no_compiled_module_of_a_chosen_folder_is_run(tmp_path, monkeypatch):
+    """Protects whose PYTHONPYCACHEPREFIX names a folder that another user has made: Python looks at the size and the
+    time of the source alone. Mutants: bench without its line; the variable handed on."""
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    for source in (ROOT / "scripts/setup/first_minute.py", ROOT / "scripts/commands/start.py"):
+        code = compile(f"open({str(tmp_path / 'ran')!r}, 'w')", str(source), "exec")
+        status, kept = source.stat(), Path(importlib.util.cache_from_source(str(source)))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        head = importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, int(status.st_mtime), status.st_size)
+        kept.write_bytes(head + marshal.dumps(code))
+    for words in ([ROOT / "bench", "--help"], [ROOT / "bench", "power", "--help"]):
+        env = environment(PYTHONPYCACHEPREFIX=tmp_path, PYTHON=sys.executable, SETUP="no")
+        done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True)
+        assert done.returncode == 0 and not (tmp_path / "ran").exists(), done.stderr
 
 
 TARGETS = """data bench-all bench-ddp slurm-all plot compare report verify gallery gpu-check fuzz test test-medium

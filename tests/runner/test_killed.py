@@ -26,6 +26,8 @@ from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.data import contents
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.files import hold_lock, open_lock
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
 from scripts.runner import lost_runs, run_plan, schedule, supervisor
 
@@ -151,6 +153,19 @@ def test_a_lost_run_of_another_suite_stops_nobody(tmp_path, unrecorded, settings
         (folder.path / "settings.json").write_text(json.dumps(settings))
     lost_runs.record_lost_runs(tmp_path)
     assert row_of(tmp_path)["run_id"] == folder.run_id and not folder.unrecorded.exists()
+
+
+def test_no_other_user_can_hold_the_lock_of_a_run(tmp_path, capsys):
+    """Protects every run: another user who could read its lock held it. So the run failed, and a lost run's row was
+    never written, without a word. Mutants: a lock with the umask's mode; an old one as it is; silence."""
+    folder = RunFolder.create(tmp_path, "ddp", 1)
+    folder.unrecorded.write_text("{}")
+    folder.unrecorded.chmod(0o644)
+    os.close(open_lock(folder.unrecorded))
+    assert folder.unrecorded.stat().st_mode & 0o777 == 0o600
+    with hold_lock(folder.unrecorded):
+        lost_runs.record_lost_runs(tmp_path)
+    assert "another process holds the lock of" in capsys.readouterr().err and folder.unrecorded.exists()
 
 
 def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
@@ -491,6 +506,6 @@ def test_no_file_of_a_run_is_written_through_a_link(tmp_path, place):
         launcher.write_text("#!/bin/sh\n")
         launcher.chmod(0o755)
         run = run_plan.Run("single", 1, Config(), {}, {})
-        with pytest.raises(OSError, match="symbolic links"), forward_signals() as child_runner:
+        with pytest.raises(UserError, match="is not a regular file"), forward_signals() as child_runner:
             schedule.start_launcher(run, folder, {}, child_runner, tmp_path)
     assert precious.read_text() == "kept" and not (tmp_path / "made").exists()

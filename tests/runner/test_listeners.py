@@ -56,7 +56,8 @@ def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
     """
     results, temporary = tmp_path / "set", tmp_path / "tmp"
     temporary.mkdir()
-    process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS="--steps 1000", TMPDIR=temporary)
+    args = "--steps 1000 --global-batch 8"  # BatchNorm needs two values of a channel, and a pipeline has micro-batches
+    process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS=args, TMPDIR=temporary)
     try:
         run_dir = until_planted(results)
         found = listeners("RUN_DIR", run_dir)

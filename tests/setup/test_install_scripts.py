@@ -49,6 +49,23 @@ def test_a_script_takes_nothing_from_the_current_folder(tmp_path, script):
     assert (tmp_path / "own").exists() and not (tmp_path / "foreign code ran").exists()
 
 
+def test_apex_is_taken_from_no_address_with_a_password():
+    """Protects the password of a mirror: git's command line is every user's to read, and a CI's log has the message.
+    Mutant: no look at the address."""
+    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "APEX_GIT": "https://me:s3cret@mirror.example/apex"}
+    done = subprocess.run([SETUP / "install_apex.sh"], env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "credential helper" in done.stderr and "s3cret" not in done.stdout + done.stderr
+
+
+def test_a_set_up_changes_no_other_repository():
+    """Protects whose shell has the GIT_DIR of a hook or of dotfiles: Apex's set-up fetched into that repository, and
+    checked out over its files. Mutant: the variables as they stand."""
+    env = {"PATH": os.environ["PATH"], "GIT_DIR": "/x", "GIT_WORK_TREE": "/x", "GIT_CONFIG_COUNT": "0"}
+    words = ["bash", "-c", f"what=x; source '{SETUP}/install_lib.sh'; env"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert "GIT_DIR" not in done.stdout and "GIT_WORK" not in done.stdout and "GIT_CONFIG_COUNT=0" in done.stdout
+
+
 def test_build_tools_come_from_the_lock_with_their_hashes(tmp_path):
     """Protects the builds from a tool that nobody has looked at. What is installed already is left as it is."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)

@@ -208,7 +208,7 @@ def test_a_data_set_does_not_choose_where_packs_are_written(own_data, tmp_path, 
 def test_a_folder_that_another_user_makes_after_the_look_is_not_packed_into(own_data, tmp_path, monkeypatch):
     """Protects from pixels that another user puts there: PACKED was to be made in /tmp, and they made it between the
     look and the making. Mutant: no second look."""
-    make_folder = pack.make_folder
+    make_folder = folders_of_others.make_folder
 
     def make_late(folder):
         folder.parent.mkdir()
@@ -216,7 +216,7 @@ def test_a_folder_that_another_user_makes_after_the_look_is_not_packed_into(own_
         make_folder(folder)
 
     monkeypatch.setenv("PACKED", str(tmp_path / "packs"))
-    monkeypatch.setattr(pack, "make_folder", make_late)
+    monkeypatch.setattr(folders_of_others, "make_folder", make_late)
     with pytest.raises(UserError, match="belongs to another user"):
         make(own_data)
     assert not [*(tmp_path / "packs/full").iterdir()]

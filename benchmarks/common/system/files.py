@@ -106,7 +106,7 @@ def open_no_follow(path: str, flags: int) -> int:
 def open_lock(path: Path) -> int:
     """A file descriptor of the lock file `path`, which is made where it is missing; its content is left alone.
 
-    Only this user can open a new one: whoever can read a lock file can hold its lock.
+    Only this user can open it from then on: whoever can read a lock file can hold its lock.
 
     Raises UserError where `path` is a symbolic link or not a regular file: another user may have put it there.
     """
@@ -116,9 +116,13 @@ def open_lock(path: Path) -> int:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise UserError(f"the lock file {path} is not a regular file; remove it") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise UserError(f"the lock file {path} is not a regular file; remove it")
+    if status.st_uid == os.geteuid() and status.st_mode & 0o077:  # an earlier version made it, or it was unpacked
+        with contextlib.suppress(OSError):  # of a file system without modes
+            os.fchmod(descriptor, 0o600)
     return descriptor
 
 
