@@ -323,7 +323,7 @@ def test_every_sentence_of_what_is_survived_names_its_test():
 
 
 # What a library documents as a setting, to be assigned.
-SETTINGS = re.compile(r"torch\.backends\..*|tempfile\.tempdir|sys\.(argv|stdout|stderr)")
+SETTINGS = re.compile(r"torch\.backends\..*|tempfile\.tempdir|sys\.(argv|stdout|stderr|pycache_prefix)")
 
 
 def foreign_names(tree: ast.Module) -> set[str]:

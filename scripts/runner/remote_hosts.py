@@ -9,9 +9,9 @@ read. Exit code: 2 for a host without an address, or one that no interface leads
 """
 
 import socket
-import sys
 
 import psutil
+import tyro
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
@@ -58,10 +58,10 @@ def _own_address(address: tuple) -> str:
         return own
 
 
-def main() -> None:
-    interface, hosts = remote_hosts(sys.argv[1])
-    print(interface, *hosts, sep="\n")
+def main(hosts: str, /) -> None:
+    interface, remote = remote_hosts(hosts)
+    print(interface, *remote, sep="\n")
 
 
 if __name__ == "__main__":
-    run_main_and_exit(main, errors=(UserError,))
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__), errors=(UserError,))
