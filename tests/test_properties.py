@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from support import recorded
 
 from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.store.results import LARGEST_NUMBER, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.charts import plot as plot_results
 from scripts.pages import page as report
@@ -43,6 +43,15 @@ CELLS = st.one_of(
     st.floats().map(str),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0"), max_size=6),
 )
+
+
+def is_huge(cell: str) -> bool:
+    """A number that no run has: it refuses the whole set, which test_results.py holds."""
+    with contextlib.suppress(ValueError):
+        return abs(float(cell)) > LARGEST_NUMBER
+    return False
+
+
 CONTENTS = st.binary(max_size=80) | st.lists(st.lists(CELLS, max_size=9), max_size=5)
 
 
@@ -67,7 +76,7 @@ def write_good_set(folder: Path) -> None:
                 "device_name": "a CPU",
                 "world_size": 2,
                 "parallel": True,
-                "images_per_s": rate,
+                "images_per_s": rate / 1.01,  # its images over its seconds, which the windows below have
                 "acc1": 40.0,
                 "started_at": "2026-01-01T00:00:00+00:00",
                 "precision": "fp32",
@@ -118,7 +127,11 @@ def damages(draw) -> tuple[str, str, object, int]:
     what = draw(st.sampled_from(["rows", "line", "bytes", "gone", "column"]))
     width = len(TABLES[table])
     by = {
-        "rows": st.lists(st.lists(CELLS, min_size=width, max_size=width), min_size=1, max_size=4),
+        "rows": st.lists(
+            st.lists(CELLS.filter(lambda cell: not is_huge(cell)), min_size=width, max_size=width),
+            min_size=1,
+            max_size=4,
+        ),
         "line": st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\r\0")),
         "bytes": st.binary(max_size=30).filter(lambda noise: b"\n" not in noise),
     }.get(what, st.sampled_from(TABLES[table][2:]))

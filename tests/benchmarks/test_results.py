@@ -40,6 +40,14 @@ def appender(results, name, num_rows):
     return subprocess.Popen([sys.executable, "-c", APPENDER, results, name, str(num_rows)], cwd=ROOT)
 
 
+@pytest.mark.parametrize("name", tables.COUNTED)
+def test_a_number_that_no_run_has_refuses_the_set(tmp_path, name):
+    """Protects sums and charts from 1e308, and says where it stands. Mutant: LARGEST_NUMBER = 1e309."""
+    append_rows(tmp_path, "runs", [{"run_id": "a", name: 1}, {"run_id": "b", name: 1e308}])
+    with pytest.raises(UserError, match=f"runs.csv, line 3, column {name}: 1e\\+308 is no number that a run has"):
+        read_table(tmp_path, "runs")
+
+
 def test_what_is_written_is_read(tmp_path):
     """Protects the round trip: numbers are numbers, text is text, None is an empty cell and never 0."""
     row = {
