@@ -19,6 +19,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from fault_runs import FAULTS
@@ -85,7 +86,8 @@ def kill_in_the_middle(process: subprocess.Popen, run_dir: Path, folder: Path) -
     finally:
         while alive := processes_of_run(run_dir):
             for each in alive:
-                each.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
         process.wait()
 
 

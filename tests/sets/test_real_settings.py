@@ -44,7 +44,8 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
     base, *others = load_set(results).groups
     assert base.status_counts == {"ok": 2} and all(group.status_counts == {"ok": 1} for group in others)
     assert [differing_settings(base, group) for group in others] == [
-        [name] if name != "fingerprint" else ["fingerprint", "contents"] for name in FLAGS
+        {"fingerprint": ["fingerprint", "contents"], "workers": ["workers", "workers resolved"]}.get(name, [name])
+        for name in FLAGS
     ]
 
 
