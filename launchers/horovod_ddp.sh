@@ -26,8 +26,7 @@ else
 fi
 REACHED_BY=() # horovodrun's option for the interface: left to find one, it starts a server that unpickles
 if [ -n "${HOSTS:-}" ]; then
-  remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS") ||
-    skip "$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS" 2>&1 | sed 's/^error: //')"
+  remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS")
   mapfile -t REMOTE <<<"$remote" # the interface, then the hosts
   # A folder that hosts do not share may be another user's there, whose code would run.
   # shellcheck disable=SC2016 # the host's own words
@@ -38,8 +37,11 @@ if [ -n "${HOSTS:-}" ]; then
     [ "$code" != 9 ] || skip "this checkout is not on $host, or its folder there is another user's; put it where all hosts see it"
     [ "$code" = 0 ] || skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
   done
-  interface=${GLOO_SOCKET_IFNAME:-${REMOTE[0]}}
-  [ "${#REMOTE[@]}" = 1 ] || REACHED_BY=(--network-interfaces "$interface")
+  if [ "${#REMOTE[@]}" -gt 1 ]; then
+    interface=${GLOO_SOCKET_IFNAME:-${REMOTE[0]}}
+    [ -n "$interface" ] || skip "no network interface is known that leads to ${REMOTE[1]}; name it, such as GLOO_SOCKET_IFNAME=eth0"
+    REACHED_BY=(--network-interfaces "$interface")
+  fi
 fi
 # horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
 secrets=$("$PYTHON" -m scripts.runner.secret_variables)
