@@ -8,7 +8,7 @@ SHELL := /bin/bash
 SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON SETUP
-# With either set, another folder's code would run; launchers/lib.sh says how.
+# With one of these set, another folder's code would run; launchers/lib.sh says how.
 unexport CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 ifneq ($(realpath $(dir $(lastword $(MAKEFILE_LIST)))),$(CURDIR))
 $(error this Makefile runs in its own folder only; use make -C FOLDER, not make -f)
