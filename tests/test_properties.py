@@ -46,7 +46,7 @@ CELLS = st.one_of(
 
 
 def is_huge(cell: str) -> bool:
-    """A number that no run has: it refuses the whole set, which test_results.py holds."""
+    """Whether it is a number that no run has. read_table refuses such a set, as test_results.py holds."""
     with contextlib.suppress(ValueError):
         return abs(float(cell)) > LARGEST_NUMBER
     return False

@@ -38,7 +38,7 @@ def remote_hosts(hosts: str) -> tuple[str, list[str]]:
 def _addresses(host: str) -> list[tuple]:
     try:
         return socket.getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)
-    except OSError:
+    except (OSError, UnicodeError):  # a label of a name that is longer than 63 characters
         return []
 
 

@@ -257,6 +257,19 @@ def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
     assert words[words.index("--network-interfaces") + 1] == "lo" and "GLOO_SOCKET_IFNAME" not in env
 
 
+@pytest.mark.parametrize("named", ["", "eth7"])
+def test_horovodrun_over_a_host_that_ssh_alone_knows(command, tmp_path, named):
+    """Protects aliases of ssh's configuration: no interface is known that leads there, so that the user names it."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text(f"#!/bin/sh\n{SAME_OWNER}\n")
+    (tmp_path / "bin/ssh").chmod(0o755)
+    words, _, supervisor = command("horovod_ddp", HOSTS="localhost:4,alias.invalid:3", GLOO_SOCKET_IFNAME=named)
+    if named:
+        assert words[words.index("--network-interfaces") + 1] == named
+    else:
+        assert "leads to alias.invalid; name it" in supervisor[supervisor.index("--skip") + 1]
+
+
 @pytest.mark.parametrize(
     ("hosts", "expected"),
     [
@@ -265,6 +278,7 @@ def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
         ("127.0.0.3:2,127.0.0.2:2", ("lo", ["127.0.0.3", "127.0.0.2"])),
         ("known to ssh alone:1,127.0.0.2:2", ("lo", ["known to ssh alone", "127.0.0.2"])),
         ("localhost:1,known to ssh alone:1", ("", ["known to ssh alone"])),
+        (f"localhost:1,{'long' * 16}:1", ("", ["long" * 16])),
     ],
 )
 def test_which_hosts_are_others(hosts, expected):
