@@ -1,7 +1,5 @@
 """A set's throughputs as github-action-benchmark reads them: the JSON of its tool customBiggerIsBetter.
 
-    from scripts.export.action_benchmark import action_benchmark_text
-
 Format: https://github.com/benchmark-action/github-action-benchmark. It plots each name over commits.
 """
 

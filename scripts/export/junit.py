@@ -1,7 +1,5 @@
 """A set's runs and proofs as JUnit XML, which CI systems show as tests.
 
-    from scripts.export.junit import junit_text
-
 A run that is ok passes, one that was skipped is skipped, and every other has failed; each with its reason. Where a
 round was tried again, the last attempt counts. A proof passes where it covers the group's settings and found the same
 weights. A group without a proof is skipped.

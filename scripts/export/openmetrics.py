@@ -1,7 +1,5 @@
 """A set's values as OpenMetrics text, version 1.0.0, which Prometheus and its node exporter read.
 
-    from scripts.export.openmetrics import openmetrics_text
-
 Specification: https://prometheus.io/docs/specs/om/open_metrics_spec/. All are gauges, in base units, without
 timestamps; the time of the last run is a value of its own. The ends of an interval are metrics of their own, so that a
 sum over labels mixes nothing. What was not measured has no sample.

@@ -1,7 +1,5 @@
 """What ./bench export says of a set: one document, from which every format takes its values.
 
-    from scripts.export.set_document import set_document
-
 export.schema.json in this folder describes it. Every value is computed from the set. Text is on one line, without
 control characters, and never a formula. Numbers have nine significant digits, as the tables have. Needs no torch.
 """

@@ -1,7 +1,4 @@
-"""What a check of `./bench gpu-check` is, and how large the checks are on a GPU and in a dry run. Needs no torch.
-
-from scripts.gpu_check.check import DRY, GPU, Check, Scale, launched
-"""
+"""What a check of `./bench gpu-check` is, and how large the checks are on a GPU and in a dry run. Needs no torch."""
 
 import dataclasses
 from collections.abc import Callable

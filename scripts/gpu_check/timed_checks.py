@@ -1,7 +1,4 @@
-"""Of the list of `./bench gpu-check`: what times a GPU, and the options that act on one.
-
-from scripts.gpu_check.timed_checks import compare, fastest, matrix, options, speed
-"""
+"""Of the list of `./bench gpu-check`: what times a GPU, and the options that act on one."""
 
 import dataclasses
 from pathlib import Path

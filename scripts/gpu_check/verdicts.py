@@ -1,7 +1,5 @@
 """The verdict on a check that has ended: passed, failed, skipped or left, and in a few words why, or what was found.
 
-    from scripts.gpu_check.verdicts import Ended, run_ok
-
 Each function looks at the exit code, at the rows that the check left, and at what it printed. Needs no torch.
 """
 

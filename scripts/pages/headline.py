@@ -1,7 +1,5 @@
 """What a set says of its strategies: one sentence in plain words, and the sentences that it rests on.
 
-    from scripts.pages.headline import headline, one_sentence
-
 Every sentence is made from the set's statistics; none says more than the intervals do. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Text and numbers as LaTeX, and a LaTeX where there is one.
 
-    from scripts.pages.latex import Tex, tex_environment, tex_number
-
 Names come from data sets and CSV files: whatever is not a Tex is escaped by the template's environment itself.
 """
 

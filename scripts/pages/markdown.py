@@ -1,7 +1,4 @@
-"""Text that means itself in Markdown.
-
-from scripts.pages.markdown import code_span, escape_markdown
-"""
+"""Text that means itself in Markdown."""
 
 import re
 

@@ -1,7 +1,5 @@
 """What a paper says of how a set was measured: a paragraph of methods, and the checklist that reviewers ask for.
 
-    from scripts.pages.methods import checklist, methods
-
 A sentence about what a set did not record is left out, never guessed. Needs no torch.
 """
 

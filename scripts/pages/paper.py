@@ -1,7 +1,5 @@
 """The report for a paper: report.tex with its table, charts, methods and checklist, all from one set's files.
 
-    from scripts.pages.paper import paper_tex
-
 The values are those of report.html. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Where a result set is from: commands that make it again, facts of the machine.
 
-    from scripts.pages.provenance import reproduction_commands, environment_facts
-
 Needs no torch.
 """
 

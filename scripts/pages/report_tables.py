@@ -1,7 +1,5 @@
 """The sentences and tables of a report. Every value is text, computed from the CSV files of one set.
 
-    from scripts.pages.report_tables import summary_rows, table_rows
-
 Needs no torch.
 """
 

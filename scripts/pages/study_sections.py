@@ -1,7 +1,5 @@
 """What a study adds to the report: charts, tables, and the commands that measure it again.
 
-    from scripts.pages.study_sections import ReportTable, StudySection, StudySets, load_sections
-
 A study that has something to show puts a file section.py into its folder, scripts/studies/<name>/, which ends in
 `SECTION = StudySection(...)`. The report finds it there, so that no module below the studies imports one.
 Needs no torch.

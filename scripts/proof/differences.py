@@ -1,7 +1,4 @@
-"""How far apart two states are, tensor by tensor, and how far they may be.
-
-from scripts.proof.differences import compare, compare_bits, compare_with_nearest
-"""
+"""How far apart two states are, tensor by tensor, and how far they may be."""
 
 import dataclasses
 import itertools

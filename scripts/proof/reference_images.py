@@ -1,7 +1,4 @@
-"""The reference's images: ordered, decoded, cropped and flipped by code of its own, and by torchvision's transforms.
-
-from scripts.proof.reference_images import training_batch
-"""
+"""The reference's images: ordered, decoded, cropped and flipped by code of its own, and by torchvision's transforms."""
 
 import concurrent.futures
 import contextlib

@@ -1,7 +1,5 @@
-"""Read what a run trained, and the states that it saved: the reference continues from them, and is compared with them.
-
-from scripts.proof.trained_states import saved_states, training_of
-"""
+"""Read what a run trained, and the states that it saved. The reference continues from them.
+Its result is compared with them."""
 
 import dataclasses
 from pathlib import Path

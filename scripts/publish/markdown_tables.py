@@ -1,7 +1,4 @@
-"""Small CSV files as text, and text as Markdown's tables: what the READMEs' figures are made of.
-
-from scripts.publish.markdown_tables import markdown_table, read_cells
-"""
+"""Small CSV files as text, and text as Markdown's tables: what the READMEs' figures are made of."""
 
 import io
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """May a result set be published? What speaks against it, a line each: what is wrong, and what to do.
 
-    from scripts.publish.publishable import find_problems
-
 Needs no torch.
 """
 

@@ -1,7 +1,4 @@
-"""The tables of columns in results/README.md, from the schema.
-
-from scripts.publish.readme_columns import column_figures
-"""
+"""The tables of columns in results/README.md, from the schema."""
 
 from benchmarks.common.store.columns import COLUMNS, ROWS, RUNS
 from scripts.publish.markdown_tables import markdown_table

@@ -1,8 +1,5 @@
 """The tables of scripts/stats/README.md, from false_alarms.csv, hostile.csv, hostile_2.csv and hostile_3.csv of
-results/published/measured/.
-
-from scripts.publish.readme_false_alarms import simulated_figures
-"""
+results/published/measured/."""
 
 import re
 from collections.abc import Sequence

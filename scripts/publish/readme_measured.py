@@ -1,7 +1,4 @@
-"""The figures of the READMEs that belong to no result set: from the CSV files in results/published/measured/.
-
-from scripts.publish.readme_measured import measured_figures
-"""
+"""The figures of the READMEs that belong to no result set: from the CSV files in results/published/measured/."""
 
 from pathlib import Path
 

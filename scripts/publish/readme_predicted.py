@@ -1,7 +1,4 @@
-"""The READMEs' figures of the studies predict-check and allreduce, and the prediction beside what is published.
-
-from scripts.publish.readme_predicted import prediction_figures
-"""
+"""The READMEs' figures of the studies predict-check and allreduce, and the prediction beside what is published."""
 
 from pathlib import Path
 from typing import Any

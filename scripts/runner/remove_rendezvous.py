@@ -1,7 +1,5 @@
 """The files through which torchrun and the ranks of one run find one another. Needs no torch.
 
-from scripts.runner.remove_rendezvous import remove_rendezvous
-
 launchers/lib.sh makes their folder, TMPDIR/ranks.<run_id>.<device>-<inode>.<random letters>, with the numbers of the
 run's folder: runs of two sets that begin in the same second have one run_id. What writes the row of the run removes it.
 """

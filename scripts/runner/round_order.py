@@ -1,7 +1,5 @@
 """The order of the runs in a round, and how much of a run is timed.
 
-    from scripts.runner.round_order import run_order, timed_part
-
 The orders are the rows of a Williams square (1949). Over n rounds of n runs, each run has every place once. Where n is
 even, each run also follows every other run once; where n is odd, that takes 2 n rounds. So neither a drift within a
 round nor what a run leaves behind, such as heat, always meets the same strategy. With one fixed order or a rotation it

@@ -1,7 +1,5 @@
 """Which environment variables may hold a secret, such as a token or a password.
 
-    from scripts.runner.secret_variables import is_secret
-
 As a program it prints the names of those that are set, one a line: launchers/horovod_ddp.sh takes them out. horovodrun
 writes its environment into the command lines of its ranks, which every user of the machine can read.
 """

@@ -1,7 +1,5 @@
 """Top-1 accuracy of a group of runs, and how sure it is.
 
-    from scripts.sets.accuracy import describe_top1, top1_accuracy
-
 n is the number of recorded seeds: runs of one seed do not show how far another seed would be off. Of one seed the
 interval is Wilson's for the validation images. Of several, as SEEDS=3 gives them, it holds the spread over seeds as
 well (proportions.interval_over_seeds). Needs no torch.

@@ -1,7 +1,5 @@
 """Seconds of an ImageNet-1k epoch with a group's settings: measured, or worked out from its throughput.
 
-    from scripts.sets.epoch_time import epoch_time
-
 Measured where every ok run trained on a whole ImageNet from files; else 1,281,167 images over images/s. Needs no torch.
 """
 

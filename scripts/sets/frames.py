@@ -1,7 +1,4 @@
-"""Rows of a pandas table, typed loosely: pandas' stubs give every cell a union of a dozen types.
-
-from scripts.sets.frames import iterate_rows
-"""
+"""Rows of a pandas table, typed loosely: pandas' stubs give every cell a union of a dozen types."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
 
-    from scripts.sets.identity import Identity, differing_fields, comparable
-
 The rule of pooling: two runs are one group, and their times are pooled, exactly where they agree in every field of
 their requested and of their resolved settings, but for NOT_COMPARED of benchmarks.common.config.settings, and for
 options that their strategy does not read (READERS there). A requested `auto` is what the run made of it. A field of

@@ -1,7 +1,5 @@
 """Whether a program may write its tables and charts into a result set, which may be somebody else's.
 
-    from scripts.sets.own_set import refuse_foreign_set
-
 Needs no torch.
 """
 

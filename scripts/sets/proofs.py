@@ -1,7 +1,5 @@
 """Whether the proof of a strategy covers the runs of a group: the report's column `same update?`.
 
-    from scripts.sets.proofs import proof_text
-
 A proof covers the settings that it ran with, and no other.
 """
 

@@ -1,7 +1,5 @@
 """Read the settings of runs: from the set's settings.csv, else the run's own file, else columns of runs.csv.
 
-    from scripts.sets.recorded_settings import identities_of_runs
-
 No row is lost: a sentence says which settings are missing, and what replaces them.
 """
 

@@ -1,7 +1,5 @@
 """A result set in memory: all its tables, and its runs grouped by what they measured.
 
-    from scripts.sets.result_set import load_set
-
 Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """The runs of one strategy with equal settings, and which rows of runs.csv they are.
 
-    from scripts.sets.run_group import RunGroup, group_runs, windows_by_run
-
 Needs no torch.
 """
 

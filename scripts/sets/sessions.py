@@ -1,7 +1,5 @@
 """The session of each run. A session is a row of runs with no pause of more than an hour.
 
-    from scripts.sets.sessions import measured_in_other_sessions, session_numbers
-
 Two sessions are as two days: a change of the machine between them is in the ratio of their runs, and rounds do not
 show it. Needs no torch.
 """

@@ -1,7 +1,5 @@
 """Sentences about a set for charts, tables and pages: what ran on what, on which images, and what failed.
 
-    from scripts.sets.set_text import describe_failures, describe_images, describe_sets
-
 Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """What a reader should know before believing a result set, by cause, with the remedy.
 
-    from scripts.sets.set_warnings import find_warnings, warnings_by_cause
-
 After pyperf's rule (a spread over 10 % of the mean is unsteady) and hyperfine's (a modified z-score over 10
 standard deviations is an outlier; a slow first sample is named by itself). Needs no torch.
 """

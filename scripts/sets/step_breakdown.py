@@ -1,7 +1,5 @@
 """Where the time of a step goes, in the step breakdown of a group: its parts, exposed communication, pipeline bubbles.
 
-    from scripts.sets.step_breakdown import describe_exposed, pipeline_bubbles, exposed_communication, step_parts
-
 Every README, chart and report takes these figures from here. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """What every table says of a strategy: the cells that the terminal's table and the report's have in common.
 
-    from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
-
 Every value is text, empty where it was not measured. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Horovod and Apex, which are built from source after everything else is installed. Standard library alone.
 
-    from scripts.setup.libraries import build_deferred, build_libraries, deferred_libraries
-
 A suite does not wait for a build: the strategy that needs it comes last in the first round, and the build right before.
 """
 

@@ -1,7 +1,5 @@
 """Does the method keep its promise on this set? The family simulated with the set's own covariance.
 
-    from scripts.stats.calibration import calibration_text
-
 Rounds are drawn, each by itself, from a normal distribution whose covariance between strategies is the set's own: every
 strategy is as noisy as it is here, and rounds have as much in common. Heavy tails and rounds that follow one another
 are not in it. All strategies are then equally fast, so that each verdict is a false alarm; and, one at a time, faster

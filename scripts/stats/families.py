@@ -1,7 +1,5 @@
 """Several strategies at once: every one against a baseline, or all pairs, with simultaneous 95 % intervals.
 
-    from scripts.stats.families import make_sample, ratios_to_baseline, ratios_to_fastest
-
 A pair's ratio is estimated from its differences of log throughput, one a round that both ran in, with a variance of its
 own: Student's t (1908). Of a family of k pairs the level of each is 0.95^(1/k) (Sidak 1967): with 95 % confidence all
 intervals hold their ratios. Where rounds seem to take after the one before, standard errors are larger

@@ -1,7 +1,5 @@
 """Are the rounds of a set repeats of one another, or does each take after the one before?
 
-    from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
-
 Where the noise of strategies wanders over the rounds, ten rounds say less than ten repeats do, and Student's t errs
 (scripts/stats/README.md has how often). Rounds that are repeats could have come in any order. So the lag-1 correlation
 of the table, over all strategies, is compared with that of the same rounds in other orders (a permutation test: exact,

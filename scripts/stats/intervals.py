@@ -1,7 +1,5 @@
 """How sure a throughput is: its interval over runs, and the ratio of two strategies, each comparison by itself.
 
-    from scripts.stats.intervals import strategy_throughput, ratio_of_rounds
-
 A run's throughput is its total images over its total seconds, and a strategy's the geometric mean of its runs'.
 Intervals are Student's t on the logarithms of the runs' throughputs, which hold the windows' noise already, and for a
 ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.py. Sets of two

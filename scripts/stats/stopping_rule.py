@@ -1,7 +1,5 @@
 """When may UNTIL=5% stop? When the family's intervals are as narrow as that, and were a round before.
 
-    from scripts.stats.stopping_rule import precise_enough, widest_half_width
-
 Needs numpy and scipy only.
 """
 

@@ -1,7 +1,5 @@
 """The strategies: their list, their facts, and the baselines that those of mixed precision are compared with.
 
-    from scripts.strategies.strategy_list import CORE_STRATEGIES, parse_strategies, strategy_facts
-
 A strategy of another repository (external.py) can be named. It is in no list. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Figures that belong to no result set, in small CSV files; each row says of which commit, when and where it is.
 
-    from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
-
 What was measured last lies in results/measured/, which git ignores. What a README is to show is copied from there to
 results/published/measured/; `./bench readme` reads it.
 """

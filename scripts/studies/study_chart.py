@@ -1,7 +1,5 @@
 """What the charts of several studies share: a point with its interval, what is left out, and how the program ends.
 
-    from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
-
 Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """What is known of each architecture without torch: its optimizer, that optimizer's defaults, and what it refuses.
 
-    from benchmarks.common.config.architectures import ARCHITECTURES
-
 How it is built and where it can be cut: benchmarks/common/model/model_families.py. The optimizer, and what it keeps of
 a weight: `optimizer_of` and `state_of_zeros` of benchmarks/common/model/model.py.
 """

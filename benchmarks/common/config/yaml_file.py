@@ -1,7 +1,4 @@
-"""A YAML file of `name: value` lines. Each value must have the type that belongs to its name.
-
-from benchmarks.common.config.yaml_file import read_values
-"""
+"""A YAML file of `name: value` lines. Each value must have the type that belongs to its name."""
 
 import contextlib
 import difflib

@@ -1,7 +1,5 @@
 """The most TFLOP/s that this device was seen to compute: the fastest of some matrix products and convolutions.
 
-    from benchmarks.common.dist.device_peak import measure_peak
-
 scripts/sets/device_use.py takes it as the peak of a device of which no data sheet is known.
 """
 

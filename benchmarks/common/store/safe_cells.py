@@ -1,7 +1,5 @@
 """The cells of tables: text that neither a spreadsheet runs nor a terminal obeys.
 
-    from benchmarks.common.store.safe_cells import format_cell, table_text, without_formulas
-
 Tables may come from somebody else, or hold names of somebody else's files. Needs the standard library only.
 """
 

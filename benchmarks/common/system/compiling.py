@@ -1,7 +1,4 @@
-"""What torch.compile needs of the machine, and the folders from which any run takes compiled code. Needs no torch.
-
-from benchmarks.common.system.compiling import missing_compiler, prepare_compiler, refuse_code_of_others, use_own_caches
-"""
+"""What torch.compile needs of the machine, and the folders from which any run takes compiled code. Needs no torch."""
 
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What was measured of A and B, round by round, and what is said of it at the end: the ratio, the verdict, the gate.
 
-    from scripts.studies.ab.paired_rounds import PairedRounds, format_ratio, report_verdict
-
 Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Is B faster than A, measured round by round in one session? When to stop, and what can be said at any time.
 
-    from scripts.studies.ab.sequential import look_at_rounds
-
 Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other; two rounds are a block, A B
 B A or B A A B (scripts/studies/ab). After each block from FIRST_LOOK rounds on the interval is looked at, and a clear
 answer ends it. Looking at ordinary intervals would raise a false alarm in 15 %. So the 5 % are spent bit by bit (Lan

@@ -1,7 +1,5 @@
 """The ablation study: options that are turned on one at a time and all together, and their ratios to a baseline.
 
-    from scripts.studies.ablation.analysis import OPTIONS, option_results
-
 scripts/studies/ablation/plan.py plans the runs, scripts/studies/ablation/chart.py draws them. Needs no torch.
 """
 

@@ -1,9 +1,7 @@
 """One rank of `./bench study allreduce`: times all-reduces of many sizes over one path, interleaved with a bare loop.
 
-    from scripts.studies.allreduce.allreduce_rank import main   # measure.py and predict/measure.py start it
-
-A path is the call by which a strategy sends a full gradient bucket. Every size is checked before it is timed. Times are
-means over the ranks; rank 0 prints a row per size.
+measure.py and predict/measure.py start it. A path is the call by which a strategy sends a full gradient bucket. Every
+size is checked before it is timed. Times are means over the ranks; rank 0 prints a row per size.
 """
 
 import dataclasses

@@ -1,7 +1,5 @@
 """Analysis of timed all-reduces: bandwidths with intervals, the ratio to a bare loop, and the fitted link.
 
-    from scripts.studies.allreduce.analysis import bandwidth_rows, fit_links, ratio_to_bare_loop
-
 Needs no torch.
 """
 

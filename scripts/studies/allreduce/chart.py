@@ -1,7 +1,4 @@
-"""The chart of `./bench study allreduce`: bandwidth and time over message size, with the fitted link. Needs no torch.
-
-from scripts.studies.allreduce.chart import allreduce_chart
-"""
+"""The chart of `./bench study allreduce`: bandwidth and time over message size, with the fitted link."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How studies start ranks on this machine, so that nothing listens beyond loopback.
 
-    from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
-
 launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on all interfaces of
 the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
 """

@@ -1,7 +1,5 @@
 """The link model: how long a message and an all-reduce take. The study allreduce fits it, the study predict uses it.
 
-    from scripts.studies.allreduce.links import Link, fit_link, hierarchical, ring, tree
-
 A message of S bytes takes latency + S / bandwidth (Hockney, Parallel Computing 20, 1994: alpha and beta). Every
 formula also accepts arrays with one entry per Monte Carlo draw. Needs no torch.
 """

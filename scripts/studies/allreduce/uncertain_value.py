@@ -1,7 +1,5 @@
 """A number with its 95 % interval, and the Monte Carlo draws that carry the interval through a formula.
 
-    from scripts.studies.allreduce.uncertain_value import UncertainValue, approximate, exact, summarize_draws
-
 Needs no torch.
 """
 

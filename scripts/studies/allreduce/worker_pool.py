@@ -1,7 +1,5 @@
 """A pool of worker processes that start once and then wait for lines on stdin; their answers come from stdout.
 
-    from scripts.studies.allreduce.worker_pool import WorkerPool
-
 A worker that waits for a line uses no CPU time, so that workers of several kinds can be timed in interleaved windows.
 """
 

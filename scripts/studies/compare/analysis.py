@@ -1,7 +1,5 @@
 """Which groups of runs may be compared, and their ratios: within one set, and between two, which are two days.
 
-    from scripts.studies.compare.analysis import between_sets, find_day_spread, within_set
-
 Groups that are not alike are refused, with every field in which they differ. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Two recorded sets are two days: B's throughput over A's, where each day has an effect of its own.
 
-    from scripts.studies.compare.two_days import DaySpread, day_spread, ratio_between_days, ratios_between_days
-
 More rounds do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
 settings, or given; without it there is a ratio and no verdict. Days are assumed independent draws: where a machine
 becomes slower from day to day, A and B of days far apart differ. `./bench ab`, both in one session, has no such

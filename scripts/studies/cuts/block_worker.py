@@ -1,8 +1,7 @@
 """A rank that times the model's blocks for each line on stdin, as `cut: auto` does, and prints what they took.
 
-    from scripts.studies.cuts.block_worker import main        # scripts.studies.cuts.measure starts it
-
-Each line on stdin is the flags of a configuration, as JSON. The answer is `blocks: {"block_s": [...]}`.
+measure.py starts it. Each line on stdin is the flags of a configuration, as JSON. The answer is
+`blocks: {"block_s": [...]}`.
 """
 
 import json

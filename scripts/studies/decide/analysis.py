@@ -1,7 +1,5 @@
 """Which machine is the cheapest for 90 ImageNet epochs, which the fastest, and what is sure of it.
 
-    from scripts.studies.decide.analysis import Family, cheapest, fastest
-
 Two machines are compared as two days are (two_days.py): there is a decision only with a day-to-day
 spread. The best strategy of a machine is picked after looking. So the family is all pairs of choices on different
 machines, as it is for the fastest strategy of a set. Needs no torch.

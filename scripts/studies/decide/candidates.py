@@ -1,7 +1,5 @@
 """The candidates for 90 ImageNet epochs: what these take and cost with each strategy on each machine; which compare.
 
-    from scripts.studies.decide.candidates import Candidate, candidates_by_machine, shared_candidates
-
 A result set is one day on one machine. An interval of hours or of a cost covers the runs of that set: not another day,
 and not another machine of the kind. Needs no torch.
 """

@@ -1,7 +1,5 @@
 """The chart of a decision between machines: cost over hours of 90 epochs, a point for each strategy on each machine.
 
-    from scripts.studies.decide.chart import decide_chart
-
 A machine has a line through all costs at its price, a colour and a filling of its markers; a strategy has a marker. So
 the chart can be read without colours. Needs no torch.
 """

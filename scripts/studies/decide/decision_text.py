@@ -1,7 +1,5 @@
 """The decision between machines in words: tables, one sentence for each way to compare, and notes.
 
-    from scripts.studies.decide.decision_text import best_sentence, candidate_table, equal_settings_sentence
-
 No sentence says more than the intervals do. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """What training costs on machines that are paid by the hour: the price of an hour, and machines of a run.
 
-    from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines, read_prices
-
 Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """Is the loader the limit? From launches that time the loader alone, training alone, and both together by turns.
 
-    from scripts.studies.loaders.loader_limit import describe_limit, throughput_by_kind
-
 Windows of one launch follow one another and share its luck, so that a launch is one number: its mean log throughput.
 Ratios are of one launch; their intervals are Student's on logarithms, over launches. Needs no torch.
 """

@@ -1,7 +1,5 @@
 """The throughput of the suite over that of other loops: ratios with intervals, and when an interval is narrow enough.
 
-    from scripts.studies.peers.analysis import estimate_ratio, is_precise, ratio_rows
-
 A round has one launch of each loop. Launches of one round are a pair, so that what slows a round slows both. Needs no
 torch.
 """

@@ -1,7 +1,4 @@
-"""Draw what ./bench study peers measured: the suite's throughput over that of other loops. Needs no torch.
-
-from scripts.studies.peers.chart import peers_chart, read_peers
-"""
+"""Draw what ./bench study peers measured: the suite's throughput over that of other loops. Needs no torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""One rank of a launch that the study peers times: of the suite's own loop, or of a peer's. Rank 0 prints each window.
-
-from scripts.studies.peers.peer_rank import rank
-"""
+"""One rank of a launch that the study peers times: of the suite's loop, or of a peer's. Rank 0 prints each window."""
 
 import dataclasses
 import importlib

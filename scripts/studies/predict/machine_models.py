@@ -1,8 +1,6 @@
 """What a prediction starts from: one device's step and the links. Here are machines that are not available;
 measured_machine.py has this one.
 
-    from scripts.studies.predict.machine_models import MachineModel, h100x8, read_gradients, v100x4
-
 Each number of a preset is from a data sheet or a published measurement, or it is assumed; its sources say which. Needs
 no torch.
 """

@@ -1,7 +1,4 @@
-"""The model of this machine, from the step breakdown of a set's baseline and measured links. Needs no torch.
-
-from scripts.studies.predict.measured_machine import this_machine
-"""
+"""The model of this machine, from the step breakdown of a set's baseline and measured links. Needs no torch."""
 
 import pandas
 

@@ -1,7 +1,5 @@
 """Two network namespaces joined by a veth pair with limited bandwidth: a network between two machines, on one machine.
 
-from scripts.studies.predict.network_namespaces import joined_namespaces
-
 Needs root.
 """
 

@@ -1,8 +1,6 @@
 """The error of the prediction: each case's step, predicted from inputs without communication, beside the measured, and
 beside the error of a plain sum, which overlaps nothing.
 
-    from scripts.studies.predict.prediction_error import compare_with_measured, predict_cases
-
 The inputs are three files of a folder: alone.csv (steps of one rank by itself, and of two ranks that train side by side
 and do not communicate), exchange.csv (all-reduces, with no training beside them) and gradients.csv. The measured steps,
 with communication, are in measured.csv, which `predict_cases` does not open. Needs no torch.

@@ -1,7 +1,4 @@
-"""The prediction beside figures that others published: the error of each, and why it is wrong. Needs no torch.
-
-from scripts.studies.predict.published_figures import published_rows, published_table
-"""
+"""The prediction beside figures that others published: the error of each, and why it is wrong. Needs no torch."""
 
 import dataclasses
 from pathlib import Path

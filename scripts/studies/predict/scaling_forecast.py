@@ -1,7 +1,5 @@
 """The scaling forecast: step, exposed communication, waits and efficiency of each strategy over the number of devices.
 
-    from scripts.studies.predict.scaling_forecast import scaling_forecast_rows, summary_sentence
-
 Weak scaling: each device keeps its images. Strong scaling: the images of one device are divided, at least one image per
 device. Efficiency is the speed per device over that of one device by itself. Needs no torch.
 """

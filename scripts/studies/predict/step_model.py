@@ -1,7 +1,5 @@
 """How long a step takes on more devices than are available: a timeline for each strategy, from one device's step.
 
-    from scripts.studies.predict.step_model import Cluster, StepTimes, StrategyOptions, ddp
-
 The times of computing are measured on one device. The times of messages follow from the sizes of the gradients, the
 moments at which the backward pass has them, and the links (scripts/studies/allreduce/links.py). Times may be arrays
 with one entry per Monte Carlo draw. Needs no torch.

@@ -1,8 +1,7 @@
 """A process that trains by the suite's own loop, a window for each line on stdin: the study predict-check times it.
 
-    from scripts.studies.predict.step_worker import main        # scripts.studies.predict.measure starts it
-
-Each line on stdin is a case: {"module": of benchmarks, "flags": [...], "rendezvous_file": path, "profile": yes or no}.
+measure.py starts it. Each line on stdin is a case:
+{"module": of benchmarks, "flags": [...], "rendezvous_file": path, "profile": yes or no}.
 The answer is the columns that its script adds to a row, such as its cut, and its gradients, where "profile" is true;
 then, before each window, `ready`: a line begins it, `stop` ends the case.
 """

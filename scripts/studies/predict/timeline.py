@@ -1,7 +1,5 @@
 """The timeline of a backward pass: when each gradient is ready, DDP's buckets, blocks, and communication overlap.
 
-    from scripts.studies.predict.timeline import Gradient, ddp_buckets, expected_maximum, model_blocks, overlapped_s
-
 Times may be arrays with one entry per Monte Carlo draw. Needs no torch.
 """
 

@@ -1,7 +1,5 @@
 """The roofline of GPUs that are not available: the most images/s by their data sheets, and a forecast.
 
-    from scripts.studies.roofline.analysis import forecast_rows
-
 A layer takes at least the longer of computing its FLOPs and moving its bytes (Williams, Waterman and Patterson, CACM
 52, 2009). The forecast is the roof times the fractions of it that trainings published by NVIDIA reach, on the GPUs
 below, with or without tensor cores as in the forecast's row. It stays a forecast until a measurement confirms or

@@ -1,7 +1,5 @@
 """The forecast for GPUs, beside the measurements of a set: a table of the report.
 
-    from scripts.studies.roofline.forecast_table import forecast_table
-
 The roofs are of results/published/measured/forecast.csv, which `./bench study roofline --output` writes. Each is a
 forecast until a row of the set measures it. The rows below them are an estimate by reading (analysis.EXPECTED). Needs
 no torch.

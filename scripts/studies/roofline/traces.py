@@ -1,7 +1,5 @@
 """Chrome traces of profiled steps: one file a rank, for Perfetto and for Holistic Trace Analysis.
 
-    from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_folder, write_trace
-
 Holistic Trace Analysis takes all files of a folder for the ranks of one job. It reads each file's rank in
 `distributedInfo`, and finds steps by their names.
 """

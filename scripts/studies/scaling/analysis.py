@@ -1,7 +1,5 @@
 """Strong and weak scaling over devices: which runs of a set are the points, and scaling.csv.
 
-    from scripts.studies.scaling.analysis import scaling_points
-
 Strong scaling: the configured global batch, divided by more and more devices. Weak scaling: on every number of devices,
 as many images per device as the most devices have in strong scaling. Efficiency is the throughput per device over that
 of the fewest devices. Beside it is the throughput over the baseline's: one process without a strategy, in the same

@@ -1,7 +1,5 @@
 """One option of one strategy at several values: which runs of a set are the points of a sweep, and sweep.csv.
 
-    from scripts.studies.sweep.analysis import sweep_points
-
 scripts/studies/sweep/chart.py draws them.
 """
 

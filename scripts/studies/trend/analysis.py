@@ -1,7 +1,5 @@
 """Sets by the day on which each was measured, with the versions that each had: for pages that show many sets.
 
-    from scripts.studies.trend.analysis import DatedSet, groups_by_hardware_and_work, in_order_of_days
-
 A day is that of a set's first ok run, in UTC. Needs no torch.
 """
 

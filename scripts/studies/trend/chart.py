@@ -1,7 +1,5 @@
 """The chart of many sets: images/s of each strategy, a column for each set, in the order of their days.
 
-    from scripts.studies.trend.chart import trend_chart
-
 Points of different days are not joined, and nothing is drawn through them: two days are no comparison
 (two_days.py). Needs no torch.
 """
