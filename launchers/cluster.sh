@@ -35,7 +35,7 @@ require_gpu_count() { # ends with 2 where the job would train on the CPUs of nod
 
 set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
   local where=(${PARTITION:+--partition "$PARTITION"}) cores
-  NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(sinfo -h -o %D "${where[@]}" | awk '{ n += $1 } END { print n == 1 ? 1 : 2 }')}}
+  NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(is_local && echo 2 || echo 1)}} # more cost more, so that they are asked for
   GPUS_PER_NODE=${GPUS_PER_NODE:-$NUM_GPUS} # a login node without GPUs needs it said
   TASKS_PER_NODE=${TASKS_PER_NODE:-$((GPUS_PER_NODE > 0 ? GPUS_PER_NODE : (NPROC + NODES - 1) / NODES))}
   if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then

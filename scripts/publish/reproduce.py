@@ -63,11 +63,7 @@ def main() -> int:
         check_startable(run, commit, published)
         if not options.anyway:
             check_device(run, published)
-    if worktrees.listens(commit) and not options.anyway:
-        raise UserError(
-            f"{published} was made at commit {commit[:12]}, whose runs listen on all interfaces; a set may not choose "
-            "that. On a private network: -- --anyway"
-        )
+            refuse_weaknesses(run, commit, published)
     variables = dataclasses.replace(
         variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
     )
@@ -184,6 +180,16 @@ def check_device(run: dict, published: Path) -> None:
         raise UserError(
             f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
             "./bench compare refuses beside them; -- --anyway runs and compares all the same"
+        )
+
+
+def refuse_weaknesses(run: dict, commit: str, published: Path) -> None:
+    """Raises UserError where the commit's code allows others what today's does not."""
+    found = worktrees.weaknesses(commit, run["strategy"], run["asked"]["nodes"])
+    if found:
+        raise UserError(
+            f"{published}, {printable(run['label'])}: at commit {commit[:12]} {found[0]}; a set may not choose that. "
+            f"Where all users and the network are yours: -- --anyway. {option_as_typed('STRATEGIES')} takes others"
         )
 
 

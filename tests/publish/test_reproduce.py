@@ -240,15 +240,15 @@ def test_an_earlier_commit_takes_nothing_that_lies_in_tmp(kept, monkeypatch):
 
 
 @pytest.mark.medium
-def test_a_set_does_not_choose_a_commit_that_listens(kept, monkeypatch):
-    """Protects from ports that a set opens by its commit; with --anyway the user has chosen it. Mutant: a warning."""
+def test_a_set_does_not_choose_a_commit_with_weaknesses(kept, monkeypatch):
+    """Protects from what a set's commit allows others; with --anyway the user has chosen it. Mutant: a warning."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source_version, "ROOT", kept.folder)
-    monkeypatch.setattr(worktrees, "listens", lambda commit: True)
+    monkeypatch.setattr(worktrees, "weaknesses", lambda commit, strategy, num_nodes: ["ranks listen on the network"])
     monkeypatch.chdir(kept.folder)
     for name, value in {"SET": "results/made", "PLAN": "yes", "ARGS": "", "CONFIG": "", "NPROC": ""}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="whose runs listen on all interfaces; a set may not choose that"):
+    with pytest.raises(UserError, match="ranks listen on the network; a set may not choose that"):
         reproduce.main()
     monkeypatch.setenv("ARGS", "--anyway")
     assert reproduce.main() == 0

@@ -182,10 +182,17 @@ def test_no_text_of_the_environment_is_run_by_make(tmp_path):
     assert done.returncode == 2 and "YES has a $ in it" in done.stderr and not (tmp_path / "ran").exists()
 
 
-def test_an_old_commit_that_listens_is_reported():
-    """Protects who reproduces an old set on a shared network: its code starts torchrun with stores on all interfaces.
-    Mutant: the two commits of merge-base changed about."""
-    if not worktrees.git_succeeds("cat-file", "-e", f"{worktrees.LOOPBACK_SINCE}^^{{commit}}"):
+@pytest.mark.parametrize("weakness", worktrees.WEAKNESSES, ids=lambda weakness: weakness.mended_by[:7])
+def test_an_earlier_commit_is_known_by_its_weaknesses(weakness):
+    """Protects who runs an old set again: its code lets others in. Mutants: the two commits of merge-base swapped;
+    every strategy; one node and several alike."""
+    if not worktrees.git_succeeds("cat-file", "-e", f"{weakness.mended_by}^{{commit}}"):
         pytest.skip("this clone does not have that history")
-    found = [worktrees.listens(name) for name in ("HEAD", worktrees.LOOPBACK_SINCE, f"{worktrees.LOOPBACK_SINCE}^")]
-    assert found == [False, False, True]
+    before, what = f"{weakness.mended_by}^", weakness.what
+    for strategy in weakness.strategies or ("single", "ddp"):
+        assert what in worktrees.weaknesses(before, strategy, 1)
+        assert (what in worktrees.weaknesses(before, strategy, 2)) == (not weakness.one_node_only)
+        assert what not in worktrees.weaknesses(weakness.mended_by, strategy, 1)
+        assert worktrees.weaknesses("HEAD", strategy, 1) == []
+    if weakness.strategies:
+        assert what not in worktrees.weaknesses(before, "ddp", 1)

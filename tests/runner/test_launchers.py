@@ -338,9 +338,12 @@ def test_slurm_asks_for_the_requested_tasks(command):
     assert inside[0] == "srun"
 
 
-def test_ranks_of_one_node_talk_over_loopback_under_slurm_too(command):
-    """Protects a node from listeners on the cluster's network. Mutant: loopback for the local cluster alone."""
-    _, env, _ = command("slurm", NODES=1, TASKS_PER_NODE=2, SLURM_JOB_ID=5)
+@pytest.mark.parametrize("nodes", [{"NODES": 1}, {}])
+def test_ranks_of_one_node_talk_over_loopback_under_slurm_too(command, nodes):
+    """Protects a node from listeners on the cluster's network, and a cluster's user from nodes that nobody asked for.
+    Mutants: loopback for the local cluster alone; two nodes by default."""
+    words, env, _ = command("slurm", **nodes, TASKS_PER_NODE=2, SLURM_JOB_ID=5)
+    assert words[words.index("--nodes") + 1] == "1"
     assert env["GLOO_SOCKET_IFNAME"] == env["NCCL_SOCKET_IFNAME"] == "lo"
 
 

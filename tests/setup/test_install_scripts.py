@@ -49,10 +49,11 @@ def test_a_script_takes_nothing_from_the_current_folder(tmp_path, script):
     assert (tmp_path / "own").exists() and not (tmp_path / "foreign code ran").exists()
 
 
-def test_apex_is_taken_from_no_address_with_a_password():
-    """Protects the password of a mirror: git's command line is every user's to read, and a CI's log has the message.
-    Mutant: no look at the address."""
-    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "APEX_GIT": "https://me:s3cret@mirror.example/apex"}
+@pytest.mark.parametrize("user", ["me:s3cret", "s3cret"])
+def test_apex_is_taken_from_no_address_with_a_password(user):
+    """Protects the password of a mirror, or a token in place of the user: git's command line is every user's to read,
+    and a CI's log has the message. Mutants: no look at the address; passwords alone."""
+    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "APEX_GIT": f"https://{user}@mirror.example/apex"}
     done = subprocess.run([SETUP / "install_apex.sh"], env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "credential helper" in done.stderr and "s3cret" not in done.stdout + done.stderr
 

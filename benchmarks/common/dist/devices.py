@@ -12,6 +12,7 @@ import torch.distributed as dist
 from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.dist.ranks import RankInfo
+from benchmarks.common.system.compiling import refuse_code_of_others
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
@@ -45,8 +46,9 @@ def start_rank(
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those that a
     rank computes on. mixed: StrategyFacts.mixed_precision.
-    Raises UserError where local_rank has no GPU of its own, and as resolve_precision does.
+    Raises UserError where local_rank has no GPU of its own, and as refuse_code_of_others and resolve_precision do.
     """
+    refuse_code_of_others()
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
     if use_cuda and info.local_rank >= num_gpus:

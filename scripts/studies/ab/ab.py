@@ -45,7 +45,7 @@ from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_setting, parse_percent, plural
 from scripts.strategies import strategy_list
-from scripts.studies.ab import variants
+from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, format_ratio, report_verdict
 from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, last_look, look_at_rounds
 from scripts.studies.ab.variants import Variant
@@ -80,6 +80,9 @@ def main(found: dict[str, Any] | None = None) -> int:
     runs = {variant.name: run_of_variant(variant, strategy, variables) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
+    for variant in filter(lambda variant: variant.commit, (a, b)):
+        for what in worktrees.weaknesses(variant.commit, strategy, runs[variant.name].requested["nodes"]):
+            print(f"warning: {variant.name}: {what}", file=sys.stderr, flush=True)
     if os.environ.get("PLAN") == "yes":
         return 0
     if variables.results and (variables.results / "ab.json").exists():

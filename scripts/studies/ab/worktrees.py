@@ -8,11 +8,11 @@ them.
 
 import ast
 import contextlib
+import dataclasses
 import os
 import re
 import shutil
 import socket
-import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +29,6 @@ from scripts.runner import source_version
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
-LOOPBACK_SINCE = "b92f636db4172a27f8b3aa57ec0b18ff153f3012"  # SECURITY.md
 HASH_DIGITS = re.compile(r"[0-9a-fA-F]{7,64}")
 SHORT_DIGITS = re.compile(r"[0-9a-fA-F]{4,6}")  # git takes as few
 DESCRIBED = re.compile(r".*-g[0-9a-fA-F]{4,64}")  # what git describe says: a tag, a number of commits, a hash
@@ -38,6 +37,41 @@ NAMES_OF_GIT = re.compile(
     r"[A-Z_]+HEAD|.+/HEAD|AUTO_MERGE|MERGE_AUTOSTASH|BISECT_EXPECTED_REV|NOTES_MERGE_(PARTIAL|REF)|stash|bisect/.*"
 )
 OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
+
+
+@dataclasses.dataclass(frozen=True)
+class Weakness:
+    """What runs of earlier commits allow others, which the environment that they start with cannot mend."""
+
+    mended_by: str
+    """Hash of a commit. Those that come after it do not have the weakness."""
+    strategies: tuple[str, ...]
+    """Empty: all."""
+    what: str
+    one_node_only: bool = False
+    """Over several nodes today's runs do the same."""
+
+
+WEAKNESSES = (
+    Weakness("b92f636db4172a27f8b3aa57ec0b18ff153f3012", (), "torchrun's stores listen on all interfaces"),
+    Weakness("af0ef33b25f30b19a2cbd339a436c4120eff2a39", ("dataparallel",), "NCCL listens on the network"),
+    Weakness("abd413ea741abeb9663de9436c09c970e42724da", ("slurm",), "ranks listen on the network", one_node_only=True),
+    Weakness(
+        "7dbffb35bd5fd5c0ef10d1e3c52fb5727d9e28e8",
+        ("horovod_ddp",),
+        "tokens and passwords of the environment stand on command lines, which every user of the machine can read",
+    ),
+    Weakness(
+        "2d46a88605bcf67eef7b3eeb00d9142088e09864",
+        ("pipeline_parallel",),
+        "ranks unpickle what another user of the machine can send",
+    ),
+    Weakness(
+        "50c115c41a29c4710c56001a0bb05a030ec4f83e",
+        ("zero1",),
+        "ranks unpickle what another user of the machine can send",
+    ),
+)
 
 
 def find_commit(rev: str) -> str:
@@ -118,15 +152,13 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 
     Meanwhile the environment is that of `in_folders_of_this_user`. Signals must not end this process before the end:
     see forward_signals.py. Raises UserError where git fails, and as `in_folders_of_this_user` does.
+    Whoever starts a run there asks `weaknesses` first.
     """
     commits = [*dict.fromkeys(commits)]
     if not commits:
         yield {}
         return
     _remove_left_over()
-    for commit in filter(listens, commits):
-        why = f"its torchrun listens on all interfaces, as all did before {LOOPBACK_SINCE[:7]}"
-        print(f"warning: commit {commit[:12]}: {why}; run it on a private network only", file=sys.stderr, flush=True)
     (ROOT / "results").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))
     try:
@@ -160,10 +192,16 @@ def in_folders_of_this_user() -> Iterator[None]:
         os.environ.update(before)
 
 
-def listens(commit: str) -> bool:
-    """Whether runs of the commit, on one machine, listen beyond loopback; False where this clone cannot tell."""
-    known = git_succeeds("cat-file", "-e", f"{LOOPBACK_SINCE}^{{commit}}")
-    return known and not git_succeeds("merge-base", "--is-ancestor", LOOPBACK_SINCE, commit)
+def weaknesses(commit: str, strategy: str, num_nodes: int) -> list[str]:
+    """What a run of the strategy at this commit allows others; empty where this clone cannot tell."""
+    return [
+        weakness.what
+        for weakness in WEAKNESSES
+        if strategy in (weakness.strategies or (strategy,))
+        and not (weakness.one_node_only and num_nodes > 1)
+        and git_succeeds("cat-file", "-e", f"{weakness.mended_by}^{{commit}}")
+        and not git_succeeds("merge-base", "--is-ancestor", weakness.mended_by, commit)
+    ]
 
 
 def _remove_left_over() -> None:

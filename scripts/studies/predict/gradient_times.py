@@ -25,6 +25,7 @@ from benchmarks.common.model.model_families import residual_blocks
 from benchmarks.common.model.stages import blocks_of, trace
 from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
+from benchmarks.common.system.compiling import refuse_code_of_others
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_main_and_exit
@@ -59,6 +60,7 @@ class TimedStep:
 
 
 def main(options: GradientTimesOptions, config: Config) -> None:
+    refuse_code_of_others()
     out = output_file(options)
     device = torch.device("cuda" if usable_gpus() else "cpu")
     if device.type == "cpu":

@@ -227,6 +227,7 @@ def run_command_line() -> int:
 
 def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
     """`profile_flags` in this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # dataparallel: NCCL would listen on the network
     flags = benchmark_flags(options.strategy, flags)
     try:
         return profile_flags(options, flags)
