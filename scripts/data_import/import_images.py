@@ -1,6 +1,6 @@
 """Bring ImageNet, as it is had from hubs and from image-net.org, into folders or into packed files.
 
-    python -m scripts.data_import.import_images FROM TO
+    ./bench data import FROM TO
 
 FROM: a folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a flat val folder. TO gets
 train/<class>/ and val/<class>/. Bytes are copied as they are, and names are ImageNet's where the source has them. With
@@ -19,13 +19,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Protocol
 
-import tyro
-
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock, make_folder
 from benchmarks.common.system.folders_of_others import refuse_place_of_others
 from benchmarks.common.system.machine import num_cores
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.data_import.find_source import find_source
 from scripts.data_import.folder_target import FolderTarget
 from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total, read_journal
@@ -173,7 +170,3 @@ def write_shards(shards: list[SourceShard], target: Target, journal: Journal, pr
             progress.cancel()
             pool.shutdown(cancel_futures=True)
             raise
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(ImportOptions, description=__doc__)))

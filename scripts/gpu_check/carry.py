@@ -1,7 +1,7 @@
 """gpu-check as one file, for a machine without a network: this commit, and wheels of what may be missing there.
 
-    python -m scripts.gpu_check.carry gpu-check.pyz                 # ./bench gpu-check-file
-    OUTPUT=state.tar python3 gpu-check.pyz                          # there; scripts/gpu_check/carried.py says more
+    ./bench gpu-check-file gpu-check.pyz
+    OUTPUT=state.tar python3 gpu-check.pyz    # there; scripts/gpu_check/carried.py says more
 
 The wheels are those of the lock, by their hashes, for Linux on this machine's processor and the Python that --python
 names, without those that --there lists. torch and torchvision are not among them. imagenet-mini comes along where it is
@@ -20,7 +20,6 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-import tyro
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -28,7 +27,6 @@ from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from benchmarks.common.system.gpus import BUILDS
-from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.data_options import CarryOptions
 from scripts.runner import source_version
@@ -172,9 +170,3 @@ def write_bundle(file: object, tree: Path, wheels: dict[str, Path]) -> None:
         bundle.write(tree, "tree.tar", zipfile.ZIP_DEFLATED)
         for path in wheels.values():
             bundle.write(path, f"wheels/{path.name}")
-
-
-if __name__ == "__main__":
-    run_main_and_exit(
-        lambda: main(tyro.cli(CarryOptions, description=__doc__)), errors=(UserError,), writes="gpu-check-file"
-    )

@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import quote
 
 import jinja2
-import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
@@ -26,7 +25,6 @@ from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
-from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions
 from scripts.pages.headline import headline
@@ -255,7 +253,3 @@ def describe_aa_of_all(verdicts: list[str]) -> str:
         f"difference was seen in {found}. Each is one pair of its set's family, which errs in at most about 1 of "
         "20 where rounds are independent and nearly normal: of one pair among ten, 1 of 200 at most is then expected."
     )
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(GalleryOptions)))

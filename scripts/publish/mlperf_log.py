@@ -1,6 +1,6 @@
 """Write an MLPerf training log (mlperf_logging's format) of one run of a result set.
 
-    python -m scripts.publish.mlperf_log --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
+    ./bench mlperf --results results/latest [--run-id ddp-1-120000] [--output mlperf.log]
     python -m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0 mlperf.log
 
 The log is for the open division of the `resnet` benchmark, ruleset 4.0.0. What is measured and what is derived:
@@ -20,13 +20,11 @@ import logging
 import sys
 
 import pandas
-import tyro
 
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import MlperfOptions
 from scripts.sets.identity import Identity
@@ -216,7 +214,3 @@ def main(options: MlperfOptions) -> int:
     words = [sys.executable, *"-m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0".split(), path]
     print(" ", *map(shell_word, words))
     return 0
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(MlperfOptions)))

@@ -15,11 +15,9 @@ from pathlib import Path
 
 import numpy
 import pandas
-import tyro
 
 from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.headline import in_words, join, rank_groups, untimed
 from scripts.pages.markdown import code_span, escape_markdown
@@ -334,7 +332,3 @@ def _count_names(names: Sequence[str]) -> str:
     """`ddp`, `single` in 2 configurations"""
     several = {name: f" in {number} configurations" for name, number in Counter(names).items() if number > 1}
     return ", ".join(f"{code_span(name)}{several.get(name, '')}" for name in dict.fromkeys(names))
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: tyro.cli(main, description=__doc__))

@@ -10,21 +10,17 @@ import bisect
 import contextlib
 import dataclasses
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import psutil
-import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
+from benchmarks.common.config.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config, resolve_global_batch
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import split_at_dashes
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 
@@ -241,13 +237,3 @@ def main(options: MemoryOptions, config: Config) -> int:
         need, waiting = peak_bytes(resolved, layout) / 1e9, loader_bytes(resolved, layout) / 1e9
         print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
     return int(misfits > 0)
-
-
-def run_command_line() -> int:
-    """`main` with the command line, where the words after -- are the flags of the configuration."""
-    words, flags = split_at_dashes(sys.argv[1:])
-    return main(tyro.cli(MemoryOptions, args=words, description=__doc__), load_config(flags))
-
-
-if __name__ == "__main__":
-    run_main_and_exit(run_command_line)

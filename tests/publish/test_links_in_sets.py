@@ -37,7 +37,6 @@ from scripts.sets.result_set import load_set
 from scripts.studies.ablation import chart as ablation_chart
 from scripts.studies.allreduce.launch_ranks import rank_environment
 from scripts.studies.allreduce.links import read_links
-from scripts.studies.loaders import chart as loaders_chart
 from scripts.studies.measured_csv import read_whole_rows
 from scripts.studies.peers.chart import read_peers
 from scripts.studies.predict.machine_models import read_gradients
@@ -53,7 +52,6 @@ COMMANDS = {
     "sweep": lambda path: sweep_chart.main(sweep_chart.SweepChartOptions(strategy="ddp", key="workers", results=path)),
     "scaling": lambda path: scaling_chart.main(scaling_chart.ScalingChartOptions(strategy="ddp", results=path)),
     "ablate": lambda path: ablation_chart.main(ablation_chart.AblationChartOptions(strategy="ddp", results=path)),
-    "loaders": lambda path: loaders_chart.main(loaders_chart.LoadersChartOptions(results=path)),
     "publish": lambda path: publish.main(publish.PublishOptions(name="x", results=path)),
     "suite": preflight.open_result_set,
 }
@@ -300,7 +298,6 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
         ("peers.csv", read_peers),
         ("links.csv", lambda path: read_links(path / "links.csv")),
         ("gradients.csv", lambda path: read_gradients(path / "gradients.csv")),
-        ("loaders.csv", lambda path: loaders_chart.main(loaders_chart.LoadersChartOptions(path))),
         ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
         ("settings.json", lambda path: RunFolder(path).settings()),
         ("manifest.json", read_manifest),

@@ -4,10 +4,8 @@
 """
 
 import pandas
-import pytest
 
-from benchmarks.common.system.errors import UserError
-from scripts.studies.loaders.chart import LoadersChartOptions, loaders_chart, main
+from scripts.studies.loaders.chart import loaders_chart
 
 RATES = pandas.DataFrame(
     [
@@ -50,13 +48,3 @@ def test_an_interval_of_two_windows_does_not_squeeze_the_bars():
     wide = RATES.copy()
     wide.loc[5, ["low", "high"]] = 22.0, 3.6e6
     assert loaders_chart(wide, COSTS).axes[1].get_xlim()[1] < 3 * 9000.0
-
-
-@pytest.mark.medium
-def test_it_is_drawn_again_from_its_files(tmp_path):
-    with pytest.raises(UserError, match=r"run \./bench study loaders first"):
-        main(LoadersChartOptions(tmp_path))
-    RATES.to_csv(tmp_path / "loaders.csv", index=False)
-    COSTS.to_csv(tmp_path / "costs.csv", index=False)
-    main(LoadersChartOptions(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} >= {"loaders.png", "loaders.svg"}

@@ -1,38 +1,18 @@
 """Draw what ./bench study loaders measured: images/s of every loader, and what ours spends on an image, by cause.
 
-    python -m scripts.studies.loaders.chart --results results/loaders
-
-Reads loaders.csv and costs.csv of the folder and writes loaders.png and .svg beside them. Needs no torch.
+Needs no torch.
 """
 
-import dataclasses
-import io
-from pathlib import Path
-
 import pandas
-import tyro
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.common.store.safe_names import LIMIT_BYTES
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_set_file
-from benchmarks.common.system.programs import run_main_and_exit
-from scripts.charts.figures import COLORS, footnote, save_chart
-from scripts.sets.own_set import refuse_foreign_set
+from scripts.charts.figures import COLORS, footnote
 from scripts.stats.formatting import format_number
 
 BAR_STYLES = {"ours": (COLORS[0], ""), "bare": ("white", ""), "": (COLORS[1], "///")}  # by a name's first word
 CAUSE_HATCHES = ("", "///", "...", "xxx", "---")
-
-
-@dataclasses.dataclass(frozen=True)
-class LoadersChartOptions:
-    """Draw what ./bench study loaders measured."""
-
-    results: Path = Path("results/loaders")
-    """Folder with loaders.csv and costs.csv."""
 
 
 def loaders_chart(rates: pandas.DataFrame, costs: pandas.DataFrame) -> Figure:
@@ -119,17 +99,3 @@ def _draw_costs(axes: Axes, costs: pandas.DataFrame) -> None:
     axes.set_xlim(0, 1.5 * max(ends.values()))
     axes.set_xlabel("CPU microseconds an image, by cause", fontsize=7)
     axes.legend(ncols=len(causes), fontsize=6.5, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-
-
-def main(options: LoadersChartOptions) -> None:
-    refuse_foreign_set(options.results)
-    try:
-        paths = [options.results / f"{name}.csv" for name in ("loaders", "costs")]
-        rates, costs = (pandas.read_csv(io.BytesIO(read_set_file(path, LIMIT_BYTES))) for path in paths)
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename}: {error.strerror}; run ./bench study loaders first") from None
-    print("written:", *save_chart(loaders_chart(rates, costs), options.results, "loaders"), sep="\n  ")
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(LoadersChartOptions)))

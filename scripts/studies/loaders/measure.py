@@ -1,6 +1,6 @@
 """Throughput of loaders, side by side: this suite's, bare loops that they could at best equal, and other projects'.
 
-    python -m scripts.studies.loaders.measure --data data/imagenet-mini --out results/loaders
+    ./bench study loaders --data data/imagenet-mini --out results/loaders
 
 Images/s of one core and of all cores, without training: read, decoded, cropped at random to image_size, flipped and put
 into batches of uint8. The loaders are timed in interleaved windows, each in a process of its own. A bare loop draws its
@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy
 import pandas
-import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
@@ -30,7 +29,6 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.machine import num_cores
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions
 from scripts.runner.preflight import check_data
@@ -199,7 +197,3 @@ def ratio_columns(
     own, other = (log_throughput([numpy.array([each]) for each in taken]) for taken in (windows, others))
     found = ratio_of_rounds(own - other)
     return {name: found.value, f"{prefix}_low": found.low, f"{prefix}_high": found.high}
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(LoadersOptions, description=__doc__)))

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -25,7 +24,6 @@ from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.machine import num_gpus
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import (
     LINE_COLORS,
     LINES,
@@ -188,7 +186,3 @@ def _draw_strategy(axes: Axes, number: int, rows: Sequence[Row]) -> Line2D:
     }
     (line,) = axes.plot(devices, [100 * row["efficiency"] for row in good], linewidth=1.2, **style)
     return line
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(PredictOptions, description=__doc__)))

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torchvision
-import tyro
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,7 +23,6 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import RooflineOptions
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
@@ -198,7 +196,3 @@ def main(options: RooflineOptions) -> int:
         options.output.unlink(missing_ok=True)
         add_rows(options.output, rows)
     return 0
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(RooflineOptions, description=__doc__)))
