@@ -1,7 +1,7 @@
-"""What each command does. The modules of the suite are imported when they are needed: some of them load torch.
+"""What a command does that is more than one function of a module.
 
-A function gets the command's options, and what follows `--`; those with --json also get a dict for the result.
-It returns the exit code.
+The modules of the suite are imported when they are needed: some of them load torch. A function gets the command's
+options, and what follows `--`; those with --json also get a dict for the result. It returns the exit code.
 """
 
 import os
@@ -136,12 +136,6 @@ def gpu_check(options: run_options.GpuCheckOptions, flags: Sequence[str]) -> int
     return exit_code(lambda: run.main(options), errors=(), writes="gpu-check")
 
 
-def gpu_check_file(options: data_options.CarryOptions, flags: Sequence[str]) -> int:
-    from scripts.gpu_check import carry
-
-    return carry.main(options)
-
-
 def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config.config import load_config
     from scripts.strategies import memory_check
@@ -152,63 +146,9 @@ def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) ->
 # --- result sets --------------------------------------------------------------------------------------------------
 
 
-def plot(options: set_options.PlotOptions, flags: Sequence[str]) -> int:
-    from scripts.charts import plot
-
-    return plot.main(options)
-
-
 def report(options: set_options.BenchReportOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     return (options.measure and ensure_data()) or write_report(options.results, options.measure)
-
-
-def compare(options: set_options.CompareOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.studies.compare import compare
-
-    return compare.main(options, found)
-
-
-def power(options: set_options.PowerOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.studies.power import rounds_needed
-
-    return rounds_needed.main(options, found)
-
-
-def decide(options: set_options.DecideOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    from scripts.studies.decide import decide
-
-    return decide.main(options, found)
-
-
-def mlperf(options: set_options.MlperfOptions, flags: Sequence[str]) -> int:
-    from scripts.publish import mlperf_log
-
-    return mlperf_log.main(options)
-
-
-def export(options: set_options.ExportOptions, flags: Sequence[str]) -> int:
-    from scripts.export import export
-
-    return export.main(options)
-
-
-def trend(options: set_options.TrendOptions, flags: Sequence[str]) -> int:
-    from scripts.studies.trend import trend
-
-    return trend.main(options)
-
-
-def publish(options: set_options.PublishOptions, flags: Sequence[str]) -> int:
-    from scripts.publish import publish
-
-    return publish.main(options)
-
-
-def gallery(options: set_options.GalleryOptions, flags: Sequence[str]) -> int:
-    from scripts.publish import gallery
-
-    return gallery.main(options)
 
 
 def readme(options: data_options.NoOptions, flags: Sequence[str]) -> int:
@@ -219,19 +159,6 @@ def readme(options: data_options.NoOptions, flags: Sequence[str]) -> int:
 
 
 # --- studies that start no runs of strategies ---------------------------------------------------------------------
-
-
-def peers(options: study_options.BenchPeersOptions, flags: Sequence[str]) -> int:
-    set_variables(options, flags)
-    from scripts.studies.peers import measure
-
-    return ensure_data() or measure.main(options)
-
-
-def overhead(options: study_options.OverheadOptions, flags: Sequence[str]) -> int:
-    from scripts.studies.peers import overhead
-
-    return overhead.main(options)
 
 
 def loaders(options: study_options.LoadersOptions, flags: Sequence[str]) -> int:
@@ -270,26 +197,6 @@ def predict(options: study_options.PredictOptions, flags: Sequence[str]) -> int:
     return report.main(options)
 
 
-def predict_check(options: study_options.BenchPredictCheckOptions, flags: Sequence[str]) -> int:
-    set_variables(options, flags)
-    from scripts.studies.predict import measure
-
-    return ensure_data() or measure.main(options)
-
-
-def cuts(options: study_options.BenchCutsOptions, flags: Sequence[str]) -> int:
-    set_variables(options, flags)
-    from scripts.studies.cuts import measure
-
-    return ensure_data() or measure.main(options)
-
-
-def roofline(options: study_options.RooflineOptions, flags: Sequence[str]) -> int:
-    from scripts.studies.roofline import step_costs
-
-    return step_costs.main(options) or 0
-
-
 def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.roofline import profile_step
@@ -298,31 +205,6 @@ def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) ->
 
 
 # --- data, and the rest -------------------------------------------------------------------------------------------
-
-
-def make_data(options: data_options.MakeDatasetOptions, flags: Sequence[str]) -> int:
-    from scripts.setup import make_dataset
-
-    return make_dataset.main(options)
-
-
-def check_data(options: data_options.CheckDataOptions, flags: Sequence[str]) -> int:
-    from scripts.setup import check_data
-
-    return check_data.main(options)
-
-
-def import_data(options: data_options.ImportOptions, flags: Sequence[str]) -> int:
-    from scripts.data_import import import_images
-
-    return import_images.main(options)
-
-
-def pack(options: data_options.PackOptions, flags: Sequence[str]) -> int:
-    from scripts.setup import pack
-
-    pack.main(options)
-    return 0
 
 
 def index_data(options: data_options.IndexOptions, flags: Sequence[str]) -> int:

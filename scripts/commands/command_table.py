@@ -9,7 +9,7 @@ import difflib
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """One command. The functions are in scripts/commands/actions.py."""
+    """One command."""
 
     words: str
     """What a person types after ./bench: one word, or a group and a word."""
@@ -19,11 +19,14 @@ class Command:
     options: str
     """The class of its options, as `module.Class` below scripts/options."""
     action: str
-    """The function of scripts/commands/actions.py."""
+    """The function of scripts/commands/actions.py; or with dots, as `module.function` below scripts, one that gets the
+    options and, with --json, the dict for the result."""
     flags: str = ""
     """What may follow `--`."""
     heading: str = ""
     """Printed above this command in ./bench --help, where a section begins with it."""
+    needs_data: bool = False
+    """Before its function runs, its options become variables, and imagenet-mini is made where DATA is not given."""
 
 
 FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
@@ -58,7 +61,7 @@ COMMANDS = [
         "draw the charts of result sets again",
         "plot --results results/x",
         "set_options.PlotOptions",
-        "plot",
+        "charts.plot.main",
         heading="read result sets",
     ),
     Command(
@@ -73,21 +76,21 @@ COMMANDS = [
         "is set B faster than set A? without B: the strategies within A",
         "compare results/x results/y --day-sd 1% --fail-over 5%",
         "set_options.CompareOptions",
-        "compare",
+        "studies.compare.compare.main",
     ),
     Command(
         "power",
         "how many rounds find a difference of 2, 5 or 10 %",
         "power --results results/x",
         "set_options.PowerOptions",
-        "power",
+        "studies.power.rounds_needed.main",
     ),
     Command(
         "decide",
         "which machine is the cheapest for 90 ImageNet epochs, at a price an hour",
         "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00",
         "set_options.DecideOptions",
-        "decide",
+        "studies.decide.decide.main",
     ),
     Command(
         "verify",
@@ -110,7 +113,7 @@ COMMANDS = [
         "gpu-check as one file, for a machine without a network that has torch",
         "gpu-check-file gpu-check.pyz --python 3.12",
         "data_options.CarryOptions",
-        "gpu_check_file",
+        "gpu_check.carry.main",
     ),
     Command(
         "forecast-memory",
@@ -150,8 +153,9 @@ COMMANDS = [
         "ddp beside other training loops, launches by turns",
         "study peers --only fabric bare --minutes 30",
         "study_options.BenchPeersOptions",
-        "peers",
+        "studies.peers.measure.main",
         FLAGS_HELP,
+        needs_data=True,
     ),
     Command(
         "study loaders",
@@ -187,21 +191,23 @@ COMMANDS = [
         "predictions of this machine's 2-rank steps beside measured ones",
         "study predict-check --gbit 1",
         "study_options.BenchPredictCheckOptions",
-        "predict_check",
+        "studies.predict.measure.main",
+        needs_data=True,
     ),
     Command(
         "study cuts",
         "what a measured cut of a pipeline is worth",
         "study cuts --image-sizes 48 224 --against estimate 3",
         "study_options.BenchCutsOptions",
-        "cuts",
+        "studies.cuts.measure.main",
+        needs_data=True,
     ),
     Command(
         "study roofline",
         "what V100, A100, H100 and H200 can reach at most",
         "study roofline --arch resnet50 --layers",
         "study_options.RooflineOptions",
-        "roofline",
+        "studies.roofline.step_costs.main",
     ),
     Command(
         "study profile",
@@ -216,14 +222,14 @@ COMMANDS = [
         "the suite's ddp beside a bare loop, in interleaved pairs",
         "study overhead --pairs 60",
         "study_options.OverheadOptions",
-        "overhead",
+        "studies.peers.overhead.main",
     ),
     Command(
         "data make",
         "make imagenet-mini, the small data set",
         "data make",
         "data_options.MakeDatasetOptions",
-        "make_data",
+        "setup.make_dataset.main",
         heading="prepare images",
     ),
     Command(
@@ -231,21 +237,21 @@ COMMANDS = [
         "check a folder of images",
         "data check --data /path/to/imagenet",
         "data_options.CheckDataOptions",
-        "check_data",
+        "setup.check_data.main",
     ),
     Command(
         "data import",
         "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
         "data import /path/to/downloads /path/to/imagenet",
         "data_options.ImportOptions",
-        "import_data",
+        "data_import.import_images.main",
     ),
     Command(
         "data pack",
         "write the images as one mapped file a split",
         "data pack --data /path/to/imagenet --pack full",
         "data_options.PackOptions",
-        "pack",
+        "setup.pack.main",
     ),
     Command(
         "data index",
@@ -259,7 +265,7 @@ COMMANDS = [
         "check a result set and put it into results/published",
         "publish --name h100_torch2.15_202612",
         "set_options.PublishOptions",
-        "publish",
+        "publish.publish.main",
         heading="publish and export",
     ),
     Command(
@@ -267,7 +273,7 @@ COMMANDS = [
         "all published sets on one page, results/gallery.html",
         "gallery --price-per-hour 2.50",
         "set_options.GalleryOptions",
-        "gallery",
+        "publish.gallery.main",
     ),
     Command(
         "reproduce",
@@ -282,21 +288,21 @@ COMMANDS = [
         "an MLPerf-style log of one run",
         "mlperf --results results/x",
         "set_options.MlperfOptions",
-        "mlperf",
+        "publish.mlperf_log.main",
     ),
     Command(
         "export",
         "a result set as JSON, OpenMetrics, github-action-benchmark's JSON or JUnit XML",
         "export results/x --format openmetrics --out set.prom",
         "set_options.ExportOptions",
-        "export",
+        "export.export.main",
     ),
     Command(
         "trend",
         "many sets on one page by their days, without a comparison of two days",
         "trend results/night-1 results/night-2 --output results/trend.html",
         "set_options.TrendOptions",
-        "trend",
+        "studies.trend.trend.main",
     ),
     Command(
         "flags",

@@ -27,6 +27,7 @@ from benchmarks.common.system.programs import exit_code
 from benchmarks.common.system.repository import ROOT
 from scripts.commands import actions, make_targets
 from scripts.commands.command_table import COMMANDS, Command, find_command
+from scripts.options.run_options import set_variables
 from scripts.strategies.external import FOLDER_VARIABLE
 
 NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
@@ -78,19 +79,42 @@ def run_words(words: list[str], from_folder: Path) -> int:
         print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
         return 2
     options = options_from_folder(parse(command, typed), from_folder)
-    action = getattr(actions, command.action)
     with json_output(getattr(options, "json", False)) as print_json:
         found: dict[str, Any] = {}
-        run = functools.partial(action, options, flags, found) if hasattr(options, "json") else None
-        code = exit_code(run or functools.partial(action, options, flags), errors=(UserError, ValueError))
+        results = [found] if hasattr(options, "json") else []
+        code = exit_code(functools.partial(act, command, options, flags, *results), errors=(UserError, ValueError))
         if found:
             print_json({"command": command.words, "exit_code": code} | found)
     return code
 
 
+def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int:
+    """Call the command's function. results: of a command with --json, the dict for its result."""
+    if command.needs_data:
+        set_variables(options, flags)
+        if code := actions.ensure_data():
+            return code
+    function = action_of(command)
+    if "." in command.action:
+        return function(options, *results) or 0
+    return function(options, flags, *results)
+
+
+def action_of(command: Command) -> Any:
+    """The command's function, whose module may load torch."""
+    if "." in command.action:
+        return named_below_scripts(command.action)
+    return getattr(actions, command.action)
+
+
 def options_class(command: Command) -> Any:
-    module, _, name = command.options.partition(".")
-    return getattr(importlib.import_module(f"scripts.options.{module}"), name)
+    return named_below_scripts(f"options.{command.options}")
+
+
+def named_below_scripts(place: str) -> Any:
+    """What `module.name` stands for."""
+    module, _, name = place.rpartition(".")
+    return getattr(importlib.import_module(f"scripts.{module}"), name)
 
 
 def typed_names(command: Command) -> list[str]:

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/commands/test_bench_command.py
 """
 
+import inspect
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 
 import psutil
 import pytest
@@ -21,7 +23,7 @@ from support import ROOT, SYNTHETIC_YAML, environment, few_fast, hear_sigint, pu
 from benchmarks.common.system.errors import UserError
 from scripts.commands.command_table import COMMANDS, find_command
 from scripts.commands.make_targets import refuse_misspelt
-from scripts.commands.run_command import command_tree, options_class, parse
+from scripts.commands.run_command import action_of, command_tree, options_class, parse
 from scripts.options.run_options import PROFILE_OPTIONS, VARIABLE_OF_OPTION, RunOptions, set_variables
 
 pytestmark = pytest.mark.real_interpreter  # which interpreter is started, and where from
@@ -134,6 +136,17 @@ def test_every_example_is_a_command_line(command):
     split_at = rest.index("--") if "--" in rest else len(rest)
     parse(command, rest[:split_at])
     assert not rest[split_at:] or command.flags
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_every_command_has_a_function_that_takes_its_options(command):
+    """Protects each command from a function that was renamed: the table names it by text. Mutants: another name; the
+    options of another command."""
+    options, *others = inspect.signature(action_of(command)).parameters.values()
+    assert issubclass(options_class(command), typing.get_type_hints(action_of(command))[options.name])
+    names = [other.name for other in others if other.default is other.empty or other.name == "found"]
+    has_json = hasattr(options_class(command), "json")
+    assert names == ([] if "." in command.action else ["flags"]) + (["found"] if has_json else [])
 
 
 def test_every_option_says_what_it_is():
