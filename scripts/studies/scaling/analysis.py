@@ -21,7 +21,7 @@ from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, plural, text_table
 from scripts.stats.intervals import RatioEstimate
 from scripts.strategies.strategy_list import BASELINE
-from scripts.studies.sweep.analysis import add_point, several_settings_error, throughput_of
+from scripts.studies.sweep.analysis import add_point, several_settings_error
 
 SCALING_COLUMNS = (
     "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high",
@@ -130,7 +130,7 @@ def scaling_rows(strategy: str, modes: dict[str, list[ScalingPoint]]) -> list[di
 
 
 def _row(strategy: str, mode: str, point: ScalingPoint) -> dict[str, Any]:
-    throughput, ratio = throughput_of(point.group), point.over_single
+    throughput, ratio = point.group.timed_throughput, point.over_single
     ends = (None, None, None) if ratio is None else (ratio.value, ratio.low, ratio.high)
     over_single, over_single_low, over_single_high = (None if end is None else end / point.num_devices for end in ends)
     return {

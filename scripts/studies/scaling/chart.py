@@ -24,7 +24,6 @@ from scripts.stats.formatting import format_setting, plural
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
 from scripts.studies.study_chart import annotate_point, draw_point, report_nothing, save_study_chart
-from scripts.studies.sweep.analysis import throughput_of
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic
 MARKERS = {"strong": "s", "weak": "D"}
@@ -51,7 +50,7 @@ def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[Scali
     notes.append(f"threads a rank: {'/'.join(threads)}, at every number of devices.")
     if any(point.oversubscribed for point in all_points):
         notes.append("hollow: oversubscribed, more ranks than cores; says nothing about how the strategy scales.")
-    if any(throughput_of(point.group).low is None for point in all_points):
+    if any(point.group.timed_throughput.low is None for point in all_points):
         notes.append("no interval: one round says nothing about the spread between runs.")
     footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(strategy)])
     return figure
@@ -78,8 +77,8 @@ def _draw_mode(throughput: Axes, efficiency: Axes, mode: str, points: list[Scali
 
 def _draw_throughput(axes: Axes, points: list[ScalingPoint], mode: str, logarithmic: bool) -> None:
     first, num_devices = points[0], [point.num_devices for point in points]
-    ideal = [throughput_of(first.group).value * number / first.num_devices for number in num_devices]
-    values = [throughput_of(point.group).value for point in points]
+    ideal = [first.group.timed_throughput.value * number / first.num_devices for number in num_devices]
+    values = [point.group.timed_throughput.value for point in points]
     axes.plot(num_devices, ideal, color="black", linestyle="--", linewidth=0.9)
     axes.plot(num_devices, values, color=COLORS[0], linewidth=1)
     for point in points:

@@ -18,7 +18,6 @@ from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
-from scripts.stats.intervals import Estimate
 from scripts.studies.measured_csv import read_rows
 
 FOLDERS = ("scaling", "sweeps")  # of a set, in which the suite puts sweeps
@@ -73,18 +72,12 @@ def parse_number(text: str) -> float | None:
         return None
 
 
-def throughput_of(group: RunGroup) -> Estimate:
-    """Images/s of a group with timed runs."""
-    assert group.throughput is not None
-    return group.throughput
-
-
 def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping[str, RunGroup]) -> Path:
     """Write the points to sweep.csv of the set. Rows of other sweeps stay."""
     path = results.path / "sweep.csv"
     rows = []
     for value, group in points.items():
-        estimate = throughput_of(group)
+        estimate = group.timed_throughput
         number = parse_number(value)
         measured = (estimate.value, estimate.low, estimate.high, estimate.num_runs)
         cells = (strategy, key, value if number is None else number, *measured)
@@ -107,7 +100,7 @@ def table(key: str, points: Mapping[str, RunGroup]) -> str:
     over_first = ratios_to_baseline(first_value, {value: group.sample for value, group in points.items()})
     lines = [(key, "images/s", "95 % interval", "n", f"over {key} {first_value}", "")]
     for value, group in points.items():
-        estimate, over = throughput_of(group), ("", "")
+        estimate, over = group.timed_throughput, ("", "")
         if ratio := over_first.get(value):
             over = (
                 f"{ratio.value:.2f} {format_interval(ratio.low, ratio.high, '{:.2f}'.format)}".rstrip(),

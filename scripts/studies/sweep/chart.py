@@ -27,7 +27,7 @@ from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
-from scripts.studies.sweep.analysis import FOLDERS, parse_number, sweep_points, table, throughput_of, write_sweep_csv
+from scripts.studies.sweep.analysis import FOLDERS, parse_number, sweep_points, table, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 UNITS = {
@@ -63,7 +63,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
     # an interval that is wide for want of rounds must not flatten the points
     top = max(strategy_throughput([run]).value for group in points.values() for run in group.windows_of_runs)
     top = max(top, baseline_top)
-    highest = max(throughput_of(group).high or 0 for group in points.values())
+    highest = max(group.timed_throughput.high or 0 for group in points.values())
     axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
     axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.grid(alpha=0.3)
@@ -73,7 +73,7 @@ def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, R
         "square: geometric mean of runs; dots: runs; line: 95 % interval, cut where it leaves the chart.",
         baseline_note,
     ]
-    if any(throughput_of(group).low is None for group in points.values()):
+    if any(group.timed_throughput.low is None for group in points.values()):
         notes.append("no interval: one round says nothing about the spread between runs.")
     labels = [group.label for group in results.groups if group.strategy == strategy]
     footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(labels))])
@@ -84,7 +84,7 @@ def _draw_points(axes: Axes, points: dict[str, RunGroup]) -> None:
     """Each value's throughput. A line joins the points only where the values are numbers."""
     positions, numeric = axis_positions(list(points))
     if numeric:
-        axes.plot(positions, [throughput_of(group).value for group in points.values()], color=COLORS[0], linewidth=1)
+        axes.plot(positions, [group.timed_throughput.value for group in points.values()], color=COLORS[0], linewidth=1)
         if max(positions) >= LOG_FROM * min(positions) > 0:
             axes.set_xscale("log")
             axes.minorticks_off()
@@ -106,7 +106,7 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) 
         baseline = _common_baseline(around, points)
     if baseline is None:
         return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
-    estimate = throughput_of(baseline)
+    estimate = baseline.timed_throughput
     axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
     note = f"dashed: {name}: {format_number(estimate.value)} images/s, n = {estimate.num_runs}"
     if estimate.low is not None and estimate.high is not None:
@@ -139,7 +139,7 @@ def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, RunGroup])
     positions, _ = axis_positions(list(points))
     for position, group in zip(positions, points.values(), strict=True):
         if baseline := results.baseline_of(group):
-            estimate = throughput_of(baseline)
+            estimate = baseline.timed_throughput
             axes.plot(
                 [position], [estimate.value], color="black", marker="_", markersize=22, linestyle="none", zorder=1
             )
