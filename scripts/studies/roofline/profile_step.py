@@ -12,10 +12,8 @@ more on a CPU.
 """
 
 import collections
-import csv
 import dataclasses
 import functools
-import io
 import os
 import re
 import sys
@@ -33,6 +31,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.ranks import NotStarted
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.forward_signals import forward_signals
@@ -208,11 +207,7 @@ def main(options: ProfileOptions, config: Config) -> int:
     of_roof = f"; the largest gap to the roof is in {gap}" if gap else "; no roof is known for this device"
     print(f"a step takes {busy:.1f} ms of the device, {rows[0]['share_pct']:.0f} % of it in {rows[0]['kind']}{of_roof}")
     if options.output:
-        out = io.StringIO()
-        writer = csv.DictWriter(out, PROFILE_COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: "" if value is None else value for key, value in row.items()} for row in rows)
-        write_text_atomically(options.output, out.getvalue())
+        write_text_atomically(options.output, table_text(PROFILE_COLUMNS, rows))
     if options.trace:
         print(f"traces, one a rank, for ui.perfetto.dev or Holistic Trace Analysis: {options.trace}")
     return 0

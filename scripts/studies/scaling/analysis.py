@@ -23,12 +23,6 @@ from scripts.stats.intervals import RatioEstimate
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import add_point, several_settings_error
 
-SCALING_COLUMNS = (
-    "strategy", "mode", "ranks", "global_batch", "images_per_s", "ci_low", "ci_high",
-    "efficiency", "efficiency_ci_low", "efficiency_ci_high", "num_runs", "oversubscribed",
-    "over_single", "over_single_ci_low", "over_single_ci_high",
-)  # fmt: skip
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScalingPoint:
@@ -155,7 +149,7 @@ def _row(strategy: str, mode: str, point: ScalingPoint) -> dict[str, Any]:
 def write_scaling_csv(results: ResultSet, rows: list[dict[str, Any]]) -> Path:
     """Write the rows to scaling.csv of the set."""
     path = results.path / "scaling.csv"
-    write_text_atomically(path, table_text(SCALING_COLUMNS, rows))
+    write_text_atomically(path, table_text([*rows[0]], rows))
     return path
 
 
