@@ -3,6 +3,7 @@
 Needs no torch.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,13 @@ from scripts.stats.formatting import format_number
 from scripts.stats.intervals import strategy_throughput
 
 Points = TypeVar("Points")
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyChartOptions:
+    results: Path
+    """The result set."""
+    strategy: str
 
 
 def save_study_chart(results: ResultSet, table: Path, figure: Figure, name: str) -> int:

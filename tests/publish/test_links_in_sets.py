@@ -50,8 +50,8 @@ COMMANDS = {
     "report": lambda path: page.main(page.ReportOptions(path)),
     "report that measures": lambda path: page.main(page.ReportOptions(path, measure=True)),
     "sweep": lambda path: sweep_chart.main(sweep_chart.SweepChartOptions(strategy="ddp", key="workers", results=path)),
-    "scaling": lambda path: scaling_chart.main(scaling_chart.ScalingChartOptions(strategy="ddp", results=path)),
-    "ablate": lambda path: ablation_chart.main(ablation_chart.AblationChartOptions(strategy="ddp", results=path)),
+    "scaling": lambda path: scaling_chart.main(scaling_chart.StudyChartOptions(strategy="ddp", results=path)),
+    "ablate": lambda path: ablation_chart.main(ablation_chart.StudyChartOptions(strategy="ddp", results=path)),
     "publish": lambda path: publish.main(publish.PublishOptions(name="x", results=path)),
     "suite": preflight.open_result_set,
 }

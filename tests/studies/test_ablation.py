@@ -180,7 +180,7 @@ def test_the_study_of_one_process_has_its_table(planned, tmp_path):
 @pytest.mark.medium
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
     """Protects what people see: a line an option, also of those that were not run, with n and intervals."""
-    assert report.main(report.AblationChartOptions(measured, "ddp")) == 0
+    assert report.main(report.StudyChartOptions(measured, "ddp")) == 0
     text = capsys.readouterr().out
     assert "bf16" in text and "no compiler" in text
     with open(measured / "ablate.csv", newline="") as file:

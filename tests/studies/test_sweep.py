@@ -409,7 +409,7 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
         (4, 0.5),
     ]
     assert [(point.num_devices, round(point.efficiency, 2)) for point in modes["weak"]] == [(1, 1), (2, 1), (4, 1)]
-    assert plot_scaling.main(plot_scaling.ScalingChartOptions(tmp_path, "ddp")) == 0
+    assert plot_scaling.main(plot_scaling.StudyChartOptions(tmp_path, "ddp")) == 0
     rows = read_csv(tmp_path / "scaling.csv")
     assert [row["oversubscribed"] for row in rows] == ["no", "no", "yes", "no", "no", "yes"]
     assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
@@ -470,7 +470,7 @@ def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):
     # Exit 1 with a sentence, and {} for the report, which leaves the chart out.
     add_runs(tmp_path, "ddp", 100)
     assert scaling_points(load_set(tmp_path), "ddp") == {}
-    assert plot_scaling.main(plot_scaling.ScalingChartOptions(tmp_path, "ddp")) == 1
+    assert plot_scaling.main(plot_scaling.StudyChartOptions(tmp_path, "ddp")) == 1
     assert "two numbers of devices" in capsys.readouterr().err
 
 

@@ -6,9 +6,7 @@ Prints a table, writes it to ablate.csv of the set, with a row also for each opt
 draws charts/ablate_<strategy>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
 """
 
-import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy
 import tyro
@@ -25,15 +23,7 @@ from scripts.stats.families import count_compared, method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.stats.intervals import FEW_ROUNDS
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
-from scripts.studies.study_chart import report_nothing, save_study_chart
-
-
-@dataclasses.dataclass(frozen=True)
-class AblationChartOptions:
-    """Draw what each option is worth."""
-
-    results: Path
-    strategy: str
+from scripts.studies.study_chart import StudyChartOptions, report_nothing, save_study_chart
 
 
 def table(results: Sequence[OptionResult]) -> str:
@@ -82,7 +72,7 @@ def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) ->
     return Bar(option.name, value, low, high, [*map(float, ratios_of_runs)], cells, group.is_parallel, 0)
 
 
-def main(options: AblationChartOptions) -> int:
+def main(options: StudyChartOptions) -> int:
     refuse_foreign_set(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.windows_of_runs and group.strategy == strategy for group in results.groups):
@@ -96,4 +86,4 @@ def main(options: AblationChartOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(AblationChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(StudyChartOptions, description=__doc__)))

@@ -6,9 +6,6 @@ scripts/studies/scaling/analysis.py defines strong and weak scaling and efficien
 and charts/scaling_<strategy>.png and .svg. Exit code: 1 where nothing can be drawn, 2 for a mistake. Needs no torch.
 """
 
-import dataclasses
-from pathlib import Path
-
 import pandas
 import tyro
 from matplotlib.axes import Axes
@@ -23,18 +20,10 @@ from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
-from scripts.studies.study_chart import annotate_point, draw_point, report_nothing, save_study_chart
+from scripts.studies.study_chart import StudyChartOptions, annotate_point, draw_point, report_nothing, save_study_chart
 
 LOG_FROM = 8  # most ranks over fewest from which axes are logarithmic
 MARKERS = {"strong": "s", "weak": "D"}
-
-
-@dataclasses.dataclass(frozen=True)
-class ScalingChartOptions:
-    """Draw strong and weak scaling over devices."""
-
-    results: Path
-    strategy: str
 
 
 def scaling_chart(results: ResultSet, strategy: str, modes: dict[str, list[ScalingPoint]]) -> Figure:
@@ -111,7 +100,7 @@ def _draw_efficiency(axes: Axes, points: list[ScalingPoint], mode: str) -> None:
     axes.set_ylim(0, 1.25 * max(100, *values))
 
 
-def main(options: ScalingChartOptions) -> int:
+def main(options: StudyChartOptions) -> int:
     refuse_foreign_set(options.results)
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
@@ -124,4 +113,4 @@ def main(options: ScalingChartOptions) -> int:
 
 
 if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(ScalingChartOptions)))
+    run_main_and_exit(lambda: main(tyro.cli(StudyChartOptions, description=__doc__)))

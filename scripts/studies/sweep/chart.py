@@ -26,7 +26,7 @@ from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
-from scripts.studies.study_chart import draw_point, report_nothing, save_study_chart
+from scripts.studies.study_chart import StudyChartOptions, draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import FOLDERS, parse_number, sweep_points, table, write_sweep_csv
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
@@ -41,11 +41,9 @@ UNITS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepChartOptions:
+class SweepChartOptions(StudyChartOptions):
     """Draw throughput against the value of one option."""
 
-    results: Path
-    strategy: str
     key: str
     """A field of the configuration, such as bucket_cap_mb."""
 
