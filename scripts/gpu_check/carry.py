@@ -111,16 +111,7 @@ def fetch_wheels(names: list[str], python: str, folder: Path) -> dict[str, Path]
     wanted.write_text(pinned_requirements(names, (ROOT / BUILDS[0].lock).read_text(), python))
     machine = platform.machine()
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in (28, 27, 24, 17)] + [f"manylinux2014_{machine}"]
-    words = [
-        "--require-hashes",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--implementation",
-        "cp",
-        "--python-version",
-        python,
-    ]
+    words = [*"--require-hashes --no-deps --only-binary :all: --implementation cp --python-version".split(), python]
     words += [word for name in platforms for word in ("--platform", name)]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *words, "-r", str(wanted)]
     done = subprocess.run(command, capture_output=True, text=True)

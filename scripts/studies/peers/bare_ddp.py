@@ -9,35 +9,20 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 import torchvision
-from PIL import Image
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
-
-def read_rgb(path: str) -> Image.Image:
-    """torchvision's own reader of a file, but of JPEGs and PNGs alone: for an EPS Pillow starts Ghostscript."""
-    with open(path, "rb") as file:
-        return Image.open(file, formats=("JPEG", "PNG")).convert("RGB")
+from scripts.studies.peers.loop_settings import LoopSettings, read_rgb
 
 
-def train(
-    device: torch.device,
-    folder: str,
-    arch: str,
-    image_size: int,
-    global_batch: int,
-    workers: int,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> Iterator[None]:
+def train(device: torch.device, settings: LoopSettings) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     transform = v2.Compose(
         [
-            v2.RandomResizedCrop(image_size, antialias=True),
+            v2.RandomResizedCrop(settings.image_size, antialias=True),
             v2.RandomHorizontalFlip(),
             v2.PILToTensor(),
         ]
@@ -46,20 +31,20 @@ def train(
     normalize = v2.Compose(
         [v2.ToDtype(torch.float32, scale=True), v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
     )
-    dataset = ImageFolder(folder, transform, loader=read_rgb)
+    dataset = ImageFolder(settings.folder, transform, loader=read_rgb)
     sampler: DistributedSampler[int] = DistributedSampler(dataset)
     loader = DataLoader(
         dataset,
-        global_batch // dist.get_world_size(),
+        settings.global_batch // dist.get_world_size(),
         sampler=sampler,
-        num_workers=workers,
+        num_workers=settings.workers,
         drop_last=True,
         pin_memory=device.type == "cuda",
-        persistent_workers=workers > 0,
+        persistent_workers=settings.workers > 0,
     )
-    net = getattr(torchvision.models, arch)(num_classes=len(dataset.classes)).to(device)
+    net = getattr(torchvision.models, settings.arch)(num_classes=len(dataset.classes)).to(device)
     model = DistributedDataParallel(net, [device.index] if device.type == "cuda" else None)
-    optimizer = torch.optim.SGD(net.parameters(), lr, momentum, weight_decay=weight_decay)
+    optimizer = torch.optim.SGD(net.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
     for epoch in itertools.count():
         sampler.set_epoch(epoch)
         for images, target in loader:

@@ -94,27 +94,12 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     config = load_config(flags)
     refuse_other_optimizers(config.arch)
     open_datasets(config)
-    flags = [
-        *flags,
-        "--loader",
-        "folder",
-        "--epochs",
-        "1",
-        "--steps",
-        str(WARMUP_STEPS + pairs * WINDOW_STEPS),
-        "--windows",
-        str(pairs),
-        "--warmup-steps",
-        str(WARMUP_STEPS),
-        "--window-steps",
-        str(WINDOW_STEPS),
-        "--account-steps",
-        "0",
-        "--lr",
-        "0",  # both do the same work for ever: a loss that sinks meets numbers that a CPU is slow with
-    ]
+    # lr 0: both do the same work for ever; a loss that sinks meets numbers that a CPU is slow with
+    alike = f"--loader folder --epochs 1 --windows {pairs} --warmup-steps {WARMUP_STEPS} --window-steps {WINDOW_STEPS}"
+    steps = WARMUP_STEPS + pairs * WINDOW_STEPS
+    flags = [*flags, *alike.split(), *f"--steps {steps} --account-steps 0 --lr 0".split()]
     num_ranks = machine.num_ranks()
-    all_images = (WARMUP_STEPS + pairs * WINDOW_STEPS) * resolve_global_batch(config, num_ranks).global_batch
+    all_images = steps * resolve_global_batch(config, num_ranks).global_batch
     with (
         repeated_images(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
@@ -159,18 +144,20 @@ def rank(folder: str, flags: list[str]) -> None:
     from benchmarks.common.train.clock import Clock
     from benchmarks.common.train.engine import fit
     from scripts.studies.peers import bare_ddp
+    from scripts.studies.peers.loop_settings import LoopSettings
 
     config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
     shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
     shared |= {"workers": machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)}
+    settings = LoopSettings(**shared)
 
     class PairedClock(Clock):
         """A clock that times a window of the bare loop before or after each window of the suite."""
 
         def __init__(self, device: torch.device):
             super().__init__(device)
-            self.bare, self.num_windows = bare_ddp.train(device, **shared), 0
+            self.bare, self.num_windows = bare_ddp.train(device, settings), 0
             self.bare_before: tuple[float, float] | None = None
             for _ in range(WARMUP_STEPS):
                 next(self.bare)

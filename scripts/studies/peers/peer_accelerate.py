@@ -12,29 +12,21 @@ from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
+from scripts.studies.peers.loop_settings import LoopSettings
 from scripts.studies.peers.peer_example import files
 
 
-def train(
-    folder: str,
-    arch: str,
-    image_size: int,
-    global_batch: int,
-    workers: int,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> Iterator[None]:
+def train(settings: LoopSettings) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    dataset = files(folder, image_size)
-    model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+    dataset = files(settings.folder, settings.image_size)
+    model = getattr(torchvision.models, settings.arch)(num_classes=len(dataset.classes))
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
     loader = DataLoader(
         dataset,
-        global_batch // accelerator.num_processes,
+        settings.global_batch // accelerator.num_processes,
         shuffle=True,  # Accelerate deals the batches to the ranks
-        num_workers=workers,
+        num_workers=settings.workers,
         pin_memory=accelerator.device.type == "cuda",
         drop_last=True,
     )

@@ -12,18 +12,13 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 import torchvision
-from PIL import Image
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-
-def read_rgb(path: str) -> Image.Image:
-    """torchvision's own reader of a file, but of JPEGs and PNGs alone: for an EPS Pillow starts Ghostscript."""
-    with open(path, "rb") as file:
-        return Image.open(file, formats=("JPEG", "PNG")).convert("RGB")
+from scripts.studies.peers.loop_settings import LoopSettings, read_rgb
 
 
 def files(folder: str, image_size: int) -> ImageFolder:
@@ -50,26 +45,18 @@ def accuracy(output: torch.Tensor, target: torch.Tensor, k: int) -> float:
     return 100 * found.float().mean().item()
 
 
-def train(
-    folder: str,
-    arch: str,
-    image_size: int,
-    global_batch: int,
-    workers: int,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> Iterator[None]:
+def train(settings: LoopSettings) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     on_gpu, local_rank = torch.cuda.is_available(), int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    dataset = files(folder, image_size)
-    model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes)).to(device)
+    dataset = files(settings.folder, settings.image_size)
+    model = getattr(torchvision.models, settings.arch)(num_classes=len(dataset.classes)).to(device)
     model = DistributedDataParallel(model, [local_rank] if on_gpu else None)
     criterion = nn.CrossEntropyLoss().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
     sampler: DistributedSampler[int] = DistributedSampler(dataset)
-    batch = global_batch // dist.get_world_size()
+    batch = settings.global_batch // dist.get_world_size()
+    workers = settings.workers
     loader = DataLoader(dataset, batch, sampler=sampler, num_workers=workers, pin_memory=on_gpu, drop_last=True)
     losses, top1, top5 = Meter(), Meter(), Meter()
     model.train()

@@ -14,31 +14,23 @@ from lightning.fabric.strategies import DDPStrategy
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
+from scripts.studies.peers.loop_settings import LoopSettings
 from scripts.studies.peers.peer_example import files
 
 
-def train(
-    folder: str,
-    arch: str,
-    image_size: int,
-    global_batch: int,
-    workers: int,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> Iterator[None]:
+def train(settings: LoopSettings) -> Iterator[None]:
     """Train for ever in the process group that is there already; yields after each step."""
     fabric = Fabric(accelerator="auto", strategy=DDPStrategy(), devices=int(os.environ["LOCAL_WORLD_SIZE"]))
     fabric.launch()
-    dataset = files(folder, image_size)
-    model = getattr(torchvision.models, arch)(num_classes=len(dataset.classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+    dataset = files(settings.folder, settings.image_size)
+    model = getattr(torchvision.models, settings.arch)(num_classes=len(dataset.classes))
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
     model, optimizer = fabric.setup(model, optimizer)
     loader = DataLoader(
         dataset,
-        global_batch // fabric.world_size,
+        settings.global_batch // fabric.world_size,
         shuffle=True,  # Fabric puts a DistributedSampler in its place
-        num_workers=workers,
+        num_workers=settings.workers,
         pin_memory=fabric.device.type == "cuda",
         drop_last=True,
     )

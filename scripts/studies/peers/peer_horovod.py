@@ -11,17 +11,10 @@ import torch
 import torchvision
 from torch.nn.functional import cross_entropy
 
+from scripts.studies.peers.loop_settings import LoopSettings
 
-def train(
-    folder: str,
-    arch: str,
-    image_size: int,
-    global_batch: int,
-    workers: int,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-) -> Iterator[None]:
+
+def train(settings: LoopSettings) -> Iterator[None]:
     """Train for ever on the ranks that horovodrun started; yields after each step. Reads no files."""
     hvd.init()
     on_gpu = torch.cuda.is_available()
@@ -29,13 +22,13 @@ def train(
         torch.cuda.set_device(hvd.local_rank())
     device = torch.device("cuda", hvd.local_rank()) if on_gpu else torch.device("cpu")
     torch.backends.cudnn.benchmark = True
-    model = getattr(torchvision.models, arch)().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+    model = getattr(torchvision.models, settings.arch)().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    batch = global_batch // hvd.size()
-    data = torch.randn(batch, 3, image_size, image_size, device=device)
+    batch = settings.global_batch // hvd.size()
+    data = torch.randn(batch, 3, settings.image_size, settings.image_size, device=device)
     target = torch.randint(1000, (batch,), device=device)
     model.train()
     while True:

@@ -16,6 +16,7 @@ from benchmarks.common.dist.ranks import RankInfo, find_rank_info
 from benchmarks.common.system import machine
 from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.engine import fit
+from scripts.studies.peers.loop_settings import LoopSettings
 
 CPU = torch.device("cpu")
 
@@ -77,10 +78,10 @@ def steps_of(module: str, config: Config, rank_info: RankInfo) -> Iterator[None]
     made would listen on all interfaces of the machine.
     """
     shared = "arch image_size global_batch workers momentum weight_decay lr".split()
-    options = {name: getattr(config, name) for name in shared} | {"folder": f"{config.data}/train"}
+    settings = LoopSettings(folder=f"{config.data}/train", **{name: getattr(config, name) for name in shared})
     train = importlib.import_module(f"scripts.studies.peers.{module}").train
     if rank_info.launcher == "horovodrun":
-        return train(**options)
+        return train(settings)
     on_gpu, local_rank = torch.cuda.is_available(), rank_info.local_rank
     if on_gpu:
         torch.cuda.set_device(local_rank)
@@ -91,5 +92,5 @@ def steps_of(module: str, config: Config, rank_info: RankInfo) -> Iterator[None]
         world_size=rank_info.world_size,
     )
     if module != "bare_ddp":
-        return train(**options)
-    return train(torch.device("cuda", local_rank) if on_gpu else CPU, **options)
+        return train(settings)
+    return train(torch.device("cuda", local_rank) if on_gpu else CPU, settings)
