@@ -186,7 +186,7 @@ def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     kept_clone.git("revert", "--no-edit", "HEAD")
     folder = RunFolder(tmp_path / "logs" / "single-1-1")
     folder.path.mkdir(parents=True)
-    variants.write_variant_config(variant, folder, variant.config)
+    worktrees.write_config(folder, vars(variant.config), variant.fields)
     reported = read_yaml(str(folder.config))
     assert (
         reported["momentum"] == 0.9
@@ -211,7 +211,7 @@ def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read
         variant = read(commit, ARGS=flags)
         folder = RunFolder(tmp_path / "logs" / f"single-1-{reported}")
         folder.path.mkdir(parents=True)
-        variants.write_variant_config(variant, folder, variant.config)
+        worktrees.write_config(folder, vars(variant.config), variant.fields)
         assert read_yaml(str(folder.config)).get("cut") == reported
     with pytest.raises(UserError, match=f"{commit[:12]} has no option cut estimate, which is set"):
         read(commit, ARGS="--cut estimate")

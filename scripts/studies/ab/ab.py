@@ -177,7 +177,7 @@ class VariantRunner:
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=round_number, position=position)
         run_folder, env = run_plan.create_run_folder(run, folder, run_number)
-        variants.write_variant_config(variant, run_folder, run.config)
+        worktrees.write_config(run_folder, vars(run.config), variant.fields)
         env["PYTHON"] = variant.python
         schedule.record_environment(folder, run, self.child_runner, variant.python)
         code = schedule.start_launcher(run, run_folder, env, self.child_runner, self.checkouts[name])

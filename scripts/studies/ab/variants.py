@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
-from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
@@ -123,11 +122,6 @@ def _why_no_commit() -> str:
     if source_version.git("rev-parse", "--is-shallow-repository") == b"true\n":
         return "is no commit of this clone, which is shallow: git fetch --unshallow (fetch-depth: 0 in a workflow)"
     return "is no commit of this repository"
-
-
-def write_variant_config(variant: Variant, folder: RunFolder, config: Config) -> None:
-    """Write the configuration of a run for the code of a variant."""
-    worktrees.write_config(folder, vars(config), variant.fields)
 
 
 @contextlib.contextmanager

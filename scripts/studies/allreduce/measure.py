@@ -26,12 +26,12 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
+from scripts.runner.hardware import hardware_here
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
@@ -70,7 +70,7 @@ def main(options: AllreduceOptions) -> int:
             for row in time_path(path, num_ranks, options.rounds, options.largest):
                 rows.append({"path": path} | row)
                 bar.update()
-    about = f"{this_device()}, {num_ranks} ranks on {machine.num_cores()} cores"
+    about = f"{hardware_here().name}, {num_ranks} ranks on {machine.num_cores()} cores"
     return report(pandas.DataFrame(rows), about, options.out, options.output)
 
 
@@ -170,14 +170,6 @@ def _time_horovod(args: list[str], num_ranks: int, threads: int, num_expected: i
         if launched.wait() or num_received < num_expected:
             progress = f"after {num_received} of {num_expected} sizes"
             raise UserError(f"horovodrun ended with exit code {launched.returncode} {progress}: {last_line[-300:]}")
-
-
-def this_device() -> str:
-    import torch
-
-    from benchmarks.common.dist.devices import device_name
-
-    return device_name(torch.device("cuda" if usable_gpus() else "cpu"))
 
 
 if __name__ == "__main__":

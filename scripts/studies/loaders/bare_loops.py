@@ -68,6 +68,16 @@ def bare_packed_loop(packed: Config) -> BareLoop:
     )
 
 
+def new_images(count: Callable[[], int]) -> Iterator[int]:
+    """How many images were counted since the last item, a hundred times a second."""
+    seen = 0
+    while True:
+        time.sleep(0.01)
+        now = count()
+        yield now - seen
+        seen = now
+
+
 def run_in_threads(loop: BareLoop) -> Batches:
     """As many loops as cores, each in a thread; yields how many images all have made since the last item."""
 
@@ -83,13 +93,8 @@ def run_in_threads(loop: BareLoop) -> Batches:
         threads = [threading.Thread(target=work, args=(n, loop(config)), daemon=True) for n in range(cores)]
         for thread in threads:
             thread.start()
-        seen = 0
         try:
-            while True:
-                time.sleep(0.01)
-                now = sum(counts)
-                yield now - seen
-                seen = now
+            yield from new_images(lambda: sum(counts))
         finally:
             stop.set()
 
@@ -109,13 +114,8 @@ def run_in_processes(loop: BareLoop) -> Batches:
                     if os.getppid() != parent:
                         os._exit(0)
             children.append(child)
-        seen = 0
         try:
-            while True:
-                time.sleep(0.01)
-                now = int(counts.sum())
-                yield now - seen
-                seen = now
+            yield from new_images(lambda: int(counts.sum()))
         finally:
             for child in children:
                 os.kill(child, 9)

@@ -13,8 +13,8 @@ from scripts.sets.result_set import ResultSet
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points
 from scripts.studies.scaling.chart import scaling_chart
 from scripts.studies.study_chart import points_or_warning
+from scripts.studies.sweep.analysis import FOLDERS
 
-FOLDERS = ("scaling", "sweeps")
 MAX_RANKS_ON_CPU = 8  # of a study that nobody chose: three points or more, and batches of some images
 
 
