@@ -22,12 +22,11 @@ from hostile_generators import Pair
 from simulate import FALSE, ab_verdicts, seen_between_days
 
 from scripts.sets.accuracy import SIGNIFICANCE_LEVEL
-from scripts.stats.intervals import mean_interval
+from scripts.stats.intervals import geometric_mean, mean_interval
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, wilson_interval
 from scripts.studies.ab.sequential import MAX_ROUNDS, look_at_rounds
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES as NUM_LAUNCHES
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows, read_whole_rows
-from scripts.studies.peers.overhead import interval
 
 NUM_SETS = 1000
 SEED = 1
@@ -180,7 +179,7 @@ def of_builds(case: str, num: int, seed: int) -> Rows:
     cell = Cell("cuts", case, 2, 9, seed)
     rng = numpy.random.default_rng(cell.seeds)
     logs = hostile_generators_3.own(rng, (num, 3, 3)) + hostile_generators_3.own(rng, (num, 3, 1))
-    ends = numpy.array([interval(numpy.exp(each.ravel()).tolist())[1:] for each in logs])
+    ends = numpy.array([geometric_mean(each.ravel())[1:] for each in logs])
     yield from cell.rows(covered=(ends[:, 0] <= 1) & (ends[:, 1] >= 1))
 
 

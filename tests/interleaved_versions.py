@@ -167,9 +167,9 @@ def rank(socket_path: str, strategy: str, flags: list[str]) -> None:
 def main(options: Options) -> None:
     import numpy
 
+    from scripts.stats.intervals import geometric_mean
     from scripts.studies.ab.worktrees import checked_out, find_commit
     from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
-    from scripts.studies.peers.overhead import interval
 
     commits = [find_commit(options.first), find_commit(options.second)]
     with checked_out(commits) as folders:
@@ -185,7 +185,7 @@ def main(options: Options) -> None:
             print(f"launch {number + 1}: {numpy.exp(launches[-1])}", flush=True)
     rows = []
     for quantity, logs in zip(("images per second", "images per CPU second"), numpy.transpose(launches), strict=True):
-        ratio, low, high = interval(numpy.exp(logs).tolist())
+        ratio, low, high = geometric_mean(logs)
         rows.append({"strategy": options.strategy, "first": commits[0][:12], "second": commits[1][:12]})
         rows[-1] |= {"quantity": quantity, "ratio": ratio, "ci_low": low, "ci_high": high}
         rows[-1] |= {"num_launches": options.launches, "num_pairs": options.launches * options.pairs}

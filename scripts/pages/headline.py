@@ -69,7 +69,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
         return f"No verdict, since {_why_none(ranking, over)}; {highest}"
     faster = [label for label, each in over.items() if each.verdict == "faster"]
     if best.label in faster and single:
-        times = f"{_two_digits(over[best.label])} times as fast as {single.label}"
+        times = f"{over[best.label].text()} times as fast as {single.label}"
         if ranking.best_is_fastest:
             return f"{among}{best.label} is the fastest strategy, {times}"
         others = _name(ranking.indistinguishable(single), "others")
@@ -144,11 +144,6 @@ def _unseen(ratios: list[RatioEstimate]) -> str:
     if least > 1:
         return "; this set may miss even a doubling"
     return f"; the minimum detectable effect is at most {100 * least:.0f} % at a nominal power of 80 %" if least else ""
-
-
-def _two_digits(ratio: RatioEstimate) -> str:
-    """1.50 [1.42, 1.58]"""
-    return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.2f}".format)
 
 
 def _without_a_time(results: ResultSet) -> str:

@@ -174,9 +174,8 @@ def describe_aa(results: ResultSet) -> str:
     }
     sentences = []
     for label, over in results.aa_comparisons.items():
-        ratio = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
         baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
-        sentences.append(f"A/A: {label} over {baseline}, other runs with its settings, is {ratio}: {verdict}.")
+        sentences.append(f"A/A: {label} over {baseline}, other runs with its settings, is {over.text()}: {verdict}.")
     return " ".join(sentences)
 
 

@@ -35,7 +35,7 @@ from scripts.sets.set_text import describe_sets
 from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.sets.strategy_cells import over_which_baseline, ratio_with_baseline
 from scripts.stats.families import ratios_of_all_pairs
-from scripts.stats.formatting import format_interval, format_number, plural_of_several
+from scripts.stats.formatting import format_number, plural_of_several
 from scripts.stats.intervals import RatioEstimate
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import sweep_points
@@ -198,14 +198,10 @@ def _strategy_row(
         code_span(group.label) + ("" if group.is_parallel else " (not parallel)"),
         f"{group.ok_runs.world_size.max():.0f}",
         f"{speed.value:,.0f} [{speed.low:,.0f}, {speed.high:,.0f}]",
-        ratio_with_baseline(_ratio_text(over), over_which_baseline(results, group)) if over else "1" if base else "",
+        ratio_with_baseline(over.text(), over_which_baseline(results, group)) if over else "1" if base else "",
         "" if exposed is None else exposed.text(),
         accuracy.text if accuracy else "",
     )
-
-
-def _ratio_text(over: RatioEstimate) -> str:
-    return f"{over.value:.2f} {format_interval(over.low, over.high, '{:.2f}'.format)}".rstrip()
 
 
 def _hardware(results: ResultSet) -> str:

@@ -41,7 +41,6 @@ def strategy_cells(results: ResultSet, group: RunGroup) -> dict[str, str]:
         cells["images/s"] = format_with_interval(estimate.value, estimate.low, estimate.high, format_number)
         cells["n"] = f"{plural(estimate.num_runs, 'run')} [{plural(estimate.num_windows, 'window')}]"
     if estimate and over:
-        ratio = format_with_interval(over.value, over.low, over.high, "{:.2f}".format)
-        cells["x single"] = ratio_with_baseline(ratio, over_which_baseline(results, group))
+        cells["x single"] = ratio_with_baseline(over.text(), over_which_baseline(results, group))
     cells["top-1 %"] = accuracy.text if accuracy else ""
     return cells

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy
 from scipy.special import nctdtrinc, stdtrit
 
+from scripts.stats.formatting import format_with_interval
+
 CONFIDENCE = 0.95
 POWER = 0.8
 MIN_ROUNDS = 5  # of 3, two speeds raise too many false alarms; 4 do not tell drift from noise
@@ -58,6 +60,10 @@ class RatioEstimate:
         """How far the interval reaches above the ratio, as a fraction of it."""
         return None if self.high is None else self.high / self.value - 1
 
+    def text(self) -> str:
+        """1.50 [1.42, 1.58]"""
+        return format_with_interval(self.value, self.low, self.high, "{:.2f}".format)
+
     def inverse(self) -> "RatioEstimate":
         """The same of the second over the first."""
         turned = {"faster": "slower", "slower": "faster"}.get(self.verdict, self.verdict)
@@ -90,6 +96,15 @@ def mean_interval(values: numpy.ndarray) -> tuple[float, float | None, float | N
         return mean, None, None
     half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * numpy.std(values, ddof=1) / numpy.sqrt(len(values)))
     return mean, mean - half, mean + half
+
+
+def geometric_mean(logs: numpy.ndarray) -> tuple[float, float | None, float | None]:
+    """The geometric mean of numbers, from their logarithms, and its 95 % interval: Student's on the logarithms; None
+    for both ends with one number."""
+    mean, low, high = mean_interval(logs)
+    if low is None or high is None:
+        return float(numpy.exp(mean)), None, None
+    return float(numpy.exp(mean)), float(numpy.exp(low)), float(numpy.exp(high))
 
 
 def log_throughput(runs: Sequence[Windows]) -> numpy.ndarray:

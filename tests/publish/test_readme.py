@@ -38,6 +38,7 @@ from scripts.publish.readme import (
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_false_alarms import decided_figures
 from scripts.sets.result_set import load_set
+from scripts.stats.intervals import geometric_mean
 from scripts.studies.ab import sequential
 from scripts.studies.compare.compare import footnotes
 from scripts.studies.measured_csv import add_rows, read_rows
@@ -301,7 +302,7 @@ def test_the_interval_of_the_overhead_is_over_launches(tmp_path, monkeypatch):
 
     monkeypatch.setattr(overhead, "compare_loops", compare_loops)
     assert overhead.main(overhead.OverheadOptions(output=tmp_path / "overhead.csv")) == 0
-    value, low, high = overhead.interval(ratios)
+    value, low, high = geometric_mean(numpy.log(ratios))
     shown = f"{value:.3f} [{low:.3f}, {high:.3f}] (95 % over 5 launches)"
     assert measured_figures(tmp_path)["overhead.loop"] == shown and seen == 5 * [12]
     with pytest.raises(UserError, match="--launches is 4, but must be 1 to 3"):

@@ -10,7 +10,7 @@ import numpy
 import pandas
 
 from scripts.stats.formatting import format_interval, text_table
-from scripts.stats.intervals import mean_interval
+from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.links import LinkFit, bandwidths, fit_link
 
 SMALLEST_BYTES = 2**10
@@ -52,7 +52,7 @@ def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
     """
     found = []
     for (path, _), part in rows.groupby(["path", "bytes"], sort=False):
-        mean_s, low_s, high_s = _geometric_mean(numpy.log(part.seconds.to_numpy(float)))
+        mean_s, low_s, high_s = geometric_mean(numpy.log(part.seconds.to_numpy(float)))
         num_bytes, ranks = int(part.bytes.iloc[0]), int(part.ranks.iloc[0])
         algorithm, bus = bandwidths(num_bytes, mean_s, ranks)
         found.append(
@@ -66,7 +66,7 @@ def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
                 bus_bytes_per_s=float(bus),
                 bus_low=None if high_s is None else float(bandwidths(num_bytes, high_s, ranks)[1]),
                 bus_high=None if low_s is None else float(bandwidths(num_bytes, low_s, ranks)[1]),
-                over_bare=_geometric_mean(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))[0],
+                over_bare=geometric_mean(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))[0],
                 wrong=int(part.wrong.sum()),
             )
         )
@@ -84,16 +84,7 @@ def ratio_to_bare_loop(
     part = rows[(rows.path == path) & (rows.bytes >= at_least)]
     log_ratios = pandas.Series(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))
     of_rounds = log_ratios.groupby(part["round"].to_numpy()).mean()
-    return _geometric_mean(of_rounds.to_numpy(float))
-
-
-def _geometric_mean(logs: numpy.ndarray) -> tuple[float, float | None, float | None]:
-    """The geometric mean of numbers, from their logarithms, and its 95 % interval: Student's on the logarithms; None
-    for both ends with one number."""
-    mean, low, high = mean_interval(logs)
-    if low is None or high is None:
-        return float(numpy.exp(mean)), None, None
-    return float(numpy.exp(mean)), float(numpy.exp(low)), float(numpy.exp(high))
+    return geometric_mean(of_rounds.to_numpy(float))
 
 
 def fit_links(rows: pandas.DataFrame) -> list[LinkFit]:

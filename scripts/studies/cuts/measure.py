@@ -15,6 +15,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
+import numpy
 import tyro
 from tqdm import tqdm
 
@@ -24,9 +25,9 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import CutsOptions
 from scripts.setup.check_data import check_image_folder
+from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.worker_pool import WorkerPool
 from scripts.studies.measured_csv import add_rows
-from scripts.studies.peers.overhead import interval
 
 NUM_RANKS, AUTO = 2, "auto"
 STEP_WORKER, BLOCK_WORKER = "scripts.studies.predict.step_worker", "scripts.studies.cuts.block_worker"
@@ -119,7 +120,7 @@ def largest_share(block_s: Sequence[float], cut: int) -> float:
 def result_row(options: CutsOptions, image_size: int, against: str, measured: Measured) -> dict:
     """A row of the CSV file: `auto` over another cut."""
     pairs = zip(measured.window_s[AUTO], measured.window_s[against], strict=True)
-    ratio, low, high = interval([other_s / auto_s for auto_s, other_s in pairs])
+    ratio, low, high = geometric_mean(numpy.log([other_s / auto_s for auto_s, other_s in pairs]))
     auto_cut, other_cut = (statistics.mode(measured.cuts[name]) for name in (AUTO, against))
     shares = {cut: largest_share(measured.block_s, cut) for cut in range(1, len(measured.block_s))}
     best = min(shares, key=lambda cut: shares[cut])

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from scripts.pages.headline import join
 from scripts.sets.identity import compute_precision
 from scripts.stats.formatting import format_number, format_setting, format_with_interval, printable, text_table
-from scripts.stats.intervals import RatioEstimate
 from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT
 from scripts.studies.decide.analysis import Family, Winner, cheapest
 from scripts.studies.decide.candidates import Candidate, Interval
@@ -34,10 +33,6 @@ def format_interval_of(interval: Interval | None) -> str:
     return format_with_interval(interval.value, interval.low, interval.high, format_number)
 
 
-def format_ratio(ratio: RatioEstimate) -> str:
-    return format_with_interval(ratio.value, ratio.low, ratio.high, "{:.2f}".format)
-
-
 def candidate_table(rows: Sequence[tuple[Candidate, Candidate]], family: Family) -> str:
     """A line for each candidate; `x lowest cost` is over the second of each pair, on another machine or the same."""
     lines: list[tuple[str, ...]] = [CANDIDATE_COLUMNS]
@@ -45,7 +40,7 @@ def candidate_table(rows: Sequence[tuple[Candidate, Candidate]], family: Family)
         first = candidate.group.ok_runs.iloc[0]
         times_lowest = "1" if candidate is lowest else ""
         if candidate.machine != lowest.machine:
-            times_lowest = format_ratio(family.cost_ratio(candidate, lowest))
+            times_lowest = family.cost_ratio(candidate, lowest).text()
         cells = (
             candidate.machine,
             candidate.label + ("" if candidate.group.is_parallel else " (not parallel)"),
@@ -101,7 +96,7 @@ def _why_unsure(winner: Winner) -> str:
     (candidate, ratio), *others = winner.unsure
     more = f", nor do those of {len(others)} more" if others else ""
     which_ratio = f"{printable(candidate.name)} over {printable(winner.candidate.name)}"
-    return f"the interval of {which_ratio}, {format_ratio(ratio)}, does not lie above 1{more}"
+    return f"the interval of {which_ratio}, {ratio.text()}, does not lie above 1{more}"
 
 
 def _what_would_decide(winner: Winner) -> str:

@@ -7,7 +7,7 @@ Ratios are of one launch; their intervals are Student's on logarithms, over laun
 import numpy
 import pandas
 
-from scripts.stats.intervals import MIN_ROUNDS, Estimate, RatioEstimate, mean_interval, ratio_of_rounds
+from scripts.stats.intervals import MIN_ROUNDS, Estimate, RatioEstimate, geometric_mean, ratio_of_rounds
 
 ALONE, TRAINING, BOTH = WINDOW_KINDS = "loader alone", "training alone", "both together"
 MAX_THROUGHPUT_LOSS = 0.05  # the fraction that loading may cost before the loader is called the limit
@@ -67,6 +67,4 @@ def _logs(rows: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _throughput(logs: numpy.ndarray, num_windows: int) -> Estimate:
-    mean, low, high = mean_interval(logs)
-    low, high = (None if end is None else float(numpy.exp(end)) for end in (low, high))
-    return Estimate(float(numpy.exp(mean)), low, high, len(logs), num_windows)
+    return Estimate(*geometric_mean(logs), len(logs), num_windows)

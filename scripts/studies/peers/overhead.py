@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy
 import tyro
-from scipy.stats import t as student_t
 from tqdm import tqdm
 
 from benchmarks.common.config.config import load_config, resolve_global_batch
@@ -33,6 +32,8 @@ from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions
+from scripts.stats.formatting import format_with_interval
+from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers.analysis import refuse_other_optimizers
@@ -56,23 +57,17 @@ def main(options: OverheadOptions) -> int:
     unit = "samples of one process" if of_windows else "launches" if num_launches > 1 else "pairs of one launch"
     rows = []
     for name, values in ratios.items():
-        value, low, high = interval(values)
+        value, low, high = geometric_mean(numpy.log(values))
         rows.append({"what": options.what, "quantity": name, "ratio": value, "ci_low": low, "ci_high": high})
         num_pairs = len(values) if num_launches == 1 else options.pairs // num_launches * num_launches
         rows[-1] |= {"num_pairs": num_pairs, "num_launches": num_launches}
         spread = f"from {min(values):.4f} to {max(values):.4f}, standard deviation {statistics.stdev(values):.4f}"
-        print(f"{name}: {value:.4f} [{low:.4f}, {high:.4f}] (95 %, n={len(values)} {unit}); {spread}")
+        ratio = format_with_interval(value, low, high, "{:.4f}".format)
+        print(f"{name}: {ratio} (95 %, n={len(values)} {unit}); {spread}")
     if options.output:
         add_rows(options.output, rows)
-    return int(interval(next(iter(ratios.values())))[0] < options.fail_under)
-
-
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Geometric mean of the ratios of pairs and its 95 % interval, by Student's t of their logarithms."""
-    logs = numpy.log(ratios)
-    margin = student_t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
-    mean, low, high = (float(numpy.exp(logs.mean() + shift)) for shift in (0, -margin, margin))
-    return mean, low, high
+    of_wall_clock = next(iter(ratios.values()))
+    return int(geometric_mean(numpy.log(of_wall_clock))[0] < options.fail_under)
 
 
 def compare_launches(options: OverheadOptions, flags: list[str]) -> dict[str, list[float]]:

@@ -19,7 +19,7 @@ from benchmarks.common.store.safe_names import LIMIT_BYTES, read_text
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import read_set_file
 from scripts.stats.formatting import format_interval, text_table
-from scripts.stats.intervals import mean_interval
+from scripts.stats.intervals import geometric_mean, mean_interval
 from scripts.studies.allreduce.links import Link, estimate_link, ring
 from scripts.studies.allreduce.uncertain_value import PERCENTILES, SIGMAS, UncertainValue
 from scripts.studies.predict.machine_models import gradient_of
@@ -139,9 +139,8 @@ def measured_slowdown(folder: Path, arch: str, image_size: int) -> UncertainValu
     if rows.empty:
         return None
     times = rows.pivot_table(index=["strategy", "round"], columns="what", values="ms", aggfunc="mean").dropna()
-    mean, low, high = mean_interval(numpy.log((times[SIDE_BY_SIDE] / times[ALONE]).to_numpy(float)))
-    ends = [mean, mean if low is None else low, mean if high is None else high]
-    return UncertainValue(*numpy.exp(ends).tolist())
+    mean, low, high = geometric_mean(numpy.log((times[SIDE_BY_SIDE] / times[ALONE]).to_numpy(float)))
+    return UncertainValue(mean, mean if low is None else low, mean if high is None else high)
 
 
 def predicted_s(step_seconds: StepTimeModel, inputs: CaseInputs, rounds: numpy.ndarray) -> float:

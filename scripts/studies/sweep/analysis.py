@@ -102,10 +102,7 @@ def table(key: str, points: Mapping[str, RunGroup]) -> str:
     for value, group in points.items():
         estimate, over = group.timed_throughput, ("", "")
         if ratio := over_first.get(value):
-            over = (
-                f"{ratio.value:.2f} {format_interval(ratio.low, ratio.high, '{:.2f}'.format)}".rstrip(),
-                ratio.verdict,
-            )
+            over = ratio.text(), ratio.verdict
         bounds = format_interval(estimate.low, estimate.high, "{:,.1f}".format)
         lines.append((value, f"{estimate.value:,.1f}", bounds, plural(estimate.num_runs, "run"), *over))
     return text_table(lines, left_aligned=())
