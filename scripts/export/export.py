@@ -23,18 +23,16 @@ from scripts.stats.formatting import printable_lines
 def export_text(results: ResultSet, export_format: ExportFormat) -> str:
     """The set in a format, as text without control characters that ends with a line feed. Raises UserError where the
     set contradicts itself."""
-    return printable_lines(_export_text(results, export_format))
-
-
-def _export_text(results: ResultSet, export_format: ExportFormat) -> str:
     document = set_document(results)
     if export_format == "openmetrics":
-        return openmetrics_text(document)
-    if export_format == "github-action-benchmark":
-        return action_benchmark_text(document)
-    if export_format == "junit":
-        return junit_text(results, document)
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+        text = openmetrics_text(document)
+    elif export_format == "github-action-benchmark":
+        text = action_benchmark_text(document)
+    elif export_format == "junit":
+        text = junit_text(results, document)
+    else:
+        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    return printable_lines(text)
 
 
 def main(options: ExportOptions) -> int:

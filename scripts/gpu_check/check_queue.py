@@ -66,7 +66,7 @@ def work(
                 state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
                 print_verdict(one.check, verdict, seconds)
                 if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := capabilities.gpu_gone()):
-                    gone = [check for check in queue if uses_gpu(check)]
+                    gone = [check for check in queue if not check.name.startswith("build ")]  # builds use no GPU
                     why_left |= {
                         check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone
                     }
@@ -131,10 +131,6 @@ def missing_before(check: Check, state: State) -> str:
 
 def reads_lost(verdict: Verdict) -> bool:
     return verdict.status == "failed" and LOST.search(verdict.words) is not None
-
-
-def uses_gpu(check: Check) -> bool:
-    return not check.name.startswith("build ")
 
 
 def print_verdict(check: Check, verdict: Verdict, seconds: float) -> None:

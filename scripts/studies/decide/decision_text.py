@@ -106,13 +106,8 @@ def _what_would_decide(winner: Winner) -> str:
     if winner.close:
         near = printable(winner.close[0].name)
         return f", but the runs do not separate it from {near} even if days did nothing: take more rounds"
-    below = _percent_below(winner.day_sd_limit)
-    return f"; it would be shown to be the cheapest if the day-to-day standard deviation were below {below}"
-
-
-def _percent_below(fraction: float) -> str:
-    """Rounded down."""
-    return f"{math.floor(1000 * fraction) / 10:g} %"
+    below = math.floor(1000 * winner.day_sd_limit) / 10  # per cent, rounded down
+    return f"; it would be shown to be the cheapest if the day-to-day standard deviation were below {below:g} %"
 
 
 def equal_settings_sentence(shared: list[list[Candidate]], family: Family) -> str:
