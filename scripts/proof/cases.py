@@ -69,8 +69,7 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
 
 def with_every_state(run: Run) -> Run:
     """The same run, which keeps its state after each step: for kernels that round differently from the reference's."""
-    config = proof_config(run.config, run.config.epochs * run.config.steps, exact=False)
-    return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
+    return run.with_config(proof_config(run.config, run.config.epochs * run.config.steps, exact=False))
 
 
 def sums_are_exact(ranks: int) -> bool:
