@@ -106,7 +106,7 @@ class FolderTarget:
             print(f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}")
         try:
             check_image_folder(self._folder)
-        except ValueError as error:
+        except UserError as error:
             print(f"not complete yet: {error}")
             return
         print(f"fingerprint {cached_fingerprint(self._folder)}, contents {cached_contents(self._folder, self._hashed)}")

@@ -34,6 +34,7 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
+from scripts.setup.check_data import check_image_folder
 from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
 from scripts.strategies.external import NAME_VARIABLE, external_script, source_hash
@@ -183,7 +184,7 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
     """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
-    preflight.check_data(data)
+    check_image_folder(data)
     return cached_fingerprint(Path(data))
 
 

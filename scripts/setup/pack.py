@@ -56,8 +56,6 @@ def main(options: PackOptions) -> None:
         check_image_folder(root)
         listings = {split: list_images(root / split) for split in ("train", "val")}
         image_hashes = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
-    except ValueError as error:
-        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
     todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), image_hashes)}

@@ -149,7 +149,7 @@ def test_a_test_split_is_left_out(tmp_path, tiny_data, capsys):
 def test_a_check_that_fails_names_the_import(tmp_path):
     """Protects a user with shards, who is told of the command that reads them."""
     (tmp_path / "train-0.parquet").touch()
-    with pytest.raises(ValueError, match=r"\./bench data import FROM TO"):
+    with pytest.raises(UserError, match=r"\./bench data import FROM TO"):
         check_image_folder(tmp_path)
 
 
