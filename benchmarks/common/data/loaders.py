@@ -23,7 +23,6 @@ from benchmarks.common.data.image_dataset import (
     MAX_REPLACEMENT_TRIES,
     FolderSource,
     ImageDataset,
-    ImageSource,
     packed_pixels_decoder,
 )
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
@@ -251,7 +250,7 @@ def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:
 
     Raises UserError where the images cannot be read, or a requested decoder cannot be imported.
     """
-    sources: Sequence[ImageSource]
+    sources: Sequence[FolderSource | packed.PackedSource]
     if config.loader == "packed":
         sources = packed.open_packs(config)
     else:
