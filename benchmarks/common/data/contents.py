@@ -106,8 +106,9 @@ def hash_of_image(sha256: bytes, content: bytes | memoryview) -> bytes:
 
 
 def _may_be_image(first: bytes) -> bool:
-    """Whether a file may be an image, by its first bytes. Other files are not hashed: the contents are published, a link
-    may lead to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess."""
+    """Whether a file may be an image, by its first bytes. Other files are not hashed: the contents are published, a
+    link may lead to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess.
+    """
     return not first or first.startswith((*FIRST_BYTES.values(),))
 
 

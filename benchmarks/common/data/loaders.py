@@ -153,7 +153,9 @@ def _explain_worker_failures() -> Iterator[None]:
         if "Bus error" in f"{error} {error.__cause__}":  # torch's own text, which names the signal, may be the cause
             remedy = f"bus error: {TRUNCATED_FILE_HELP}"
         elif any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
-            remedy = "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+            remedy = (
+                "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+            )
         elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
             remedy = (
                 "/dev/shm may be full: enlarge it or use --workers 0; if only the files are slow, raise --timeout-s"
