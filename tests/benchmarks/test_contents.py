@@ -23,11 +23,7 @@ from benchmarks.common.data.listing import cache_path, list_images
 
 HOUR_NS = 3600 * 10**9
 JPEG = b"\xff\xd8\xff"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture

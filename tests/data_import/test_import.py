@@ -44,11 +44,7 @@ from scripts.data_import.source_images import Download
 from scripts.setup.check_data import check_image_folder
 
 JPEG = b"\xff\xd8 of some bytes"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(params=WRITERS)

@@ -24,10 +24,7 @@ from scripts.options.data_options import ImportOptions
 from scripts.setup import pack
 from scripts.setup.check_data import check_image_folder
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def packs(data: Path, kind: str) -> list[PackedSource]:
