@@ -47,11 +47,11 @@ class Counts:
     num_val_images: int
 
 
-def format_names(names: Iterable[str], limit: int = 3) -> str:
-    """Some names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
+def format_names(names: Iterable[str]) -> str:
+    """Three names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
     names = sorted(names)
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(repr(name) for name in names[:limit]) + rest
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(repr(name) for name in names[:3]) + rest
 
 
 def name_packs(data: str) -> str:
