@@ -89,11 +89,13 @@ def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
     if not path.exists():
         return False
     try:
-        refuse_pack_of_other_images(path, image_hashes)
-        pack = PackedSource(path)
+        metadata = map_arrays(path)[0]  # of whatever version it is
         expected = image_hashes | {"part": path.stem}
-        if any(pack.metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
+        if any(metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
+            if os.environ.get("PACKED"):
+                raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise DamagedFile("it is of other images")
+        pack = PackedSource(path)
         pack.check(f"checking {path.name}")
     except (OSError, DamagedFile, KeyError, ValueError) as error:
         print(f"{path} is written anew: {error}")
@@ -106,15 +108,6 @@ def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
     note_checked(path)
     print(f"{path} is whole: {len(pack)} images")
     return True
-
-
-def refuse_pack_of_other_images(path: Path, image_hashes: dict[str, str]) -> None:
-    """Raises UserError for a packed file of other images in the folder that PACKED names, of whatever version it is."""
-    if os.environ.get("PACKED"):
-        metadata = map_arrays(path)[0]
-        expected = image_hashes | {"part": path.stem}
-        if any(metadata.get(name, value) != value for name, value in expected.items()):
-            raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
 
 
 def estimate_bytes(config: Config, split: str, listing: ImageListing) -> int:
