@@ -163,12 +163,12 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
         done, written = [], header_bytes  # bytes that the journal tells of are lost
+    num_done = sum(len(chunk.sizes) for chunk in done)
     if done:
-        print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
+        print(f"going on after {num_done} images")
     try:
-        write_text_atomically(
-            journal, "\n".join([plan, *map(journal_line, done)]) + "\n"
-        )  # without a note that was cut off
+        # without a note that was cut off
+        write_text_atomically(journal, "\n".join([plan, *map(journal_line, done)]) + "\n")
         with (
             open(part, "r+b" if done else "wb", opener=open_no_follow) as file,
             open(journal, "a", opener=open_no_follow) as notes,
@@ -176,7 +176,6 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
             sync_folder(part.parent)  # or a power cut could leave the journal without the file
             file.truncate(written)
             file.seek(0, os.SEEK_END)
-            num_done = sum(len(chunk.sizes) for chunk in done)
             done += write_chunks(file, notes, listing, chunks.encode_chunks(listing, kind, num_done, began_ns))
             write_tables(file, metadata, make_tables(listing, done), header_bytes)
     except OSError as error:
