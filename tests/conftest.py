@@ -78,6 +78,12 @@ def own_data(tiny_data, tmp_path) -> Path:
     return Path(shutil.copytree(tiny_data, tmp_path / "own images"))
 
 
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """A cache of the test's own, empty."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+
+
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory) -> Path:
     """The configuration of runs on tiny_data."""

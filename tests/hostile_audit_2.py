@@ -67,16 +67,21 @@ def of_families(case: str, num: int, seed: int) -> Rows:
     for strategies in STRATEGIES:
         for rounds in ROUNDS:
             cell = Cell("family", case, strategies, rounds, seed)
-            logs = known.draw(case, numpy.random.default_rng(cell.seeds), num, strategies, rounds)
-            found, over_fastest = families(logs, over_first(strategies)), false_over_fastest(logs)
-            decided = ~numpy.isnan(found.half_widths).all(axis=1) & ~found.undecided
-            yield from cell.rows(
-                false_over_first=found.false_alarms,
-                false_over_fastest=over_fastest,
-                false_over_either=found.false_alarms | over_fastest,
-                no_verdict=~decided,
-                false_over_first_of_decided=found.false_alarms[decided],
+            yield from family_rows(
+                cell, known.draw(case, numpy.random.default_rng(cell.seeds), num, strategies, rounds)
             )
+
+
+def family_rows(cell: Cell, logs: numpy.ndarray) -> Rows:
+    found, over_fastest = families(logs, over_first(cell.num_strategies)), false_over_fastest(logs)
+    decided = ~numpy.isnan(found.half_widths).all(axis=1) & ~found.undecided
+    return cell.rows(
+        false_over_first=found.false_alarms,
+        false_over_fastest=over_fastest,
+        false_over_either=found.false_alarms | over_fastest,
+        no_verdict=~decided,
+        false_over_first_of_decided=found.false_alarms[decided],
+    )
 
 
 def of_until(case: str, num: int, seed: int) -> Rows:

@@ -14,10 +14,10 @@ from typing import Any
 
 import hostile_generators_3
 import numpy
-from false_alarms import DAY_ROUNDS, MOST_ROUNDS, apply_until, false_over_fastest, families, over_first
+from false_alarms import DAY_ROUNDS, MOST_ROUNDS, apply_until
 from generators import autoregressive, gaussian
 from hostile_audit import WINDOWS_OF_LAUNCH, false_loader_verdicts
-from hostile_audit_2 import Cell, Rows
+from hostile_audit_2 import Cell, Rows, family_rows
 from hostile_generators import Pair
 from simulate import FALSE, ab_verdicts, seen_between_days
 
@@ -56,16 +56,7 @@ def of_families(case: str, num: int, seed: int) -> Rows:
         for rounds in ROUNDS:
             cell = Cell("family", case, strategies, rounds, seed)
             rng = numpy.random.default_rng(cell.seeds)
-            logs = _logs(case, rng, num, strategies, rounds)
-            found, over_fastest = families(logs, over_first(strategies)), false_over_fastest(logs)
-            decided = ~numpy.isnan(found.half_widths).all(axis=1) & ~found.undecided
-            yield from cell.rows(
-                false_over_first=found.false_alarms,
-                false_over_fastest=over_fastest,
-                false_over_either=found.false_alarms | over_fastest,
-                no_verdict=~decided,
-                false_over_first_of_decided=found.false_alarms[decided],
-            )
+            yield from family_rows(cell, _logs(case, rng, num, strategies, rounds))
 
 
 def of_until(case: str, num: int, seed: int) -> Rows:

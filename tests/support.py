@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before torch looks: tests mean the same with and without GPUs
 
@@ -139,6 +140,11 @@ def few_fast(cases: Iterable, fast: set[int]) -> list:
     the code, are medium."""
     parts = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [pytest.param(*part, marks=() if n in fast else pytest.mark.medium) for n, part in enumerate(parts)]
+
+
+def svg_text(path: Path) -> str:
+    """All text of an SVG, which must be well-formed."""
+    return " ".join(ElementTree.parse(path).getroot().itertext())
 
 
 def after(words: list[str], flag: str) -> str:

@@ -17,7 +17,8 @@ from scripts.setup.check_data import check_image_folder, format_names
 
 
 class FolderTarget:
-    """kind: for the journal, so that an import of another kind does not go on with this one's files."""
+    """kind: of source and target, for the journal: an import of another kind does not go on with this one's files.
+    written_per_byte: bytes written for a byte of the source, before any is read."""
 
     written_per_byte = 1.0
 
@@ -106,7 +107,7 @@ class FolderTarget:
             print(f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}")
         try:
             check_image_folder(self._folder)
-        except ValueError as error:
+        except UserError as error:
             print(f"not complete yet: {error}")
             return
         print(f"fingerprint {cached_fingerprint(self._folder)}, contents {cached_contents(self._folder, self._hashed)}")

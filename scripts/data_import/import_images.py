@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock, make_folder
@@ -30,28 +30,17 @@ from scripts.data_import.progress import FreeBytes, Progress, free_bytes_of
 from scripts.data_import.source_images import Source, SourceShard
 from scripts.options.data_options import ImportOptions
 
+if TYPE_CHECKING:
+    from scripts.data_import.pack_target import PackTarget
+
+    Target = FolderTarget | PackTarget
+
 MAX_THREADS = 32
 OWN_FOLDER = "choose a folder that you have made"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
-class Target(Protocol):
-    """Where images go: FolderTarget or PackTarget.
-
-    kind: of source and target, in words. written_per_byte: bytes written for a byte of the source, before any is read.
-    """
-
-    kind: str
-    written_per_byte: float
-
-    def refuse_existing(self) -> None: ...
-    def go_on(self, finished: list[SourceShard]) -> None: ...
-    def write_shard(self, shard: SourceShard, progress: Progress) -> Total: ...
-    def put_in_place(self, totals: dict[str, Total]) -> None: ...
-    def report(self, totals: dict[str, Total]) -> None: ...
-
-
-def make_target(options: ImportOptions, source: Source) -> Target:
+def make_target(options: ImportOptions, source: Source) -> "Target":
     if options.pack is None:
         return FolderTarget(options.to, source)
     from scripts.data_import.pack_target import PackTarget  # imports pandas and torch, which folders do not need
@@ -131,7 +120,7 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def import_source(source: Source, target: Target, folder: Path, free_bytes: FreeBytes) -> dict[str, Total]:
+def import_source(source: Source, target: "Target", folder: Path, free_bytes: FreeBytes) -> dict[str, Total]:
     """Write what is left of the source, check it, and put it into its place; returns the total of each split."""
     journal = Journal(folder / WORKSHOP / JOURNAL, target.kind, source.shards, boot_id())
     left = [shard for shard in source.shards if journal.total(shard) is None]
@@ -155,7 +144,7 @@ def import_source(source: Source, target: Target, folder: Path, free_bytes: Free
     return totals
 
 
-def write_shards(shards: list[SourceShard], target: Target, journal: Journal, progress: Progress) -> None:
+def write_shards(shards: list[SourceShard], target: "Target", journal: Journal, progress: Progress) -> None:
     """Write the images of all shards, several shards at once; each finished one is noted.
 
     More threads than cores would wait for Python's lock: four on two cores took 0.5 s more CPU time for 14,688 images.

@@ -43,7 +43,7 @@ COLUMNS = ["class_name", "name", "num_bytes", "sha256", "start", "end", "height"
 
 
 class PackTarget:
-    """kind: for the journal, so that an import of another kind does not go on with this one's files."""
+    """kind, written_per_byte: as FolderTarget's."""
 
     written_per_byte = 0.0  # not known before some images are packed
 

@@ -50,7 +50,7 @@ def main(options: CarryOptions) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         packages_there = read_packages(options.there) if options.there else set()
-        names = [name for name in needed_packages(CARRIED) if name not in packages_there]
+        names = [name for name in needed_packages() if name not in packages_there]
         wheels = fetch_wheels(names, options.python, work / "wheels") if names else {}
         pack_tree(work / "tree.tar", with_images=IMAGES_FROM not in packages_there)
         replace_atomically(options.file, lambda file: write_bundle(file, work / "tree.tar", wheels))
@@ -60,10 +60,10 @@ def main(options: CarryOptions) -> int:
     return 0
 
 
-def needed_packages(names: Iterable[str]) -> list[str]:
-    """The packages and all that they need, by the metadata of the packages here; without NOT_CARRIED."""
+def needed_packages() -> list[str]:
+    """CARRIED and all that these need, by the metadata of the packages here; without NOT_CARRIED."""
     found: dict[str, None] = {}
-    waiting = [canonicalize_name(name) for name in names]
+    waiting = [canonicalize_name(name) for name in CARRIED]
     while waiting:
         name = waiting.pop(0)
         if name in found or name in NOT_CARRIED:

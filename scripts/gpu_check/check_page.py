@@ -9,13 +9,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
-
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import bench_command
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import ELSEWHERE, State
-from scripts.pages.markdown import escape_markdown
+from scripts.pages.page_templates import html_template, markdown_template
 from scripts.runner import source_version
 from scripts.stats.formatting import printable, printable_lines
 
@@ -69,12 +67,11 @@ def write_page(
         "has_report": (results / "report.html").exists(),
         "again": bench_command("gpu-check", results=results),
     }
-    loader = jinja2.FileSystemLoader(TEMPLATES)
-    html = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    markdown = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    markdown.filters["md"] = escape_markdown
-    for name, kind in (("gpu-check.html", html), ("gpu-check.md", markdown)):
-        template = kind.get_template(f"check_page{Path(name).suffix}.j2")
+    pages = {
+        "gpu-check.html": html_template(TEMPLATES / "check_page.html.j2"),
+        "gpu-check.md": markdown_template(TEMPLATES / "check_page.md.j2"),
+    }
+    for name, template in pages.items():
         write_text_atomically(results / name, printable_lines(template.render(values)))
 
 

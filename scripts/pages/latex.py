@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
-import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
@@ -89,23 +88,6 @@ def tex_column_format(cells: list[str]) -> str:
     halves = [cell.partition(".") for cell in cells if cell]
     whole, after = (max((len(half[place]) for half in halves), default=0) for place in (0, 2))
     return f"{max(1, whole)}.{after}"
-
-
-def tex_environment(templates: Path) -> jinja2.Environment:
-    """Templates with <% %> and << >>, whose every value is escaped, unless it is a Tex."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(templates),
-        block_start_string="<%",
-        block_end_string="%>",
-        variable_start_string="<<",
-        variable_end_string=">>",
-        comment_start_string="<#",
-        comment_end_string="#>",
-        finalize=escape_tex,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def compile_pdf(source: Path) -> Path | None:

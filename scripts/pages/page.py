@@ -15,7 +15,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import jinja2
 import tyro
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
@@ -29,8 +28,8 @@ from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions
 from scripts.pages.headline import headline
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
-from scripts.pages.markdown import escape_markdown
 from scripts.pages.measure_missing import measure
+from scripts.pages.page_templates import TEMPLATES, html_template, markdown_template
 from scripts.pages.paper import caption, paper_tex
 from scripts.pages.provenance import environment_facts, launch_lines, reproduction_commands
 from scripts.pages.report_tables import (
@@ -56,7 +55,6 @@ from scripts.stats.calibration import calibration_text
 from scripts.stats.formatting import plural_of_several, printable, printable_lines
 from scripts.strategies.strategy_list import BASELINE
 
-TEMPLATES = Path(__file__).parent / "templates"
 FIRST_CHART = "throughput"  # stands beside the first table
 WALL_ORDER = 50  # of the wall clock's table among the sections of the studies
 
@@ -211,18 +209,12 @@ def make_report(results: ResultSet) -> Report:
         "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok_runs.started_at),
     }
-    loading = jinja2.FileSystemLoader(TEMPLATES)
-    html = jinja2.Environment(loader=loading, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    markdown = jinja2.Environment(
-        loader=loading, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    markdown.filters["md"] = escape_markdown
     charts = page_charts(drawn, in_column)
     texts = {
-        "report.html": html.get_template("report.html.j2").render(
+        "report.html": html_template(TEMPLATES / "report.html.j2").render(
             values | {"first_chart": charts.pop(FIRST_CHART, None), "charts": charts}
         ),
-        "report.md": markdown.get_template("report.md.j2").render(values),
+        "report.md": markdown_template(TEMPLATES / "report.md.j2").render(values),
         "report.tex": paper_tex(results, drawn),
     }
     texts = {name: printable_lines(text) for name, text in texts.items()}

@@ -4,7 +4,6 @@ The values are those of report.html. Needs no torch.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -14,12 +13,12 @@ from scripts.pages.latex import (
     escape_tex,
     tex_column_format,
     tex_command,
-    tex_environment,
     tex_fixed,
     tex_interval,
     tex_number,
 )
 from scripts.pages.methods import checklist, methods
+from scripts.pages.page_templates import TEMPLATES, tex_template
 from scripts.pages.provenance import reproduction_commands
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import ResultSet
@@ -28,14 +27,13 @@ from scripts.sets.set_text import describe_failures, describe_images
 from scripts.sets.strategy_cells import over_which_baseline
 from scripts.stats.intervals import mean_interval
 
-TEMPLATES = Path(__file__).parent / "templates"
 NUMBERS = ("n", "devices", "speed", "times", "joules")
 
 
 def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
     """report.tex of a set. drawn: its charts as in the report, whose titles and footnotes are the captions here."""
     rows = [_row(results, group) for group in results.timed_groups]
-    return tex_environment(TEMPLATES).get_template("report.tex.j2").render(
+    return tex_template(TEMPLATES / "report.tex.j2").render(
         name=results.name,
         images=describe_images(group for group in results.timed_groups),
         headline=headline(results),

@@ -40,12 +40,17 @@ def pasteable_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str],
     return kept, left_out
 
 
+def words_of_args(text: str) -> list[str]:
+    """The words of ARGS as bash splits them; at blanks only where a quote does not end."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
 def pasteable_flags(text: str) -> tuple[list[str], list[str]]:
     """(the flags of ARGS that may be pasted, with their values; the others by name)."""
-    try:
-        words = shlex.split(text)
-    except ValueError:  # of a set from before ARGS had quotes
-        words = text.split()
+    words = words_of_args(text)
     kept: list[str] = []
     left_out: list[str] = []
     while words:

@@ -28,8 +28,7 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
     variables = results.environment.get("variables", {})
     names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE]
-    pasteable, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
-    make_variables: dict[str, object] = dict(pasteable)
+    make_variables, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
     repeats = results.ok_runs.repeat.max()
     make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
     lines = [_checkout(commit) for commit in sorted(set(results.ok_runs.commit) - {""})]
@@ -61,15 +60,15 @@ def _checkout(commit: str) -> str:
     return f"git checkout --no-guess {shell_word(found)}"
 
 
-def _command(target: str, make_variables: dict[str, object], **variables: str) -> str:
+def _command(target: str, make_variables: dict[str, str], **variables: str) -> str:
     words = {name: make_assignment(name, value) for name, value in (variables | make_variables).items()}
     left_out = [name for name, word in words.items() if not word]
     line = " ".join([f"make {target}", *filter(None, words.values())])
     return line + (f"  # without {', '.join(left_out)}, which make cannot carry" if left_out else "")
 
 
-def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
-    """A call of ./bench for bash. kept: the variables of the set; those that are no option stand before the command.
+def _study_line(study: StudyCommand, kept: dict[str, str]) -> str:
+    """A call of ./bench for bash. kept: pasteable variables; those that are no option stand before the command.
 
     A comment in its place where a word of the set is more than a name or a number: after a value such as -- or
     --data=x the command would take what follows for options.
@@ -78,21 +77,15 @@ def _study_line(study: StudyCommand, kept: dict[str, object]) -> str:
         return f"# a command of {study.words} is left out: one of its words is no name and no number"
     fields = {field.name for field in dataclasses.fields(RoundOptions)}
     options = {VARIABLE_OF_OPTION[name]: f"--{name.replace('_', '-')}" for name in fields}
-    left_out = [name for name, value in kept.items() if not str(value).isprintable()]
-    texts = {name: str(value) for name, value in kept.items() if name not in left_out}
-    before = [f"{name}={shlex.quote(text)}" for name, text in texts.items() if name not in options and name != "ARGS"]
+    before = [f"{name}={shlex.quote(text)}" for name, text in kept.items() if name not in options and name != "ARGS"]
     words = [*study.words.split(), "--strategy", study.strategy]
     for option, values in study.options.items():
         words += [option, *values]
-    for name, text in texts.items():
+    for name, text in kept.items():
         words += [options[name], text] if name in options else []
-    try:
-        flags = shlex.split(texts.get("ARGS", ""))
-    except ValueError:  # of a set from before ARGS had quotes
-        flags = texts["ARGS"].split()
+    flags = shlex.split(kept.get("ARGS", ""))
     words += ["--", *flags] if flags else []
-    line = " ".join([*before, "./bench", shlex.join(words)])
-    return line + (f"  # without {', '.join(left_out)}, which the line cannot carry" if left_out else "")
+    return " ".join([*before, "./bench", shlex.join(words)])
 
 
 def launch_lines(results: ResultSet) -> list[str]:

@@ -82,10 +82,7 @@ COLUMN_MEANINGS = (
         "the interval of MFU is over runs and over the peaks that were measured, and is missing after one measurement",
     ),
     ("J/image", "energy of the run's GPUs, or of the CPU packages, in the timed windows"),
-    (
-        "same update?",
-        SAME_UPDATE,
-    ),
+    ("same update?", SAME_UPDATE),
 )
 WALL_TEXT = (
     "Seconds: mean over n ok runs, ± half of its 95 % interval. Named: the share of wall_s that the parts add up to."
@@ -131,11 +128,7 @@ def _table_row(results: ResultSet, group: RunGroup) -> dict:
         row["TFLOP/s"] = scale_with_interval(use.tflops, estimate, "{:#.3g}".format)
         low, high = (100 * bound for bound in use.mfu_bounds) if use.mfu_bounds else (None, None)
         row["MFU %"] = "" if use.mfu is None else format_with_interval(100 * use.mfu, low, high, "{:.1f}".format)
-    means = {
-        "step p50 ms": "step_ms_p50",
-        "step p95 ms": "step_ms_p95",
-        "J/image": "energy_j_per_image",
-    }
+    means = {"step p50 ms": "step_ms_p50", "step p95 ms": "step_ms_p95", "J/image": "energy_j_per_image"}
     for name, column in means.items():
         row[name] = _mean(ok[column])
     if exposed := exposed_communication(group, results.table("steps")):

@@ -25,6 +25,7 @@ from scripts.runner import preflight
 from scripts.runner.hardware import why_not_its_images, why_too_many
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
+from scripts.setup.check_data import check_image_folder
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
 
 def with_every_state(run: Run) -> Run:
     """The same run, which keeps its state after each step: for kernels that round differently from the reference's."""
-    config = proof_config(run.config, run.config.epochs * run.config.steps, exact=False)
-    return dataclasses.replace(run, config=config, requested=run.requested | dataclasses.asdict(config))
+    return run.with_config(proof_config(run.config, run.config.epochs * run.config.steps, exact=False))
 
 
 def sums_are_exact(ranks: int) -> bool:
@@ -219,7 +219,7 @@ def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
 
 def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
-        preflight.check_data(config.data)  # the reference reads the files
+        check_image_folder(config.data)  # the reference reads the files
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     template = RunTemplate(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)

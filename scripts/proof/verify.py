@@ -43,7 +43,6 @@ from scripts.strategies.memory_check import layout_function
 if TYPE_CHECKING:
     from scripts.proof.reference import Training
 
-EVALUATED = ("images", "loss", "acc1", "acc5")
 NUM_CHECKPOINTS = 4  # of a run and of the one that resumes it, the last and the one before
 
 
@@ -203,7 +202,9 @@ def prove_resumed(
 
 
 def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
-    """The last evaluation that a run recorded, by EVALUATED; nan where it recorded none."""
+    """The last evaluation that a run recorded, by EVALUATED; nan where it recorded none. Imports torch."""
+    from scripts.proof.comparison import EVALUATED
+
     epochs = read_table(finished_run.results, "epochs")
     of_run = epochs[(epochs.run_id == finished_run.run_id) & (epochs.phase == "val")]
     if of_run.empty:

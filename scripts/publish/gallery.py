@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
@@ -28,6 +27,7 @@ from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import GalleryOptions
 from scripts.pages.headline import headline
+from scripts.pages.page_templates import html_template
 from scripts.pages.provenance import reproduction_commands
 from scripts.pages.report_tables import scale_with_interval, table_rows
 from scripts.publish import manifest
@@ -46,7 +46,7 @@ MARK = "published.json"  # what ./bench publish leaves in a set
 NEEDED = (MARK, "runs.csv", "windows.csv", "environment.json", "equivalence.csv", "report.html")
 BEFORE_MANIFESTS = (0, 1)  # rules (scripts/publish/publishable.py) by which sets were let in without one
 COST_COLUMNS = ("1,000 images / unit of money", "epoch, cost", f"{NUM_EPOCHS} epochs, cost")
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATE = Path(__file__).parent / "templates/gallery.html.j2"
 GALLERY_COLUMNS = (
     "strategy",
     "precision",
@@ -222,10 +222,7 @@ def render_gallery(entries: list[dict], left_out: dict[str, list[str]], price: s
     rows = [row for each in entries for row in each["rows"]]
     columns = [name for name in GALLERY_COLUMNS if any(row["cells"].get(name) for row in rows)]
     kinds = {name: sorted({row["filters"][name] for row in rows}) for name in FILTERS}
-    page = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
-    html = page.get_template("gallery.html.j2").render(
+    html = html_template(TEMPLATE).render(
         sets=entries,
         rows=rows,
         columns=columns,

@@ -29,6 +29,14 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"\n\n{''.join(lines)}" if rows else ""
 
 
+def percents(values: Iterable[float]) -> str:
+    """18 to 37 %, from the least to the most; '' without values."""
+    texts = [f"{value:.0f}" for value in sorted(values)]
+    if not texts:
+        return ""
+    return f"{texts[0]} %" if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]} %"
+
+
 def describe_origin(rows: pandas.DataFrame) -> str:
     """Where and when rows were measured, and of which commit."""
     return "; ".join(dict.fromkeys(f"{row.machine}, {row.date}, commit {row.commit}" for row in rows.itertuples()))

@@ -12,6 +12,8 @@ import re
 import shlex
 from pathlib import Path
 
+from scripts.pages.pasteable_variables import words_of_args
+
 PATH_FIELDS = ("config", "data", "checkpoint_dir")
 """The fields of the configuration that name a file or a folder."""
 OF_THE_CHECKOUT = ("configs", "data", "results")
@@ -32,10 +34,7 @@ def public_path(text: str) -> str:
 
 def public_arguments(text: str) -> str:
     """Flags as the user typed them, each path in them as public_path makes it. Quotes stay where nothing changes."""
-    try:
-        words = shlex.split(text)
-    except ValueError:  # of a set from before ARGS had quotes
-        words = text.split()
+    words = words_of_args(text)
     public = [_public_word(word) for word in words]
     return text if public == words else shlex.join(public)
 

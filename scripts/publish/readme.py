@@ -22,7 +22,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.pages.headline import in_words, join, rank_groups, untimed
 from scripts.pages.markdown import code_span, escape_markdown
 from scripts.pages.report_tables import describe_shared_drift
-from scripts.publish.markdown_tables import markdown_table, read_cells
+from scripts.publish.markdown_tables import markdown_table, percents, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import furthest_apart, top1_accuracy
@@ -137,16 +137,10 @@ def run_figures(results: ResultSet) -> dict[str, str]:
 def _smallest_differences(results: ResultSet) -> dict[str, str]:
     """From the least to the most over the strategies, of the smallest difference of each that the set finds."""
     found = [each.smallest_difference for each in results.speedups_without_aa.values()]
-    faster = sorted(each for each in found if each is not None)
+    faster = [each for each in found if each is not None]
     slower = [each / (1 + each) for each in faster]  # as far on a logarithmic scale
     texts = {"smallest_difference": faster, "smallest_difference.slower": slower}
-    return {name: _percents(each) if each else "no difference" for name, each in texts.items()}
-
-
-def _percents(fractions: Sequence[float]) -> str:
-    """18 to 37 %. fractions: sorted."""
-    least, most = (f"{100 * each:.0f}" for each in (fractions[0], fractions[-1]))
-    return f"{most} %" if least == most else f"{least} to {most} %"
+    return {name: percents([100 * each for each in texts[name]]) or "no difference" for name in texts}
 
 
 def _all_cores_text(results: ResultSet) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas
 
-from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
+from scripts.publish.markdown_tables import describe_origin, markdown_table, percents, read_cells
 from scripts.sets.frames import iterate_rows
 
 KEYS = ["what", "case", "num_strategies", "num_rounds", "quantity"]
@@ -195,7 +195,7 @@ def decided_figures(measured: Path) -> dict[str, str]:
         for case in dict.fromkeys(rows.case):
             false, without = (_value(*_of(rows, case, name)) for name in (errs, silent))
             found.setdefault(case.removesuffix(" ratio"), []).append(100 * false / (100 - without))
-    texts = [f"{_from_to(rates)} at {case}" for case, rates in sorted(found.items())]
+    texts = [f"{percents(rates)} at {case}" for case, rates in sorted(found.items())]
     return {"ab.decided": " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))}
 
 
@@ -279,14 +279,7 @@ def _only(rows: pandas.DataFrame, **cells: str) -> pandas.DataFrame:
 
 def _range(rows: pandas.DataFrame) -> str:
     """From the least to the most, in whole percent."""
-    return _from_to([_value(row) for row in iterate_rows(rows)])
-
-
-def _from_to(values: Sequence[float]) -> str:
-    texts = [f"{value:.0f}" for value in sorted(values)]
-    if not texts:
-        return ""
-    return f"{texts[0]} %" if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]} %"
+    return percents([_value(row) for row in iterate_rows(rows)])
 
 
 def _value(row: Any) -> float:

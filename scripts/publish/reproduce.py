@@ -64,9 +64,8 @@ def main() -> int:
         if not options.anyway:
             check_device(run, published)
             refuse_weaknesses(run, commit, published)
-    variables = dataclasses.replace(
-        variables, repeats=variables.repeats if os.environ.get("REPEATS") else _rounds(chosen)
-    )
+    if not os.environ.get("REPEATS"):
+        variables = dataclasses.replace(variables, repeats=max(run["rounds"] for run in chosen))
     of_round = plan_rounds(chosen, published, options.anyway)
     runs = [
         run
@@ -83,13 +82,10 @@ def main() -> int:
         return 0
     before, results_folder = load_set(published), preflight.open_result_set(variables.results, "reproduce-")
     args = allowed_settings.one_line(before.environment.get("variables", {}).get("ARGS"))
-    code = (
-        start_rounds(
-            rounds.generate_rounds(left, of_round, variables, results_folder), results_folder, commit, len(left), args
-        )
-        if left
-        else 0
-    )
+    code = 0
+    if left:
+        batches = rounds.generate_rounds(left, of_round, variables, results_folder)
+        code = start_rounds(batches, results_folder, commit, len(left), args)
     if code > 1 or not (results_folder / "runs.csv").exists():  # of two machines, the first one's rows are all
         return code
     return max(code, compare_with_published(before, results_folder, options))
@@ -245,10 +241,6 @@ def _run(requested: dict, round_number: int, data: str) -> run_plan.Run:
         name: str(requested[name.lower()]) for name in run_plan.CLUSTER_VARIABLES if name.lower() in requested
     }
     return run_plan.Run(requested["strategy"], round_number, _config(requested), requested, variables)
-
-
-def _rounds(chosen: Sequence[dict]) -> int:
-    return max(run["rounds"] for run in chosen)
 
 
 def _device(chosen: Sequence[dict]) -> str:

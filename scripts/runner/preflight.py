@@ -25,7 +25,6 @@ from benchmarks.common.system.folders_of_others import (
 from benchmarks.common.system.host import emulates_bf16, vector_flags
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
-from scripts.setup.check_data import check_image_folder
 from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
@@ -87,16 +86,6 @@ def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
         if resolve_precision(config.precision, None, mixed) == "bf16":
             return f"this CPU emulates bf16, many times slower than fp32; to time it all the same, use {remedy}"
     return ""
-
-
-def check_data(folder: str) -> None:
-    """Refuse a folder without images. Raises UserError."""
-    try:
-        check_image_folder(folder)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount") from None
 
 
 def check_rendezvous() -> None:

@@ -21,7 +21,6 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner.make_variables import MakeVariables
-from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, last_statuses, skip_what_does_not_fit
 
 if TYPE_CHECKING:
@@ -114,14 +113,8 @@ def warm_up_runs(left: Sequence[Run]) -> list[Run]:
 
     One warm-up is enough. The next one is started only where the one before was skipped.
     """
-    return [_warm_up_run(run) for run in {run.key: run for run in left}.values() if not run.variables.get("SKIP")]
-
-
-def _warm_up_run(run: Run) -> Run:
-    config = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
-    return dataclasses.replace(
-        run, round=0, position=0, config=config, requested=run.requested | dataclasses.asdict(config)
-    )
+    started = [run for run in {run.key: run for run in left}.values() if not run.variables.get("SKIP")]
+    return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in started]
 
 
 def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:

@@ -32,8 +32,9 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
-from scripts.runner.round_order import run_order
+from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
+from scripts.setup.check_data import check_image_folder
 from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
 from scripts.strategies.external import NAME_VARIABLE, external_script, source_hash
@@ -102,6 +103,14 @@ class Run:
     def with_skip(self, reason: str) -> "Run":
         """This run with the variable SKIP: where it holds a reason, the launcher starts nothing, and records it."""
         return dataclasses.replace(self, variables=self.variables | {"SKIP": reason})
+
+    def with_config(self, config: Config) -> "Run":
+        """This run with another configuration, in its requested settings as well."""
+        return dataclasses.replace(self, config=config, requested=self.requested | dataclasses.asdict(config))
+
+    def timed_part(self) -> "Run":
+        """This run without what comes after its timed windows."""
+        return self.with_config(timed_part(self.config, self.requested["fingerprint"], self.requested["ranks"]))
 
 
 def make_run(variables: MakeVariables, template: RunTemplate, round_number: int = 1) -> Run:
@@ -175,7 +184,7 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
     """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
-    preflight.check_data(data)
+    check_image_folder(data)
     return cached_fingerprint(Path(data))
 
 
@@ -288,8 +297,7 @@ def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
         folder = run.config.checkpoint_dir
         if folder in used_folders:
             own_folder = f"{folder}-{run.requested_hash}"
-            config = dataclasses.replace(run.config, checkpoint_dir=own_folder)
-            run = dataclasses.replace(run, config=config, requested=run.requested | {"checkpoint_dir": own_folder})
+            run = run.with_config(dataclasses.replace(run.config, checkpoint_dir=own_folder))
         separated.append(run)
         used_folders |= {folder} - {""}
     return separated

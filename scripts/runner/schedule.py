@@ -40,8 +40,9 @@ def run_planned(
     results: Path,
     chart_command: Sequence[str],
     total: int,
-    open_ended: bool = False,
-    start_text: str = "",
+    *,
+    open_ended: bool,
+    start_text: str,
 ) -> int:
     """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
     there is something to compare.

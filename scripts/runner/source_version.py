@@ -9,9 +9,7 @@ from pathlib import Path
 from benchmarks.common.system.repository import ROOT
 
 NUM_HASH_DIGITS = 12
-MAX_HASHED_BYTES = (
-    10**7
-)  # bytes; a larger new file, such as a data set that git does not track, counts by size and time
+MAX_HASHED_BYTES = 10**7  # a larger new file, such as a data set that git does not track, counts by size and time
 
 
 def commit() -> str | None:

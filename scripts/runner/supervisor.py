@@ -160,11 +160,6 @@ def write_row(
             print_tail(folder.log)
 
 
-def requested_ranks() -> int:
-    """The ranks that the launcher starts."""
-    return int(os.environ.get("NPROC") or 1)
-
-
 def run_command(
     command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: SupervisorOptions
 ) -> RunEnd:
@@ -183,7 +178,8 @@ def run_command(
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        run_end = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=requested_ranks())
+        num_ranks = int(os.environ.get("NPROC") or 1)  # that the launcher starts
+        run_end = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks)
         run_end.is_rank = run_end.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
         child = subprocess.Popen(
             command,

@@ -20,6 +20,7 @@ from scripts.runner.co_tenants import CoTenants
 PERIOD_S = 0.5
 SAMPLES_PER_CLOCK = 4  # samples: to read the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+RAPL = Path("/sys/class/powercap")
 MAX_READING_AGE_S = 3 * PERIOD_S
 """How far from its moment a GPU's reading stands for its power, where the next reading is missing."""
 MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
@@ -153,10 +154,10 @@ def _network_bytes() -> int:
     return sum(nic.bytes_sent + nic.bytes_recv for name, nic in counters.items() if name != "lo")
 
 
-def _rapl_j(folder: Path = Path("/sys/class/powercap")) -> float:
+def _rapl_j() -> float:
     """Joules that the CPU packages have used so far; 0 where the counters are missing or only root may read them."""
     try:
-        packages = [path for path in folder.glob("intel-rapl:*/energy_uj") if path.parent.name.count(":") == 1]
+        packages = [path for path in RAPL.glob("intel-rapl:*/energy_uj") if path.parent.name.count(":") == 1]
         return sum(int(path.read_text()) for path in packages) / 1e6
     except OSError:
         return 0.0

@@ -113,11 +113,9 @@ def why_lower_mfu(uses: Sequence[tuple[str, DeviceUse]]) -> str:
     best_mfu, other, best = max(known, key=lambda entry: entry[0])
     if best_mfu <= fastest_mfu:
         return ""
-    less = (
+    return (
         f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * fastest_mfu:.1f} %, "
         f"below the {100 * best_mfu:.1f} % of {other}: "
-    )
-    return less + (
         f"MFU is of the peak of all devices in the precision in use, here {_peak(most)}, there {_peak(best)}. What is "
         "no product (BatchNorm, ReLU, the loader, communication) does not grow faster with it."
     )

@@ -151,7 +151,7 @@ def common_baseline_fields(identities: list[Identity]) -> dict[str, object]:
 
 
 def group_labels(
-    strategy: str, identities: list[Identity], others: Sequence[Identity] = (), num_cores: int | None = None
+    strategy: str, identities: list[Identity], others: Sequence[Identity], num_cores: int | None
 ) -> list[str]:
     """A name for each group of a strategy: the fields in which these differ, as briefly as keeps the names apart.
 
@@ -215,7 +215,7 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
     ]
 
 
-def same_request(one: Identity, other: Identity, but: Collection[str] = ()) -> bool:
+def same_request(one: Identity, other: Identity, but: Collection[str]) -> bool:
     """Whether two groups have the same requested settings, but for the strategy, a label and these fields."""
     left_out = {"strategy", STRATEGY_SOURCE, AA_LABEL, *but}
     halves = (

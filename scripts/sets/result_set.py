@@ -183,9 +183,9 @@ def load_set(path: Path) -> ResultSet:
     windows = windows_by_run(tables["windows"], path / "windows.csv")
     groups = group_runs(runs, found, windows, environment.get("num_cores"))
     contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
-    for sentence in (*remarks, *contradictions):
+    remarks += contradictions
+    for sentence in remarks:
         print(f"warning: {printable(sentence)}", file=sys.stderr)
-    remarks = [*remarks, *contradictions]
     return ResultSet(path.resolve().name, path, groups, remarks, environment, tables, contradictions)
 
 

@@ -16,9 +16,9 @@ import pandas
 from benchmarks.common.store.results import STATUSES
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, NEWER_FIELDS, Identity, belongs_to, differing_fields, group_labels
-from scripts.stats.families import ThroughputSample, make_sample
+from scripts.stats.families import ThroughputSample
 from scripts.stats.formatting import printable
-from scripts.stats.intervals import Estimate, Windows, strategy_throughput
+from scripts.stats.intervals import Estimate, Windows, log_throughput, strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
 
 PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
@@ -59,7 +59,7 @@ class RunGroup:
     @functools.cached_property
     def sample(self) -> ThroughputSample:
         """Its timed runs, for comparisons with other groups."""
-        return make_sample(self.windows_of_runs, self.round_numbers, self.sessions)
+        return ThroughputSample(log_throughput(self.windows_of_runs), self.round_numbers, self.sessions)
 
     @functools.cached_property
     def ok_runs(self) -> pandas.DataFrame:

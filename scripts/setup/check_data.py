@@ -13,7 +13,6 @@ an image that leads nowhere is refused when it is listed, as training would fail
 """
 
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.output import guard_output
+from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import CheckDataOptions
 
 EXPECTED_LAYOUT = (
@@ -48,11 +47,11 @@ class Counts:
     num_val_images: int
 
 
-def format_names(names: Iterable[str], limit: int = 3) -> str:
-    """Some names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
+def format_names(names: Iterable[str]) -> str:
+    """Three names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
     names = sorted(names)
-    rest = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(repr(name) for name in names[:limit]) + rest
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(repr(name) for name in names[:3]) + rest
 
 
 def name_packs(data: str) -> str:
@@ -65,22 +64,22 @@ def name_packs(data: str) -> str:
 
 
 def count_part(data: str, part: str) -> dict[str, int]:
-    """The number of images in each class of `part`, "train" or "val". Raises as check_image_folder does."""
+    """The number of images in each class of `part`, "train" or "val". Raises UserError, and what list_images raises."""
     folder = os.path.join(data, part)
     if not os.path.isdir(folder):
         what = "is a link that leads nowhere" if os.path.islink(folder) else "is not there"
-        raise ValueError(f"{data!r}: {part}/ {what}; {name_packs(data) or EXPECTED_LAYOUT}")
+        raise UserError(f"{data!r}: {part}/ {what}; {name_packs(data) or EXPECTED_LAYOUT}")
     with os.scandir(folder) as iterator:
         entries = list(iterator)
     if not any(entry.is_dir() for entry in entries):
         num_loose = sum(entry.name.lower().endswith(IMG_EXTENSIONS) for entry in entries)
         loose = f", only {num_loose} loose images: sort them into one folder a class" if num_loose else ""
-        raise ValueError(f"{data!r}: {part}/ has no class folders{loose}; {EXPECTED_LAYOUT}")
+        raise UserError(f"{data!r}: {part}/ has no class folders{loose}; {EXPECTED_LAYOUT}")
     images = list_images(Path(folder))
     numbers = numpy.bincount(images.targets(), minlength=len(images.classes)).tolist()
     counts = dict(zip(images.classes, numbers, strict=True))
     if empty := [name for name, count in counts.items() if count == 0]:
-        raise ValueError(
+        raise UserError(
             f"{data!r}: {part}/ has class folders without an image: {format_names(empty)}; "
             f"fill or remove them (images end in {', '.join(IMG_EXTENSIONS)})"
         )
@@ -90,19 +89,22 @@ def count_part(data: str, part: str) -> dict[str, int]:
 def check_image_folder(path: str | os.PathLike) -> Counts:
     """Count a data set's classes and images; files directly in train/ or val/ are ignored.
 
-    Raises ValueError, with one line that says what is wrong, where and what to do, where `path` is not a
-    folder or has no train/ or val/, where one of them has no class folders or an empty one, and where val has
-    classes that train lacks (the opposite is fine). Raises OSError and UserError as list_images does.
+    Raises UserError, with one line that says what is wrong, where and what to do, where `path` is not a
+    folder or has no train/ or val/, where one of them has no class folders or an empty one, where val has
+    classes that train lacks (the opposite is fine), and where a folder cannot be read or list_images refuses it.
     """
     data = os.fspath(path)
     if not os.path.isdir(data):
         what = "is not a folder" if os.path.lexists(data) else "does not exist"
-        raise ValueError(
+        raise UserError(
             f"{data!r} {what}; set {option_as_typed('DATA')} to a folder with train/<class>/ and val/<class>/"
         )
-    train, val = count_part(data, "train"), count_part(data, "val")
+    try:
+        train, val = count_part(data, "train"), count_part(data, "val")
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount") from None
     if unknown := val.keys() - train.keys():
-        raise ValueError(
+        raise UserError(
             f"{data!r}: val/ has classes that train/ lacks: {format_names(unknown)}; "
             "remove them from val/ or add them to train/"
         )
@@ -110,17 +112,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
 
 
 def main(options: CheckDataOptions) -> int:
-    try:
-        counts = check_image_folder(options.data)
-    except (ValueError, UserError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(
-            f"error: cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount",
-            file=sys.stderr,
-        )
-        return 2
+    counts = check_image_folder(options.data)
     print(
         f"{options.data!r}: {counts.num_classes} classes, {counts.num_train_images} train images, "
         f"{counts.num_val_images} val images"
@@ -129,5 +121,5 @@ def main(options: CheckDataOptions) -> int:
 
 
 if __name__ == "__main__":
-    guard_output()
-    sys.exit(main(tyro.cli(CheckDataOptions, description=__doc__, prog="python -m scripts.setup.check_data")))
+    prog = "python -m scripts.setup.check_data"
+    run_main_and_exit(lambda: main(tyro.cli(CheckDataOptions, description=__doc__, prog=prog)))

@@ -4,7 +4,6 @@ A suite does not wait for a build: the strategy that needs it comes last in the 
 """
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ NEEDS_BUILD = 3
 """Exit code of a script with BUILD=no: only minutes of compiling would make the library work."""
 
 
-def build_libraries(venv: Path, *, may_defer: bool, run: Callable[..., int] = subprocess.call) -> None:
+def build_libraries(venv: Path, *, may_defer: bool, run: Callable[..., int]) -> None:
     """Build each library into the environment, or take it from the cache, and mark that this was done.
 
     A build that fails is tried once: the row of its strategy says how to try again. One that a signal ends is not done.

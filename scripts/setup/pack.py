@@ -56,8 +56,6 @@ def main(options: PackOptions) -> None:
         check_image_folder(root)
         listings = {split: list_images(root / split) for split in ("train", "val")}
         image_hashes = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
-    except ValueError as error:
-        raise UserError(str(error)) from None
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
     todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), image_hashes)}
@@ -91,11 +89,13 @@ def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
     if not path.exists():
         return False
     try:
-        refuse_pack_of_other_images(path, image_hashes)
-        pack = PackedSource(path)
+        metadata = map_arrays(path)[0]  # of whatever version it is
         expected = image_hashes | {"part": path.stem}
-        if any(pack.metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
+        if any(metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
+            if os.environ.get("PACKED"):
+                raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise DamagedFile("it is of other images")
+        pack = PackedSource(path)
         pack.check(f"checking {path.name}")
     except (OSError, DamagedFile, KeyError, ValueError) as error:
         print(f"{path} is written anew: {error}")
@@ -108,15 +108,6 @@ def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
     note_checked(path)
     print(f"{path} is whole: {len(pack)} images")
     return True
-
-
-def refuse_pack_of_other_images(path: Path, image_hashes: dict[str, str]) -> None:
-    """Raises UserError for a packed file of other images in the folder that PACKED names, of whatever version it is."""
-    if os.environ.get("PACKED"):
-        metadata = map_arrays(path)[0]
-        expected = image_hashes | {"part": path.stem}
-        if any(metadata.get(name, value) != value for name, value in expected.items()):
-            raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
 
 
 def estimate_bytes(config: Config, split: str, listing: ImageListing) -> int:
@@ -172,12 +163,12 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
         done, written = [], header_bytes  # bytes that the journal tells of are lost
+    num_done = sum(len(chunk.sizes) for chunk in done)
     if done:
-        print(f"going on after {sum(len(chunk.sizes) for chunk in done)} images")
+        print(f"going on after {num_done} images")
     try:
-        write_text_atomically(
-            journal, "\n".join([plan, *map(journal_line, done)]) + "\n"
-        )  # without a note that was cut off
+        # without a note that was cut off
+        write_text_atomically(journal, "\n".join([plan, *map(journal_line, done)]) + "\n")
         with (
             open(part, "r+b" if done else "wb", opener=open_no_follow) as file,
             open(journal, "a", opener=open_no_follow) as notes,
@@ -185,7 +176,6 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
             sync_folder(part.parent)  # or a power cut could leave the journal without the file
             file.truncate(written)
             file.seek(0, os.SEEK_END)
-            num_done = sum(len(chunk.sizes) for chunk in done)
             done += write_chunks(file, notes, listing, chunks.encode_chunks(listing, kind, num_done, began_ns))
             write_tables(file, metadata, make_tables(listing, done), header_bytes)
     except OSError as error:

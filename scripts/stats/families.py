@@ -20,8 +20,6 @@ from scripts.stats.intervals import (
     MIN_ROUNDS,
     NO_REPEAT,
     RatioEstimate,
-    Windows,
-    log_throughput,
     no_verdict,
     ratio_of_rounds,
 )
@@ -59,13 +57,6 @@ def method_text(num_comparisons: int) -> str:
 def count_compared(family: Iterable[RatioEstimate]) -> int:
     """Pairs of a family that share the 5 %: a pair with too few rounds has no interval, and no share."""
     return sum(each.why not in (NO_REPEAT, FEW_ROUNDS, NO_COMMON_ROUNDS) for each in family)
-
-
-def make_sample(
-    runs: Sequence[Windows], round_numbers: Sequence[float], sessions: Sequence[int] = ()
-) -> ThroughputSample:
-    """Windows of each run, the round of each, and its session."""
-    return ThroughputSample(log_throughput(runs), round_numbers, sessions)
 
 
 def ratios_to_baseline(baseline: str, samples: Mapping[str, ThroughputSample]) -> dict[str, RatioEstimate]:

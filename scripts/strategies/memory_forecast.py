@@ -78,12 +78,12 @@ class MemoryTally(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-def forecast(config: Config, layout: Layout, num_classes: int = IMAGENET_CLASSES) -> list[MemoryNeed]:
+def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
     """What the device of each stage needs for a step. Raises UserError for a cut that the model does not have, and for
     so few and small images that BatchNorm sees one value a channel, which it refuses."""
     num_images = config.global_batch // layout.num_shards
     with torch.device("meta"):
-        plan = draw_model(config, num_classes)
+        plan = draw_model(config, IMAGENET_CLASSES)
     cuts = _cuts(config, layout, plan, num_images // layout.num_microbatches)
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in trace(stages_at(plan, cuts)[:-1], config.image_size)]

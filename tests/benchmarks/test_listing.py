@@ -26,9 +26,7 @@ from scripts.runner.run_status import first_cause
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    """A cache of the test's own, in which every listing is worth an index."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+def every_listing_is_worth_an_index(own_cache, monkeypatch):
     monkeypatch.setattr(listing, "MIN_INDEXED_IMAGES", 1)
 
 

@@ -31,11 +31,11 @@ from benchmarks.common.model.stages import (
     FLOPS_PER_BYTE,
     Staged,
     block_times,
-    cut_stages,
     cuts_of,
     find_cuts,
     num_splits,
     send,
+    stages_at,
     trace,
 )
 from benchmarks.common.system.errors import UserError
@@ -94,16 +94,16 @@ def random_images(num_images: int, dtype=torch.float32) -> torch.Tensor:
 def test_stages_in_turn_are_the_model_for_every_cut(arch):
     """Protects the order and completeness of stages: no layer lost, doubled or swapped."""
     net = build_model(Config(arch=arch), 10, CPU).eval()
-    num_blocks = len(cut_stages(Config(arch=arch, image_size=32), net, 1)[0])
+    num_blocks = len(stages_at(net, find_cuts(Config(arch=arch, image_size=32), net, 1))[0])
     images = random_images(2)
     with torch.no_grad():
         expected = net(images)
         for cut in range(1, num_blocks):
             config = Config(arch=arch, image_size=32, cut=cut)
-            first, second = cut_stages(config, net, 2)
+            first, second = stages_at(net, find_cuts(config, net, 2))
             assert len(first) == cut == cuts_of([first, second])
             assert torch.equal(second(first(images)), expected)
-        stages = cut_stages(Config(arch=arch, image_size=32), net, num_blocks)  # one block each
+        stages = stages_at(net, find_cuts(Config(arch=arch, image_size=32), net, num_blocks))  # one block each
         assert torch.equal(torch.nn.Sequential(*stages)(images), expected)
         assert cuts_of(stages) == ", ".join(map(str, range(1, num_blocks)))
 
@@ -114,7 +114,7 @@ def test_stages_share_the_models_parameters_under_torchvisions_names(norm):
     config = dataclasses.replace(SMALL, norm=norm)
     net = build_model(config, 10, CPU)
     names = list(net.state_dict())
-    staged = Staged(cut_stages(config, net, 2), [CPU, torch.device("meta")], 0, send)
+    staged = Staged(stages_at(net, find_cuts(config, net, 2)), [CPU, torch.device("meta")], 0, send)
     assert list(net.state_dict()) == names
     assert {id(value) for value in staged.parameters()} == {id(value) for value in net.parameters()}
     assert (net.conv1.weight.device.type, net.fc.weight.device.type) == ("cpu", "meta")
@@ -141,9 +141,9 @@ def test_flops_are_torchvisions_and_halves_take_nearly_the_same_time(arch, image
     """Protects the count: torchvision's tables give 1.81 and 4.09 GFLOPs, counting a multiply-add once."""
     config = Config(arch=arch, image_size=image_size)
     net = build_model(config, 1000, CPU)
-    (one, one_shape), (two, two_shape) = trace(cut_stages(config, net, 2), image_size)
+    (one, one_shape), (two, two_shape) = trace(stages_at(net, find_cuts(config, net, 2)), image_size)
     assert one + two == pytest.approx(total_gflops * 1e9, rel=0.005)
-    halves = block_times(cut_stages(config, net, 2, num_images=8), image_size, 8)
+    halves = block_times(stages_at(net, find_cuts(config, net, 2, num_images=8)), image_size, 8)
     assert min(halves) / max(halves) > 0.8
     assert halves[0] / sum(halves) > one / (one + two)  # early blocks move more for what they compute
     assert len(one_shape) == 3 and two_shape == (1000,)
@@ -173,11 +173,11 @@ def test_a_small_micro_batch_moves_the_estimated_cut_to_the_weights():
 def test_mistakes_are_named():
     net = build_model(SMALL, 10, CPU)
     with pytest.raises(UserError, match="cut 8 is out of range: resnet18 has 8 blocks, which allows 1 to 7"):
-        cut_stages(dataclasses.replace(SMALL, cut=8), net, 2)
+        find_cuts(dataclasses.replace(SMALL, cut=8), net, 2)
     with pytest.raises(UserError, match="too few for 9 stages"):
-        cut_stages(SMALL, net, 9)
+        find_cuts(SMALL, net, 9)
     with pytest.raises(UserError, match="cut 3 is for two stages, and this run has 4; use --cut auto"):
-        cut_stages(dataclasses.replace(SMALL, cut=3), net, 4)
+        find_cuts(dataclasses.replace(SMALL, cut=3), net, 4)
     with pytest.raises(UserError, match="split_size 17 is larger than the 16 images"):
         num_splits(17, 16)
     assert [num_splits(size, 16) for size in (0, 16, 8, 5, 1)] == [1, 1, 2, 4, 16]
@@ -318,7 +318,7 @@ def test_one_loss_over_micro_batches_is_the_mean_of_theirs():
     for together in (True, False):
         net = build_model(SMALL, 10, CPU).double()
         if together:
-            staged = Staged(cut_stages(SMALL, net, 2), [CPU, CPU], 4, send)
+            staged = Staged(stages_at(net, find_cuts(SMALL, net, 2)), [CPU, CPU], 4, send)
             cross_entropy(staged(images), target).backward()
         else:
             for images_part, target_part in zip(images.split(4), target.split(4), strict=True):

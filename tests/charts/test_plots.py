@@ -4,7 +4,6 @@ import contextlib
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree
 
 import numpy
 import pandas
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from support import ROOT, recorded
+from support import ROOT, recorded, svg_text
 
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import append_rows
@@ -88,11 +87,6 @@ def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **colu
 def add_run(folder, **row):
     row = {**COMMON, "run_id": row["strategy"] + "-x", "repeat": 1, **row}
     append_rows(folder, "runs", [recorded(folder, row)])
-
-
-def svg_text(path):
-    """All text of an SVG, which must be well-formed."""
-    return " ".join(xml.etree.ElementTree.parse(path).getroot().itertext())
 
 
 @pytest.mark.medium

@@ -44,11 +44,7 @@ from scripts.data_import.source_images import Download
 from scripts.setup.check_data import check_image_folder
 
 JPEG = b"\xff\xd8 of some bytes"
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.fixture(params=WRITERS)
@@ -149,7 +145,7 @@ def test_a_test_split_is_left_out(tmp_path, tiny_data, capsys):
 def test_a_check_that_fails_names_the_import(tmp_path):
     """Protects a user with shards, who is told of the command that reads them."""
     (tmp_path / "train-0.parquet").touch()
-    with pytest.raises(ValueError, match=r"\./bench data import FROM TO"):
+    with pytest.raises(UserError, match=r"\./bench data import FROM TO"):
         check_image_folder(tmp_path)
 
 

@@ -24,10 +24,7 @@ from scripts.options.data_options import ImportOptions
 from scripts.setup import pack
 from scripts.setup.check_data import check_image_folder
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def packs(data: Path, kind: str) -> list[PackedSource]:
@@ -58,7 +55,7 @@ def test_an_import_packs_what_the_folder_would_have_packed(own_data, tmp_path, c
     assert sorted(path.name for path in target.iterdir()) == ["packed"], "nothing else is left there"
     own = packs(target, kind)[0].metadata
     assert f"fingerprint {own['fingerprint']}, contents {own['contents']}" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=f"it has packed files, .* --loader packed --pack {kind}"):
+    with pytest.raises(UserError, match=f"it has packed files, .* --loader packed --pack {kind}"):
         check_image_folder(target)
     train, _ = loaders(target, loader="packed", pack=kind)
     assert len(pixels(train)[0]) == NUM_TRAIN

@@ -247,7 +247,7 @@ def test_each_package_of_the_requirements_is_carried_or_for_other_work():
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     names = {re.match(r"[\w-]+", line).group() for line in lines if line and not line.startswith("#")}
     assert names == {*carry.CARRIED, *carry.NOT_CARRIED, *FOR_OTHER_WORK}
-    needed = carry.needed_packages(carry.CARRIED)
+    needed = carry.needed_packages()
     assert {"tyro", "docstring-parser", "typeguard", "numpy"} <= {*needed} and not {"torch", "triton"} & {*needed}
 
 

@@ -32,17 +32,12 @@ from scripts.gpu_check.checks import checks
 from scripts.runner import processes, source_version
 from scripts.studies.loaders import measure_loader_limit
 
-pytestmark = pytest.mark.real_interpreter  # signals to processes and groups
+pytestmark = [pytest.mark.real_interpreter, pytest.mark.usefixtures("own_cache")]  # signals to processes and groups
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
 
 DONE = verdicts.printed(r"^done.*")
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
 
 
 def shell(name: str, text: str, tmp_path, find_verdict=DONE, estimate_s=0.0, **other) -> Check:

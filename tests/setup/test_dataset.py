@@ -22,6 +22,7 @@ from support import ROOT, hear_sigint
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.programs import exit_code
 from scripts.setup import check_data, cut_photographs, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import MakeDatasetOptions
@@ -383,7 +384,7 @@ def test_neither_script_imports_torch():
 
 
 def refusal(folder, capsys):
-    assert check_data.main(check_data.CheckDataOptions(str(folder))) == 2
+    assert exit_code(lambda: check_data.main(check_data.CheckDataOptions(str(folder)))) == 2
     return one_line(capsys)
 
 

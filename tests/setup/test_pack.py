@@ -32,10 +32,7 @@ from benchmarks.common.system import folders_of_others
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def make(data: Path, kind: str = "full") -> Path:

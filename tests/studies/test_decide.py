@@ -8,14 +8,13 @@ import json
 import math
 import re
 import shutil
-import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import numpy
 import pytest
 from result_sets import change
 from scipy.special import stdtrit
-from support import ROOT, recorded
+from support import ROOT, recorded, svg_text
 
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.programs import exit_code
@@ -389,10 +388,6 @@ def test_published_sets(run, tmp_path):
         assert fast.label == other.label
         assert other.hours.value == pytest.approx(2 * fast.hours.value, rel=1e-6)
         assert other.money.value == pytest.approx(1.2 * fast.money.value, rel=1e-6)
-
-
-def svg_text(path):
-    return " ".join(ElementTree.parse(path).getroot().itertext())
 
 
 @pytest.mark.medium

@@ -221,7 +221,7 @@ def test_the_sentence_says_how_many_and_what_would_raise_it():
     it. And from a flat fact about 4,096 devices: it is the model's, whose own error no interval holds."""
     machine = simple_machine(GRADIENTS, between_bytes_per_s=UncertainValue(2e8, 1e8, 4e8))
     rows = scaling_forecast_rows(machine, StrategyOptions())
-    most = max_efficient_devices(rows, "ddp", "weak")
+    most = max_efficient_devices(rows, "ddp")
     below = [row for row in rows if row["strategy"] == "ddp" and row["mode"] == "weak" and row["efficiency"] < 0.8]
     assert below and most == min(row["devices"] for row in below) // 2
     found, text = (

@@ -9,11 +9,10 @@ import signal
 import socket
 import subprocess
 import time
-import xml.etree.ElementTree
 
 import numpy
 import pytest
-from support import environment, recorded
+from support import environment, recorded, svg_text
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
@@ -66,10 +65,6 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, noise=0.02, asked=No
 def read_csv(path):
     with open(path, newline="") as file:
         return list(csv.DictReader(file))
-
-
-def text_of(path):
-    return " ".join(xml.etree.ElementTree.parse(path).getroot().itertext())
 
 
 def launch(checkout, name, **variables):
@@ -203,7 +198,7 @@ def test_a_real_sweep_goes_on_after_a_value_that_fails(checkout, tmp_path, tiny_
     assert sorted(points) == ["batch", "group"] and points["batch"]["ci_low"] == ""
     expected = rows[rows.options.str.contains("group")].images_per_s.item()
     assert float(points["group"]["images_per_s"]) == pytest.approx(expected, rel=1e-6)
-    text = text_of(results / "charts" / "sweep_single_norm.svg")
+    text = svg_text(results / "charts" / "sweep_single_norm.svg")
     assert "failed" in text and "n = 1" in text and "one round" in text
 
 
@@ -309,7 +304,7 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     expected = strategy_throughput(points["5"].windows_of_runs)
     got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
     assert got == pytest.approx([expected.value, expected.low, expected.high], rel=1e-6)
-    text = text_of(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
+    text = svg_text(tmp_path / "charts" / "sweep_ddp_bucket_cap_mb.svg")
     assert text.count("n = 5") == 4 and "95 % interval" in text and "dashed: single: 49.9" in text
 
 
@@ -415,7 +410,7 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
     assert [row["efficiency_ci_low"] == "" for row in rows] == [True, False, False, True, False, False]
     assert [round(float(row["over_single"]), 2) for row in rows] == [0.8, 0.64, 0.4, 1, 1, 1]
     assert all(float(row["over_single_ci_low"]) < float(row["over_single"]) for row in rows)
-    drawn = text_of(tmp_path / "charts" / "scaling_ddp.svg")
+    drawn = svg_text(tmp_path / "charts" / "scaling_ddp.svg")
     assert "oversubscribed" in drawn and "64 % of single" in drawn.replace("(", "").replace(")", "")
 
 

@@ -11,7 +11,7 @@ import mmap
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from benchmarks.common.config.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config
 from benchmarks.common.data.decode import GPU_DECODER, resolve_decoder
 from benchmarks.common.data.image_dataset import ImageDataset, ImageKey, ReadResult
+from benchmarks.common.data.sharding import GlobalBatchSampler
 from benchmarks.common.dist.agreement import STOP_SIGNALS
 from benchmarks.common.dist.devices import RankContext
 
@@ -49,16 +50,6 @@ class FilledBuffer(NamedTuple):
 
     buffer: int
     result: ReadResult
-
-
-class BatchSampler(Protocol):
-    """The batches of an epoch. A GlobalBatchSampler is one."""
-
-    global_batch: int
-    num_shards: int
-
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[list[ImageKey]]: ...
 
 
 class BufferPool:
@@ -107,7 +98,7 @@ class BatchIndexSampler:
 class HostLoader:
     """Iterate for a pass over `batches`, one shard's. A Batch keeps its pixels until the next but one is requested."""
 
-    def __init__(self, config: Config, context: RankContext, images: ImageDataset, batches: BatchSampler):
+    def __init__(self, config: Config, context: RankContext, images: ImageDataset, batches: GlobalBatchSampler):
         num_workers = int(config.workers)  # build_loaders has resolved `auto`
         num_images = -(-batches.global_batch // batches.num_shards)
         self.pool = BufferPool(images, PREFETCHED_PER_WORKER * num_workers + NUM_IN_USE, num_images)

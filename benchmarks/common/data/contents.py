@@ -89,7 +89,7 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
 def contents_from_hashes(train: ImageListing, val: ImageListing, sha256: Callable[[str], bytes]) -> str:
     """The contents of images whose hashes are known.
 
-    sha256: hash_content of the image <part>/<class>/<image>.
+    sha256: hash_of_image of the image <part>/<class>/<image>.
     """
     names = [name for name, _ in _sample_of_both(train, val)]
     return _join_hashes(train, val, names, [sha256(name) for name in names])
@@ -100,19 +100,15 @@ def sampled_names(train: ImageListing, val: ImageListing) -> Iterator[str]:
     return (name for name, _ in _sample_of_both(train, val))
 
 
-def hash_content(content: bytes) -> bytes:
-    """What stands for an image's file of these bytes in the contents: SHA-256, or UNREADABLE where the file is no image."""
-    return hash_of_image(hashlib.sha256(content).digest(), content)
-
-
 def hash_of_image(sha256: bytes, content: bytes | memoryview) -> bytes:
-    """What hash_content gives, where the SHA-256 of the content is known."""
+    """What stands for an image's file in the contents: its SHA-256, or UNREADABLE where the file is no image."""
     return sha256 if _may_be_image(bytes(content[:NUM_FIRST_BYTES])) else UNREADABLE
 
 
 def _may_be_image(first: bytes) -> bool:
-    """Whether a file may be an image, by its first bytes. Other files are not hashed: the contents are published, a link
-    may lead to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess."""
+    """Whether a file may be an image, by its first bytes. Other files are not hashed: the contents are published, a
+    link may lead to a private file, and a short file can be guessed from its hash. An empty file has nothing to guess.
+    """
     return not first or first.startswith((*FIRST_BYTES.values(),))
 
 

@@ -6,7 +6,7 @@ the loader's workers, nor where a resumed run started.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -14,6 +14,7 @@ import torch
 from benchmarks.common.data.crops import ChooseCrop, centre_crop, max_pixels, random_crop, random_numbers, resize_into
 from benchmarks.common.data.decode import Decoded, Decoder, describe_error
 from benchmarks.common.data.listing import ImageListing, list_images
+from benchmarks.common.data.packed import PackedSource
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -35,19 +36,11 @@ class ReadResult(NamedTuple):
     """Images that the decoder's library could not read, so that Pillow did."""
 
 
-class ImageSource(Protocol):
-    """Where images come from. `content` is what the Decoder takes, `name` is for messages."""
-
-    classes: list[str]
-
-    def __len__(self) -> int: ...
-    def content(self, index: int) -> bytes | numpy.ndarray: ...
-    def name(self, index: int) -> str: ...
-    def target(self, index: int) -> int: ...
-
-
 class FolderSource:
-    """The ImageSource that is a folder. Raises UserError where it cannot be read or holds no image."""
+    """Images of a folder: `content` is what the Decoder takes, `name` is for messages. PackedSource has the same.
+
+    Raises UserError where the folder cannot be read or holds no image.
+    """
 
     def __init__(self, folder: Path):
         try:
@@ -68,7 +61,7 @@ class FolderSource:
 
 
 class ImageDataset:
-    """The images of an ImageSource, cropped to size x size.
+    """The images of a source, cropped to size x size.
 
     open_decoder: called in the process that reads, at its first image.
     classes: those of train/, whose order numbers the targets. A val/ that lacks a class must not shift the others.
@@ -76,7 +69,12 @@ class ImageDataset:
     """
 
     def __init__(
-        self, source: ImageSource, open_decoder: Callable[[], Decoder], size: int, seed: int, classes: list[str]
+        self,
+        source: FolderSource | PackedSource,
+        open_decoder: Callable[[], Decoder],
+        size: int,
+        seed: int,
+        classes: list[str],
     ):
         self.source, self.open_decoder, self.size, self.seed = source, open_decoder, size, seed
         self.augment = self.replace_unreadable = False

@@ -23,7 +23,6 @@ from benchmarks.common.data.image_dataset import (
     MAX_REPLACEMENT_TRIES,
     FolderSource,
     ImageDataset,
-    ImageSource,
     packed_pixels_decoder,
 )
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
@@ -154,7 +153,9 @@ def _explain_worker_failures() -> Iterator[None]:
         if "Bus error" in f"{error} {error.__cause__}":  # torch's own text, which names the signal, may be the cause
             remedy = f"bus error: {TRUNCATED_FILE_HELP}"
         elif any(sign in str(error) for sign in ("killed by signal", "exited unexpectedly")):
-            remedy = "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+            remedy = (
+                "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+            )
         elif full or any(sign in str(error) for sign in ("shared memory", "DataLoader timed out")):
             remedy = (
                 "/dev/shm may be full: enlarge it or use --workers 0; if only the files are slow, raise --timeout-s"
@@ -251,7 +252,7 @@ def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:
 
     Raises UserError where the images cannot be read, or a requested decoder cannot be imported.
     """
-    sources: Sequence[ImageSource]
+    sources: Sequence[FolderSource | packed.PackedSource]
     if config.loader == "packed":
         sources = packed.open_packs(config)
     else:

@@ -105,7 +105,9 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
         except ValueError:
             raise DamagedFile(f"it no longer has its {size} bytes") from None
     data = whole[8 + length :].view(numpy.ndarray)
-    return metadata, {name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in placed_arrays}
+    return metadata, {
+        name: data[begin:end].view(dtype).reshape(shape) for name, dtype, shape, begin, end in placed_arrays
+    }
 
 
 Placed = tuple[str, numpy.dtype[Any], tuple[int, ...], int, int]

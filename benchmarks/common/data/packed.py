@@ -40,7 +40,8 @@ TABLES |= {"targets": ("<i4", ()), "checksums": ("<u4", ())}
 
 
 class PackedSource:
-    """The ImageSource that is a packed file. An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3).
+    """Images of a packed file, as FolderSource has those of a folder. An image is its JPEG's bytes, or its pixels,
+    uint8 (height, width, 3).
 
     Raises OSError, or DamagedFile where the file, its header or its tables are not whole, or do not fit each other. A
     right checksum does not show that they fit: whoever wrote the file also wrote the checksum. `check` looks at the
@@ -260,8 +261,8 @@ def was_written(path: Path) -> bool:
 
 
 def note_written(path: Path, file: Path) -> None:
-    """Note that this user packed what is at `path`, or is there as soon as `file` is renamed. Without a cache nothing is
-    noted."""
+    """Note that this user packed what is at `path`, or is there as soon as `file` is renamed. Without a cache nothing
+    is noted."""
     with contextlib.suppress(OSError):
         _write_note(cache_path(path, "written"), file)
 

@@ -1,7 +1,8 @@
 """A torchvision model cut between residual blocks into stages, each of which takes the output of the one before.
 
-stages = cut_stages(config, net, num_stages=2)    # Sequentials of net's own modules: nothing is copied
-net.state_dict()                                  # torchvision's names, whatever device a stage is moved to
+cuts = find_cuts(config, net, num_stages=2)
+stages = stages_at(net, cuts)    # Sequentials of net's own modules: nothing is copied
+net.state_dict()                 # torchvision's names, whatever device a stage is moved to
 """
 
 import copy
@@ -29,14 +30,6 @@ Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 
 FLOPS_PER_BYTE = 17
 """What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. H100: 20; A100: 10."""
-
-
-def cut_stages(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[nn.Sequential]:
-    """Consecutive stages of a torchvision model. The stem goes with the first block, the classifier with the last.
-
-    Nothing is measured: see find_cuts. Raises UserError as find_cuts does.
-    """
-    return stages_at(net, find_cuts(config, net, num_stages, num_images))
 
 
 def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:

@@ -62,7 +62,7 @@ def append_csv(
     rows: Iterable[dict],
     *,
     key: str = "",
-    replace: bool = False,
+    replace: bool,
     skip_existing: bool = False,
 ) -> None:
     """Add rows to a CSV file, whole or not at all; they are on the disk when this returns.

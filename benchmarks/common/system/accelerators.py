@@ -19,11 +19,6 @@ def list_devices(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for pattern in PATTERNS for path in folder.glob(pattern))
 
 
-def other_devices(folder: Path) -> list[str]:
-    """Those of list_devices that are not NVIDIA's."""
-    return [name for name in list_devices(folder) if not name.startswith("nvidia")]
-
-
 def wants_cpu() -> bool:
     """Whether DEVICE=cpu asks for the CPU. Raises UserError for another value."""
     device = os.environ.get("DEVICE", "")

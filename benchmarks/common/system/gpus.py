@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.common.system.accelerators import other_devices, refuse_other_accelerator, wants_cpu
+from benchmarks.common.system.accelerators import list_devices, refuse_other_accelerator, wants_cpu
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
@@ -174,7 +174,7 @@ def usable_gpus() -> int:
     if hidden:
         return 0
     if not (nodes or shutil.which("nvidia-smi")):
-        if other_devices(DEVICES):
+        if list_devices(DEVICES):  # of other makers
             import torch
 
             refuse_other_accelerator(torch)

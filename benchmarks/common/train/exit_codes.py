@@ -80,7 +80,7 @@ def exit_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def note_cause(status: str, reason: str, rank: int | None = None) -> None:
+def note_cause(status: str, reason: str, rank: int | None) -> None:
     """Leave `status` and `reason` for the launcher, where one started this process."""
     folder = RunFolder.current()
     if folder is None:

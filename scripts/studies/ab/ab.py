@@ -40,7 +40,6 @@ from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import lost_runs, preflight, run_plan, schedule, source_version
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
-from scripts.runner.round_order import timed_part
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.stats.formatting import format_setting, parse_percent, plural
@@ -129,10 +128,7 @@ def refuse_results_that_git_sees(pair: VariantPair, results: Path | None) -> Non
 def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
     whole = run_plan.make_run(variables, run_plan.RunTemplate(strategy, variant.config, variant.flags))
-    short = timed_part(whole.config, whole.requested["fingerprint"], whole.requested["ranks"])
-    (run,) = run_plan.skip_what_does_not_fit(
-        [dataclasses.replace(whole, config=short, requested=whole.requested | dataclasses.asdict(short))]
-    )
+    (run,) = run_plan.skip_what_does_not_fit([whole.timed_part()])
     return run
 
 

@@ -20,7 +20,6 @@ from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, names_images
-from scripts.runner.round_order import timed_part
 from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.ablation.analysis import (
@@ -59,11 +58,8 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         changed = dataclasses.replace(config, **fields)
         template = RunTemplate(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
         run = make_run(variables, template, round_number)
-        short = timed_part(run.config, run.requested["fingerprint"], run.requested["ranks"])
         env = run.variables | {"SKIP": why_not.get(name, "")}
-        return dataclasses.replace(
-            run, config=short, requested=run.requested | dataclasses.asdict(short), variables=env, variant=name
-        )
+        return dataclasses.replace(run.timed_part(), variables=env, variant=name)
 
     def of_round(round_number: int) -> list[Run]:
         runs = [make(round_number, name, options) for name, options in combinations]

@@ -17,9 +17,9 @@ from scripts.sets.identity import ALL_CORES, DERIVED_FIELDS, MACHINE_FIELDS, RES
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import UNKNOWN, describe_images
-from scripts.stats.families import ThroughputSample, make_sample
+from scripts.stats.families import ThroughputSample
 from scripts.stats.formatting import format_setting, printable
-from scripts.stats.intervals import mean_interval
+from scripts.stats.intervals import log_throughput, mean_interval
 from scripts.studies.compare.analysis import FIELDS_THAT_MAY_DIFFER
 from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines
 
@@ -115,10 +115,9 @@ def make_candidate(results: ResultSet, group: RunGroup, price: float) -> Candida
     """price: of one machine for one hour. The group has a throughput."""
     epoch = epoch_time(results, group)
     hours = Interval(epoch.value, epoch.low, epoch.high).times(NUM_EPOCHS / 3600)
-    is_of_every_run = len(epoch.windows_of_runs) == len(group.round_numbers)
-    sample = (
-        make_sample(epoch.windows_of_runs, group.round_numbers, group.sessions) if is_of_every_run else group.sample
-    )
+    sample = group.sample
+    if len(epoch.windows_of_runs) == len(group.round_numbers):
+        sample = dataclasses.replace(sample, log_throughputs=log_throughput(epoch.windows_of_runs))
     return Candidate(results.name, group, price * num_machines(group), hours, epoch.measured, sample)
 
 

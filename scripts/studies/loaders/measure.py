@@ -31,7 +31,7 @@ from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.machine import num_cores
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions
-from scripts.runner.preflight import check_data
+from scripts.setup.check_data import check_image_folder
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart
@@ -58,7 +58,7 @@ def main(options: LoadersOptions) -> int:
         raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
     if options.turns < 6:
         raise UserError(f"turns is {options.turns}, but the interval of a median needs at least 6")
-    check_data(options.data)
+    check_image_folder(options.data)
     with tempfile.TemporaryDirectory() as temporary:
         config = Config(data=options.data, image_size=options.image_size, global_batch=32)
         variants = prepare_variants(config, Path(temporary), options.only.split())

@@ -39,8 +39,9 @@ from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import PeersOptions
 from scripts.runner.make_variables import MakeVariables, read_variables
-from scripts.runner.preflight import check_data, check_ranks, open_result_set
+from scripts.runner.preflight import check_ranks, open_result_set
 from scripts.runner.schedule import lock_result_set
+from scripts.setup.check_data import check_image_folder
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
@@ -107,7 +108,7 @@ def main(options: PeersOptions) -> int:
     config = load_config(flags)
     refuse_other_optimizers(config.arch)
     check_ranks([config], [variables.ranks_here])
-    check_data(config.data)
+    check_image_folder(config.data)
     all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
     limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_result_set(variables.results, "peers-")

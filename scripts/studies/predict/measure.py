@@ -28,7 +28,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import PredictCheckOptions
-from scripts.runner.preflight import check_data
+from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes
 from scripts.studies.allreduce.worker_pool import WorkerPool
@@ -84,7 +84,7 @@ def main(options: PredictCheckOptions) -> int:
             "predict-check has inputs for CPUs and gloo only; "
             "CUDA_VISIBLE_DEVICES= ./bench study predict-check checks these"
         )
-    check_data(load_config(user_flags(options)).data)
+    check_image_folder(load_config(user_flags(options)).data)
     measure(options)
     predictions = predict_cases(options.out)
     write_text_atomically(options.out / "predictions.csv", predictions.to_csv(index=False))

@@ -146,9 +146,9 @@ def published_rows(path: Path = RESNET50) -> list[dict[str, Any]]:
     return [row | {"error": row["predicted"].value / row["published"] - 1} for row in rows]
 
 
-def published_table(path: Path = RESNET50) -> str:
+def published_table() -> str:
     """The rows as text, and why the prediction is wrong where it is off by more than 5 %."""
-    rows = published_rows(path)
+    rows = published_rows()
     lines = [("published by others", "published", "predicted", "95 %", "error")]
     for row in rows:
         predicted = row["predicted"]

@@ -73,11 +73,11 @@ def _predict(
     return row
 
 
-def max_efficient_devices(rows: Iterable[Row], strategy: str, mode: str, column: str = "efficiency") -> int:
-    """The largest number of devices up to which a strategy is EFFICIENT; 1 where it is not on two devices."""
+def max_efficient_devices(rows: Iterable[Row], strategy: str, column: str = "efficiency") -> int:
+    """The largest number of devices up to which weak scaling is EFFICIENT; 1 where it is not on two devices."""
     most = 1
     for row in rows:
-        if (row["strategy"], row["mode"]) == (strategy, mode) and not row["why_not"]:
+        if (row["strategy"], row["mode"]) == (strategy, "weak") and not row["why_not"]:
             if row[column] < EFFICIENT:
                 return most
             most = row["devices"]
@@ -91,7 +91,7 @@ def remedies(machine: MachineModel, options: StrategyOptions, device_counts: Seq
     def most(strategy: str, step: StepTimes, cluster: Cluster, options: StrategyOptions) -> int:
         row = {"strategy": strategy, "mode": "weak"}
         rows = (row | {"devices": n} | _predict(strategy, "weak", step, cluster, n, options) for n in device_counts)
-        return max_efficient_devices(rows, strategy, "weak")
+        return max_efficient_devices(rows, strategy)
 
     faster = dataclasses.replace(cluster, within=_twice(cluster.within), between=_twice(cluster.between))
     long_period = dataclasses.replace(options, local_period=LONG_PERIOD_STEPS)
@@ -113,7 +113,7 @@ def summary_sentence(
 ) -> str:
     """Up to how many devices weak scaling of DDP is EFFICIENT by the model, why not further, and what would help."""
     columns = ("efficiency", "efficiency_low", "efficiency_high")
-    most, low, high = (max_efficient_devices(rows, "ddp", "weak", column) for column in columns)
+    most, low, high = (max_efficient_devices(rows, "ddp", column) for column in columns)
     threshold = f"{100 * EFFICIENT:.0f} % of one device's speed"
     subject = f"By the model of {machine.name}, ddp with {machine.step.images:g} images a device"
     if most >= max(device_counts):

@@ -7,7 +7,6 @@ no torch.
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import ResultSet
@@ -30,11 +29,11 @@ FORECAST_EXPLANATION = (
 )
 
 
-def forecast_table(results: ResultSet, path: Path = FORECAST) -> tuple[str, list[list[str]]]:
+def forecast_table(results: ResultSet) -> tuple[str, list[list[str]]]:
     """(a sentence on the table, rows of text by FORECAST_HEADER); ('', []) where the file is missing."""
-    if not path.exists():
+    if not FORECAST.exists():
         return "", []
-    with open(path, encoding="utf-8", newline="") as file:
+    with open(FORECAST, encoding="utf-8", newline="") as file:
         forecast = list(csv.DictReader(file))
     rows, num_measured = [], 0
     for row in forecast:

@@ -11,13 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import TrendOptions
 from scripts.pages.page import inline_svg
+from scripts.pages.page_templates import html_template
 from scripts.sets.run_group import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import plural, printable, printable_lines
@@ -51,13 +50,7 @@ def render_trend(dated: list[DatedSet]) -> str:
         _part(number, about, pairs)
         for number, (about, pairs) in enumerate(groups_by_hardware_and_work(dated).items(), start=1)
     ]
-    page = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-    )
-    html = page.get_template("trend.html.j2").render(
+    html = html_template(Path(__file__).with_name("trend.html.j2")).render(
         parts=parts,
         columns=[name for name in TREND_COLUMNS if any(row[name] for part in parts for row in part["rows"])],
         text_columns=TEXT_COLUMNS,
