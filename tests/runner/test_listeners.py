@@ -152,7 +152,6 @@ STARTED_BY = {
     "runner.processes": [],
     "runner.source_version": [],
     "setup.install": [],
-    "setup.libraries": [],
     "studies.loaders.measure": [],
     "studies.loaders.measure_loader_limit": [],
     "studies.predict.network_namespaces": [],
