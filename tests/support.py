@@ -168,7 +168,7 @@ def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
     """
     command = [ROOT / "launchers" / f"{name}.sh"]
     env = environment(RESULTS=results, ARGS=args, **variables)
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
     print(done.stdout + done.stderr)  # pytest shows it if the test fails
     runs = read_table(results, "runs")
     assert len(runs), f"{name} left no row"

@@ -563,7 +563,7 @@ def small_disk(tmp_path):
     """A file system of 1 MB, or None where mount is refused."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=0700", "tmpfs", folder], capture_output=True)
     yield folder if done.returncode == 0 else None
     if done.returncode == 0:
         subprocess.run(["umount", folder], check=True)
