@@ -1,5 +1,7 @@
-"""Read what a run trained, and the states that it saved. The reference continues from them.
-Its result is compared with them."""
+"""Read what a run trained, and the states that it saved.
+
+The reference continues from these states, and its result is compared with them.
+"""
 
 import dataclasses
 from pathlib import Path

@@ -41,7 +41,7 @@ OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HE
 
 @dataclasses.dataclass(frozen=True)
 class Weakness:
-    """What runs of earlier commits allow others, which the environment that they start with cannot mend."""
+    """What a run of an earlier commit allows other people, and no environment variable can prevent."""
 
     mended_by: str
     """Hash of a commit. Those that come after it do not have the weakness."""
