@@ -195,7 +195,9 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
         with tempfile.TemporaryDirectory() as run_dir, WithoutDriver(allow_non_fake_inputs=True):
-            patch.setenv("RUN_DIR", run_dir)  # the file in which ranks of Slurm find each other is there
+            if hasattr(script, "find_slurm_step"):  # else the file in which its ranks find each other is in the checkout
+                slurm_step = dataclasses.replace(script.find_slurm_step(), folder=run_dir)
+                patch.setattr(script, "find_slurm_step", lambda: slurm_step)
             strategy = script.build(config, *spawned)
             for options in groups:
                 check_group(options, strategy)

@@ -211,6 +211,27 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
     assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
 
 
+def test_a_blank_in_a_path_is_said_before_the_compiler_fails(monkeypatch, tmp_path):
+    """Protects a checkout or a home such as /home/a user: torch's compiler ended in a stack. On a GPU no C++ is compiled.
+
+    Mutant: without the look at Python's packages.
+    """
+    for variable in (compiling.TRITON_CACHE, compiling.CACHE, compiling.PRECOMPILE_HEADERS):
+        monkeypatch.setenv(variable, "")  # undone at the end, unlike what the code sets
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    compiling.prepare_compiler(on_gpu=True)
+    with pytest.raises(Unavailable, match=f"no path with a blank, and '.*/a cache/.*; set {compiling.CACHE}"):
+        compiling.prepare_compiler(on_gpu=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(compiling.CACHE, "")
+    compiling.prepare_compiler(on_gpu=False)
+    real_path = compiling.sysconfig.get_path
+    moved = {"purelib": "/home/a user/.venv/lib/python3.12/site-packages"}
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: moved.get(name) or real_path(name))
+    with pytest.raises(Unavailable, match="'/home/a user/.*; install Python and the packages in another folder"):
+        compiling.prepare_compiler(on_gpu=False)
+
+
 CACHES = [compiling.CACHE, compiling.TRITON_CACHE, "CUDA_CACHE_PATH", "PYTORCH_KERNEL_CACHE_PATH"]
 CACHES += ["TORCH_EXTENSIONS_DIR"]
 

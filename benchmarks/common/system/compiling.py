@@ -49,12 +49,14 @@ def prepare_compiler(on_gpu: bool) -> None:
     """Call this before torch.compile: it makes torch and Triton keep compiled code in folders that only this user can
     write to, and compile in as many processes as the rank has threads, unless the user chose a number.
 
-    Raises Unavailable where nothing can be compiled, and UserError where somebody else can write to one of these
-    folders, or put another in its place.
+    Raises Unavailable where nothing can be compiled, or, on a CPU, where a path has a blank, at which torch splits
+    the compiler's command; and UserError where somebody else can write to one of these folders, or put another in its place.
     """
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
     use_own_caches()
+    if not on_gpu and (why := _blank_in_a_path()):
+        raise Unavailable(why)
     config: Any = sys.modules.get("torch._inductor.config")
     if config:
         config.cpp_cache_precompile_headers = False
@@ -64,6 +66,22 @@ def prepare_compiler(on_gpu: bool) -> None:
         os.environ[COMPILE_THREADS] = str(threads)
         if config:
             config.compile_threads = threads
+
+
+def _blank_in_a_path() -> str:
+    """Which folder in a compiler's command for the CPU has a blank in its path, and what to do; empty where none has.
+
+    torch._inductor.cpp_builder quotes no path: `g++ ... -o /home/a user/...` would end in a stack.
+    """
+    elsewhere = "install Python and the packages in another folder"
+    for folder, remedy in (
+        (os.environ[CACHE], f"set {CACHE} to another"),
+        (sysconfig.get_path("include"), elsewhere),
+        (sysconfig.get_path("purelib"), elsewhere),
+    ):
+        if len(folder.split()) > 1:
+            return f"torch.compile takes no path with a blank, and {folder!r} has one; {remedy}"
+    return ""
 
 
 def use_own_caches() -> None:
