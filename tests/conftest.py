@@ -19,7 +19,7 @@ if typing.TYPE_CHECKING:
 
     from scripts.runner.run_plan import MakeVariables
 
-LIMIT_S = 1800  # of one test, with the fixtures that it is the first to need
+LIMIT_S, SLOW_LIMIT_S = 1800, 3600  # of one test, with the fixtures that it is the first to need
 
 
 def pytest_configure(config):
@@ -29,11 +29,13 @@ def pytest_configure(config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
+    limit_s = SLOW_LIMIT_S if item.get_closest_marker("slow") else LIMIT_S
+
     def late(*_):
-        raise TimeoutError(f"{item.nodeid} did not end in {LIMIT_S} s")
+        raise TimeoutError(f"{item.nodeid} did not end in {limit_s} s")
 
     signal.signal(signal.SIGALRM, late)
-    signal.alarm(LIMIT_S)
+    signal.alarm(limit_s)
     try:
         return (yield)
     finally:
