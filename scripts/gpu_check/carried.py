@@ -11,9 +11,12 @@ codes: those of gpu-check; 2, too, where it cannot begin.
 import os
 import sys
 
-# An empty part of PYTHONPATH is the current folder, whose modules would go before the standard library's.
+# Modules of the current folder, and of folders beside it, would go before the standard library's. An empty part of
+# PYTHONPATH is the current folder.
 if __name__ == "__main__":
-    sys.path[1:] = [folder for folder in sys.path[1:] if os.path.realpath(folder) != os.getcwd()]
+    relative = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if not os.path.isabs(part)]
+    left_out = {os.path.realpath(part) for part in ["", *relative]}
+    sys.path[1:] = [folder for folder in sys.path[1:] if os.path.realpath(folder) not in left_out]
     sys.pycache_prefix = None  # PYTHONPYCACHEPREFIX may name another user's folder, whose compiled modules would run
     os.environ.pop("PYTHONPYCACHEPREFIX", None)
 

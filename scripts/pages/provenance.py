@@ -6,6 +6,7 @@ Needs no torch.
 import dataclasses
 import itertools
 import shlex
+from collections.abc import Iterable
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.store.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
@@ -15,6 +16,7 @@ from scripts.options.run_options import RoundOptions
 from scripts.pages.pasteable_variables import pasteable_variables
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner import source_version
+from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
@@ -31,7 +33,10 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     make_variables, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
     repeats = results.ok_runs.repeat.max()
     make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
-    lines = [_checkout(commit) for commit in sorted(set(results.ok_runs.commit) - {""})]
+    lines = []
+    for commit, runs in results.ok_runs.groupby("commit"):
+        if commit:
+            lines.append(_checkout(str(commit), sorted({*zip(runs.strategy, runs.nodes.fillna(1), strict=True)})))
     if chosen_by_user:
         lines.append(f"# the set had these too, and no set may choose them for you: {', '.join(chosen_by_user)}")
     strategies = dict.fromkeys(group.strategy for group in results.timed_groups)
@@ -49,14 +54,21 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     return [*lines, "make report"]
 
 
-def _checkout(commit: str) -> str:
+def _checkout(commit: str, launched: Iterable[tuple[str, float]] = ()) -> str:
     """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. And only
     one of this checkout's history: a fork may have another, or a tag of this name, which is fetched after the report
-    was made. Whoever pastes the lines would run the fork's code. --no-guess: git makes no local branch of a fork's."""
+    was made. Whoever pastes the lines would run the fork's code. --no-guess: git makes no local branch of a fork's. A
+    commit that lets others in is left out, as ./bench reproduce refuses it.
+
+    launched: the strategies that ran at it, each with its number of nodes.
+    """
     if not COMMIT.fullmatch(commit):
         return "# its commit is left out: it is no hash"
     if not (found := source_version.whole_hash(commit)):
         return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
+    for strategy, nodes in launched:
+        if allowed := weaknesses(found, strategy, int(nodes)):
+            return f"# its commit {commit} is left out, since there {strategy} has a weakness: {allowed[0]}"
     return f"git checkout --no-guess {shell_word(found)}"
 
 

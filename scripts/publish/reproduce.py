@@ -36,6 +36,7 @@ from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
+from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.hardware import why_too_many
 from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import ResultSet, load_set
@@ -181,7 +182,7 @@ def check_device(run: dict, published: Path) -> None:
 
 def refuse_weaknesses(run: dict, commit: str, published: Path) -> None:
     """Raises UserError where the commit's code allows others what today's does not."""
-    found = worktrees.weaknesses(commit, run["strategy"], run["asked"]["nodes"])
+    found = weaknesses(commit, run["strategy"], run["asked"]["nodes"], in_worktree=True)
     if found:
         raise UserError(
             f"{published}, {printable(run['label'])}: at commit {commit[:12]} {found[0]}; a set may not choose that. "

@@ -9,10 +9,11 @@ import re
 
 SECRET_NAME = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|CREDENTIAL|APIKEY|_KEY|_PAT$|_AUTH(?!_SOCK$)|WEBHOOK"
-    r"|JWT|COOKIE|CONNECTION_STRING",
+    r"|JWT|COOKIE|CONNECTION_STRING|_PW$|ENCRYPTIONKEY|GIT_CONFIG_VALUE",
     re.IGNORECASE,
 )
-"""A name that ends in _AUTH_SOCK is of a socket's path, by which ssh finds its agent."""
+"""A name that ends in _AUTH_SOCK is of a socket's path, by which ssh finds its agent. CI systems keep the header by
+which git fetches in GIT_CONFIG_VALUE_<n>."""
 # An address with a user and a password, also without its scheme, as of a proxy; a JSON web token; a key of Azure.
 SECRET_VALUE = re.compile(r"://[^/]*@|^[^/\s:@]+:[^/\s@]+@[^/\s]+:[0-9]+/?$|^eyJ[\w-]+\.eyJ|AccountKey=")
 

@@ -35,6 +35,11 @@ def local_changes() -> str:
     return digest.hexdigest()[:NUM_HASH_DIGITS]
 
 
+def is_shallow() -> bool:
+    """Whether this clone has only a part of the history."""
+    return git("rev-parse", "--is-shallow-repository") == b"true\n"
+
+
 def is_in_history(commit: str) -> bool:
     """Whether the commit that is checked out has it, a hash, among its ancestors, or is it."""
     return git("merge-base", "--is-ancestor", commit, "HEAD") is not None

@@ -225,17 +225,21 @@ def test_a_set_runs_no_code_that_this_checkout_does_not_come_after(kept, monkeyp
 
 def test_an_earlier_commit_takes_nothing_that_lies_in_tmp(kept, monkeypatch):
     """Protects from a set that chooses a commit of before a mend: its ranks took compiled code from
-    /tmp/torchinductor_<user>, which another user can make. Mutants: the environment as it is; not put back."""
+    /tmp/torchinductor_<user>, which another user can make, and horovodrun's command lines had secrets. Mutants: the
+    environment as it is; not put back; with secrets."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source_version, "ROOT", kept.folder)
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_somebody")
+    monkeypatch.setenv("SLURM_JWT", "s3cret")
+    monkeypatch.setenv("https_proxy", "http://me:s3cret@proxy:3128")
     before = dict(os.environ)
     with worktrees.checked_out([kept.made_at]):
         temporary, cache = Path(os.environ["TMPDIR"]), Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
         assert temporary.stat().st_mode & 0o777 == 0o700 and str(temporary) != before.get("TMPDIR")
         assert cache == private_cache() and Path(os.environ["TRITON_CACHE_DIR"]).parent == cache
         assert os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"
+        assert "s3cret" not in str(os.environ)
     assert dict(os.environ) == before and not temporary.exists()
 
 
@@ -244,7 +248,7 @@ def test_a_set_does_not_choose_a_commit_with_weaknesses(kept, monkeypatch):
     """Protects from what a set's commit allows others; with --anyway the user has chosen it. Mutant: a warning."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)
     monkeypatch.setattr(source_version, "ROOT", kept.folder)
-    monkeypatch.setattr(worktrees, "weaknesses", lambda commit, strategy, num_nodes: ["ranks listen on the network"])
+    monkeypatch.setattr(reproduce, "weaknesses", lambda *run, in_worktree: ["ranks listen on the network"])
     monkeypatch.chdir(kept.folder)
     for name, value in {"SET": "results/made", "PLAN": "yes", "ARGS": "", "CONFIG": "", "NPROC": ""}.items():
         monkeypatch.setenv(name, value)

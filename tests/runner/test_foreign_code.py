@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, environment, put
 
+from scripts.runner import source_version
+from scripts.runner.commit_weaknesses import WEAKNESSES, weaknesses
 from scripts.studies.ab import worktrees
 
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
@@ -74,10 +76,13 @@ def test_a_launcher_is_started_from_anywhere(tmp_path):
 @pytest.mark.parametrize("program", ["bench", "scripts/gpu_check/carried.py"])
 def test_the_command_takes_no_module_of_the_current_folder(tmp_path, program):
     """Protects who asks for help in a folder that was downloaded, where PYTHONPATH has an empty part, as
-    `PYTHONPATH=/opt/x:$PYTHONPATH` leaves one. Mutant: sys.path as Python makes it."""
+    `PYTHONPATH=/opt/x:$PYTHONPATH` leaves one, or a relative one. Mutants: sys.path as Python makes it; the empty part
+    alone left out."""
+    (tmp_path / "src").mkdir()
     for name in ("signal", "functools", "pathlib", "fcntl", "contextlib", "hashlib", "json", "subprocess"):
-        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
-    words, env = [sys.executable, "-S", ROOT / program, "--help"], environment(PYTHONPATH="/opt/x:")
+        for folder in (tmp_path, tmp_path / "src"):
+            (folder / f"{name}.py").write_text("open('ran', 'w')\n")
+    words, env = [sys.executable, "-S", ROOT / program, "--help"], environment(PYTHONPATH="/opt/x:src:")
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert not (tmp_path / "ran").exists() and "Traceback" not in done.stderr, done.stderr
 
@@ -182,7 +187,7 @@ def test_no_text_of_the_environment_is_run_by_make(tmp_path):
     assert done.returncode == 2 and "YES has a $ in it" in done.stderr and not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("weakness", worktrees.WEAKNESSES, ids=lambda weakness: weakness.mended_by[:7])
+@pytest.mark.parametrize("weakness", WEAKNESSES, ids=lambda weakness: f"{weakness.mended_by[:7]} {weakness.nodes}")
 def test_an_earlier_commit_is_known_by_its_weaknesses(weakness):
     """Protects who runs an old set again: its code lets others in. Mutants: the two commits of merge-base swapped;
     every strategy; one node and several alike."""
@@ -190,9 +195,21 @@ def test_an_earlier_commit_is_known_by_its_weaknesses(weakness):
         pytest.skip("this clone does not have that history")
     before, what = f"{weakness.mended_by}^", weakness.what
     for strategy in weakness.strategies or ("single", "ddp"):
-        assert what in worktrees.weaknesses(before, strategy, 1)
-        assert (what in worktrees.weaknesses(before, strategy, 2)) == (not weakness.one_node_only)
-        assert what not in worktrees.weaknesses(weakness.mended_by, strategy, 1)
-        assert worktrees.weaknesses("HEAD", strategy, 1) == []
+        for num_nodes, not_these in ((1, "several"), (2, "one")):
+            assert (what in weaknesses(before, strategy, num_nodes)) == (weakness.nodes != not_these)
+            assert what not in weaknesses(weakness.mended_by, strategy, num_nodes)
+            assert weaknesses("HEAD", strategy, num_nodes) == []
+        found = weaknesses(before, strategy, 2 if weakness.nodes == "several" else 1, in_worktree=True)
+        assert (what in found) != weakness.is_prevented_in_worktrees
     if weakness.strategies:
-        assert what not in worktrees.weaknesses(before, "ddp", 1)
+        assert what not in weaknesses(before, "ddp", 1)
+
+
+def test_a_shallow_clone_knows_of_no_mend(monkeypatch):
+    """Protects from a set whose commit is weak and here, while the mend is on a side branch that is not. In another
+    history nobody has chosen these commits. Mutant: a mend that is not here is in every commit."""
+    monkeypatch.setattr(source_version, "git", lambda *words: None)
+    for is_shallow in (True, False):
+        monkeypatch.setattr(source_version, "is_shallow", lambda is_shallow=is_shallow: is_shallow)
+        found = weaknesses("0" * 40, "ddp", 1)
+        assert [text.endswith("git fetch --unshallow)") for text in found] == [True] * is_shallow

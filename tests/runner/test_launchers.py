@@ -301,6 +301,8 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
         "AZURE_STORAGE_CONNECTION_STRING": "s3cret",
         "STORAGE": "AccountName=x;AccountKey=s3cret",
         "SESSION_COOKIE": "s3cret",
+        "REDIS_PW": "s3cret",
+        "GIT_CONFIG_VALUE_0": "Authorization: s3cret",
         "WHO": "eyJhbGciOiJ.eyJzdWIiOiJ.s3cret",
         "db-password": "s3cret",
         "my.token": "s3cret",

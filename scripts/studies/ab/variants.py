@@ -119,7 +119,7 @@ def _why_no_commit() -> str:
     if not source_version.commit():
         said = source_version.git_problem()
         return f"needs git, and this is no checkout of git{f' ({said})' if said else ''}"
-    if source_version.git("rev-parse", "--is-shallow-repository") == b"true\n":
+    if source_version.is_shallow():
         return "is no commit of this clone, which is shallow: git fetch --unshallow (fetch-depth: 0 in a workflow)"
     return "is no commit of this repository"
 

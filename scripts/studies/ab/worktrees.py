@@ -8,7 +8,6 @@ them.
 
 import ast
 import contextlib
-import dataclasses
 import os
 import re
 import shutil
@@ -26,6 +25,7 @@ from benchmarks.common.system.compiling import refuse_code_of_others, use_own_ca
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix
 from scripts.runner import source_version
+from scripts.runner.secret_variables import is_secret
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
@@ -37,41 +37,6 @@ NAMES_OF_GIT = re.compile(
     r"[A-Z_]+HEAD|.+/HEAD|AUTO_MERGE|MERGE_AUTOSTASH|BISECT_EXPECTED_REV|NOTES_MERGE_(PARTIAL|REF)|stash|bisect/.*"
 )
 OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
-
-
-@dataclasses.dataclass(frozen=True)
-class Weakness:
-    """What a run of an earlier commit allows other people, and no environment variable can prevent."""
-
-    mended_by: str
-    """Hash of a commit. Those that come after it do not have the weakness."""
-    strategies: tuple[str, ...]
-    """Empty: all."""
-    what: str
-    one_node_only: bool = False
-    """Over several nodes today's runs do the same."""
-
-
-WEAKNESSES = (
-    Weakness("b92f636db4172a27f8b3aa57ec0b18ff153f3012", (), "torchrun's stores listen on all interfaces"),
-    Weakness("af0ef33b25f30b19a2cbd339a436c4120eff2a39", ("dataparallel",), "NCCL listens on the network"),
-    Weakness("abd413ea741abeb9663de9436c09c970e42724da", ("slurm",), "ranks listen on the network", one_node_only=True),
-    Weakness(
-        "7dbffb35bd5fd5c0ef10d1e3c52fb5727d9e28e8",
-        ("horovod_ddp",),
-        "tokens and passwords of the environment stand on command lines, which every user of the machine can read",
-    ),
-    Weakness(
-        "2d46a88605bcf67eef7b3eeb00d9142088e09864",
-        ("pipeline_parallel",),
-        "ranks unpickle what another user of the machine can send",
-    ),
-    Weakness(
-        "50c115c41a29c4710c56001a0bb05a030ec4f83e",
-        ("zero1",),
-        "ranks unpickle what another user of the machine can send",
-    ),
-)
 
 
 def find_commit(rev: str) -> str:
@@ -150,9 +115,9 @@ def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collec
 def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     """The folder of a worktree of each commit, by its hash; without commits nothing is made.
 
-    Meanwhile the environment is that of `in_folders_of_this_user`. Signals must not end this process before the end:
-    see forward_signals.py. Raises UserError where git fails, and as `in_folders_of_this_user` does.
-    Whoever starts a run there asks `weaknesses` first.
+    Meanwhile the environment is that of `environment_of_earlier_commits`. Signals must not end this process before the
+    end: see forward_signals.py. Raises UserError where git fails, and as `environment_of_earlier_commits` does.
+    Whoever starts a run there asks commit_weaknesses.py first.
     """
     commits = [*dict.fromkeys(commits)]
     if not commits:
@@ -165,7 +130,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
         for commit in commits:
             if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):
                 raise UserError(f"git cannot check out commit {commit[:12]} in {folder}; see: git worktree list")
-        with in_folders_of_this_user():
+        with environment_of_earlier_commits():
             yield {commit: folder / commit[:12] for commit in commits}
     finally:
         for commit in commits:
@@ -174,14 +139,17 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 
 
 @contextlib.contextmanager
-def in_folders_of_this_user() -> Iterator[None]:
-    """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp:
-    TMPDIR is a new folder, and compiled code lies where only this user can write. That code may not look at it itself.
+def environment_of_earlier_commits() -> Iterator[None]:
+    """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp, and
+    puts no secret where other users can read it: TMPDIR is a new folder, compiled code lies where only this user can
+    write, and secrets are left out. That code may not see to it itself.
 
     Raises UserError as refuse_code_of_others and use_own_caches do.
     """
     before = dict(os.environ)
     try:
+        for name in [name for name, text in before.items() if is_secret(name, text)]:
+            del os.environ[name]
         refuse_code_of_others()
         use_own_caches()
         with tempfile.TemporaryDirectory(prefix="commits-", ignore_cleanup_errors=True) as own:
@@ -190,18 +158,6 @@ def in_folders_of_this_user() -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def weaknesses(commit: str, strategy: str, num_nodes: int) -> list[str]:
-    """What a run of the strategy at this commit allows others; empty where this clone cannot tell."""
-    return [
-        weakness.what
-        for weakness in WEAKNESSES
-        if strategy in (weakness.strategies or (strategy,))
-        and not (weakness.one_node_only and num_nodes > 1)
-        and git_succeeds("cat-file", "-e", f"{weakness.mended_by}^{{commit}}")
-        and not git_succeeds("merge-base", "--is-ancestor", weakness.mended_by, commit)
-    ]
 
 
 def _remove_left_over() -> None:
