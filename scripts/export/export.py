@@ -9,13 +9,12 @@ for a mistake, or for a set that contradicts itself. Needs no torch.
 import json
 import sys
 
-from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.errors import UserError
 from scripts.export.action_benchmark import action_benchmark_text
 from scripts.export.junit import junit_text
 from scripts.export.openmetrics import openmetrics_text
 from scripts.export.set_document import set_document
 from scripts.options.set_options import ExportFormat, ExportOptions
+from scripts.sets.output_files import write_output
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable_lines
 
@@ -46,8 +45,5 @@ def main(options: ExportOptions) -> int:
     if options.out is None:
         print(text, end="")
         return 0
-    try:
-        write_text_atomically(options.out, text)
-    except OSError as error:
-        raise UserError(f"cannot write {options.out}: {error.strerror}; name another file: --out") from None
+    write_output(options.out, text, "--out")
     return 0

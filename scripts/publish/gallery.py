@@ -18,7 +18,7 @@ from urllib.parse import quote
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
-from benchmarks.common.store.results import MAX_TABLE_BYTES, write_text_atomically
+from benchmarks.common.store.results import MAX_TABLE_BYTES
 from benchmarks.common.store.safe_cells import has_formula_after_semicolon, without_formulas
 from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
 from benchmarks.common.system.commands import bench_command, shell_word
@@ -34,6 +34,7 @@ from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
+from scripts.sets.output_files import write_output
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets
@@ -86,10 +87,7 @@ def main(options: GalleryOptions) -> int:
             lines = [f"its figures cannot be worked out: {type(error).__name__}: {str(error)[:200]}"]
         if lines:
             left_out[path.name] = lines
-    try:
-        write_text_atomically(options.output, render_gallery(entries, left_out, options.price_per_hour))
-    except OSError as error:
-        raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
+    write_output(options.output, render_gallery(entries, left_out, options.price_per_hour))
     for name, reasons in left_out.items():
         print(f"warning: {printable(name)} is left out: {'; '.join(map(printable, reasons))}", file=sys.stderr)
     print(f"{sum(len(each['rows']) for each in entries)} rows of {len(entries)} sets: {options.output}")

@@ -22,12 +22,12 @@ import sys
 import pandas
 
 from benchmarks.common.config.architectures import architecture_of
-from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import MlperfOptions
 from scripts.sets.identity import Identity
+from scripts.sets.output_files import write_output
 from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
@@ -206,10 +206,7 @@ def main(options: MlperfOptions) -> int:
             "choose another --run-id"
         ) from None
     path = options.output or options.results / "mlperf.log"
-    try:
-        write_text_atomically(path, text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    write_output(path, text)
     print(f"{printable(row.run_id)} is in {path}; check it with:")
     words = [sys.executable, *"-m mlperf_logging.compliance_checker --usage training --ruleset 4.0.0".split(), path]
     print(" ", *map(shell_word, words))

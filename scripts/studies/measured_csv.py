@@ -17,6 +17,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import source_version
+from scripts.sets.output_files import refuse_output_of_others
 
 MEASURED_FOLDER = ROOT / "results" / "measured"
 
@@ -24,8 +25,10 @@ MEASURED_FOLDER = ROOT / "results" / "measured"
 def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
     """Add `rows`, which have the same columns, to the CSV file `path`: whole or not at all, with commit, date, machine.
 
-    replace: they replace those that are there. Raises UserError where the file has other columns or cannot be written.
+    replace: they replace those that are there. Raises UserError where the file has other columns or cannot be written,
+    and as refuse_output_of_others does.
     """
+    refuse_output_of_others(path)
     columns = [*rows[0], *(of_all := origin())]
     try:
         make_folder(path.parent)

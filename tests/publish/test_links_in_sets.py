@@ -7,13 +7,15 @@ command waits for ever.
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
 from matplotlib.figure import Figure
-from support import make_run_folder, recorded
+from support import environment, few_fast, make_run_folder, recorded
 from test_hostile_sets import edit
 
 from benchmarks.common.config.config import load_config
@@ -397,3 +399,30 @@ def test_a_text_in_markdown_is_itself():
     assert escape_markdown("[a](b) [a, b]: c") == "[a\\](b) [a, b]: c"
     assert escape_markdown(" [a]: //evil") == "\\[a]: //evil"
     assert code_span("a`b") == "`a'b`"
+
+
+# Commands that write one file which the user names. predict-check and cuts look before they measure.
+WRITERS = {
+    "trend": ["trend", str(SET), "--output"],
+    "export": ["export", str(SET), "--format", "json", "--out"],
+    "gallery": ["gallery", "--output"],
+    "roofline": ["study", "roofline", "--arch", "resnet18", "--output"],
+    "profile": ["study", "profile", "--output"],
+    "predict-check": ["study", "predict-check", "--output"],
+    "cuts": ["study", "cuts", "--output"],
+}
+
+
+@pytest.mark.parametrize("name", few_fast(WRITERS, {0, 3}))
+def test_a_named_file_is_not_written_through_a_link_of_others(tmp_path, name):
+    """Protects the user's own files: in a folder that everybody may change, another user had put a link to one of the
+    user's folders. Mutants: trend, and the tables of studies, without a look."""
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(0o777)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("precious")
+    (tmp_path / "theirs/sub").symlink_to(tmp_path / "mine")
+    command = [sys.executable, "bench", *WRITERS[name], str(tmp_path / "theirs/sub/file")]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "everybody may write to" in done.stderr, done.stdout + done.stderr
+    assert os.listdir(tmp_path / "mine") == ["file"] and (tmp_path / "mine/file").read_text() == "precious"

@@ -24,6 +24,7 @@ from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import CutsOptions
+from scripts.sets.output_files import refuse_output_of_others
 from scripts.setup.check_data import check_image_folder
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.worker_pool import WorkerPool
@@ -46,6 +47,7 @@ class Measured:
 
 
 def main(options: CutsOptions) -> int:
+    refuse_output_of_others(options.output)
     if options.builds * options.pairs_per_build < 3:
         raise UserError("an interval needs 3 pairs or more; raise --builds or --pairs-per-build")
     if gpus.usable_gpus():

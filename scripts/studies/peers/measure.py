@@ -41,6 +41,7 @@ from scripts.options.study_options import PeersOptions
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_ranks, open_result_set
 from scripts.runner.schedule import lock_result_set
+from scripts.sets.output_files import refuse_output_of_others
 from scripts.setup.check_data import check_image_folder
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
@@ -95,6 +96,7 @@ PEERS = [
 
 
 def main(options: PeersOptions) -> int:
+    refuse_output_of_others(options.output)
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only]
     if unknown := {*options.only} - {peer.name for peer in PEERS}:
         raise UserError(f"no peer {unknown.pop()!r}; there are {', '.join(peer.name for peer in PEERS)}")

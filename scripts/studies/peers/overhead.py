@@ -32,6 +32,7 @@ from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions
+from scripts.sets.output_files import refuse_output_of_others
 from scripts.stats.formatting import format_with_interval
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
@@ -45,6 +46,7 @@ NUM_EMPTY_WINDOWS = 1000
 
 
 def main(options: OverheadOptions) -> int:
+    refuse_output_of_others(options.output)
     if options.pairs < 6:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]

@@ -28,6 +28,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import PredictCheckOptions
+from scripts.sets.output_files import refuse_output_of_others
 from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes
@@ -77,6 +78,7 @@ class Workers:
 
 
 def main(options: PredictCheckOptions) -> int:
+    refuse_output_of_others(options.output)
     if options.rounds < 3:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
     if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would use them, and those of `alone` all the same one

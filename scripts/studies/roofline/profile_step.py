@@ -30,7 +30,6 @@ from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.ranks import NotStarted
-from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import Unavailable, UserError
@@ -41,6 +40,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import ProfileOptions
 from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops
+from scripts.sets.output_files import refuse_output_of_others, write_output
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
@@ -187,6 +187,7 @@ def text_of(rows: list[dict]) -> str:
 
 
 def main(options: ProfileOptions, config: Config) -> int:
+    refuse_output_of_others(options.output)
     measured = measure(options, config)
     if measured is None:
         return 0
@@ -207,7 +208,7 @@ def main(options: ProfileOptions, config: Config) -> int:
     of_roof = f"; the largest gap to the roof is in {gap}" if gap else "; no roof is known for this device"
     print(f"a step takes {busy:.1f} ms of the device, {rows[0]['share_pct']:.0f} % of it in {rows[0]['kind']}{of_roof}")
     if options.output:
-        write_text_atomically(options.output, table_text(PROFILE_COLUMNS, rows))
+        write_output(options.output, table_text(PROFILE_COLUMNS, rows))
     if options.trace:
         print(f"traces, one a rank, for ui.perfetto.dev or Holistic Trace Analysis: {options.trace}")
     return 0

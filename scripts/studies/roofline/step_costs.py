@@ -24,6 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.system.errors import UserError
 from scripts.options.study_options import RooflineOptions
+from scripts.sets.output_files import refuse_output_of_others
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
 
@@ -193,6 +194,7 @@ def main(options: RooflineOptions) -> int:
     rows = forecast_rows(layers, options.arch, options.image_size, options.batch)
     print(forecast_text(rows))
     if options.output:
+        refuse_output_of_others(options.output)
         options.output.unlink(missing_ok=True)
         add_rows(options.output, rows)
     return 0

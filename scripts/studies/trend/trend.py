@@ -11,12 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.errors import UserError
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import TrendOptions
 from scripts.pages.page import inline_svg
 from scripts.pages.page_templates import html_template
+from scripts.sets.output_files import write_output
 from scripts.sets.run_group import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import plural, printable, printable_lines
@@ -36,10 +35,7 @@ def main(options: TrendOptions) -> int:
     for results in sets:
         if not results.timed_groups_without_aa:
             print(f"warning: {results.path} has no timed run, and is left out", file=sys.stderr)
-    try:
-        write_text_atomically(options.output, render_trend(dated))
-    except OSError as error:
-        raise UserError(f"cannot write {options.output}: {error.strerror}; name another file: --output") from None
+    write_output(options.output, render_trend(dated))
     print(f"{plural(len(dated), 'set')} of {plural(len({each.day for each in dated}), 'day')}: {options.output}")
     return 0
 

@@ -1,0 +1,30 @@
+"""Files that a user names by an option: they are written only where no other user could redirect them.
+
+Needs no torch.
+"""
+
+from pathlib import Path
+
+from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.folders_of_others import refuse_place_of_others
+
+
+def refuse_output_of_others(path: Path | None, option: str = "--output") -> None:
+    """Raises UserError where another user could put a link to a folder of this user's in the place of one above `path`,
+    or where nothing can be written there. None passes."""
+    if path is None:
+        return
+    try:
+        refuse_place_of_others(path.parent, f"name a file in a folder that you have made: {option}")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name another file: {option}") from None
+
+
+def write_output(path: Path, text: str, option: str = "--output") -> None:
+    """Write `text` whole or not at all. Raises UserError as refuse_output_of_others does."""
+    refuse_output_of_others(path, option)
+    try:
+        write_text_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name another file: {option}") from None
