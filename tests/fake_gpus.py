@@ -195,7 +195,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
         with tempfile.TemporaryDirectory() as run_dir, WithoutDriver(allow_non_fake_inputs=True):
-            if hasattr(script, "find_slurm_step"):  # else the file in which its ranks find each other is in the checkout
+            if hasattr(script, "find_slurm_step"):  # the file in which ranks find each other is in run_dir
                 slurm_step = dataclasses.replace(script.find_slurm_step(), folder=run_dir)
                 patch.setattr(script, "find_slurm_step", lambda: slurm_step)
             strategy = script.build(config, *spawned)

@@ -128,7 +128,7 @@ def pack_tree(path: Path, with_images: bool = True) -> None:
     with tarfile.open(path, "w") as tar:
         tar.add(copy, ".", filter=without_owner)
         if with_images and (ROOT / IMAGES).is_dir():
-            tar.add((ROOT / IMAGES).resolve(), IMAGES, filter=without_owner)
+            tar.add((ROOT / IMAGES).resolve(), IMAGES, filter=of_imagenet_mini)
 
 
 def copy_commit(folder: Path) -> None:
@@ -152,6 +152,12 @@ def without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     return member
+
+
+def of_imagenet_mini(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Nothing else that lies in its folder: a link would name a folder of who made the file."""
+    is_its_own = member.name.endswith((".JPEG", "/manifest.json"))
+    return without_owner(member) if member.isdir() or (member.isfile() and is_its_own) else None
 
 
 def write_bundle(file: object, tree: Path, wheels: dict[str, Path]) -> None:

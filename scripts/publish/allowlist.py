@@ -32,11 +32,13 @@ ADDRESS = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*://|(?<![\w/.~*:-])//(?=[\w\[%.@])|(?<![\w/.@-])www\.)[^\s\"'<>()\\]*", re.ASCII
 )
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
-# At the beginning of a word, since images/s is no path, and after a letter of a compiler: -I/x. Of relative ones only
-# those with ./ or ../ in front can be told from other words; ./bench is the suite's own command.
+AFTER_OPTION = r"(?<=\s-[A-Za-z])|(?<=-isystem)|(?<=-iquote)|(?<=-idirafter)|(?<=-include)"
+"""Where a path begins in a compiler's word: -I/x, -isystem/x."""
+# At the beginning of a word, since images/s is no path, in a compiler's word, and in <...> where it is no tag of HTML.
+# Of relative ones only those with ./ or ../ in front can be told from other words; ./bench is the suite's own command.
 PATH_PATTERN = re.compile(
-    r"(?:(?<=[\s\"'`=:,;(\[{|>])|(?<=\s-[A-Za-z])|^)(?!\./bench\b)"
-    r"(?:~[\w-]*|[A-Z]:|\.\.?)?/[A-Za-z0-9_.@+~-][\w.@+~/-]*"
+    rf"(?:(?<=[\s\"'`=:,;(\[{{|>])|{AFTER_OPTION}|(?<=<)(?=/[\w.@+~-]+/)|^)(?!\./bench\b)"
+    r"(?:~[\w-]*|[A-Z]:|\.\.?)?/[\w.@+~-][\w.@+~/-]*"
 )
 # Of four numbers, but for a version, name==1.2.3.4; at a sentence's end, too.
 IP = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?(?!\w|\.\w)")
@@ -53,10 +55,11 @@ HOST_NAME = re.compile(
 )
 SSH_HOST = re.compile(r"`ssh [\w.-]+`")  # in the reason of horovod_ddp.sh for skipping a run
 MAYBE_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
-# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA. Two parts of a JSON Web Token
-# (RFC 7519) begin with {" in base64.
+# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA, Google, npm, Stripe. Parts
+# of a JSON Web Token (RFC 7519) begin with {" in base64.
 TOKEN = re.compile(
-    r"(?<![\w-])(?:(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[abpr]-|pypi-AgE|nvapi-)[\w-]{16,}"
+    r"(?<![\w-])(?:(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|A[KS]IA|xox[abepr]-|pypi-AgE|nvapi-|AIza|npm_|[rs]k_live_)[\w-]{16,}"
+    r"|ya29\.[\w-]{16,}"
     r"|eyJ[\w-]+\.eyJ[\w-]+)"
 )
 JSON_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/])|[bfnrt])')
@@ -84,6 +87,10 @@ PUBLISHED_VARIABLES = (
     "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "NODE_RANK", "ALLOCATION",
     "CONTAINER",
 )  # fmt: skip
+
+
+def is_of_the_system(path: str) -> bool:
+    return path.startswith(OF_THE_SYSTEM) and "/.." not in path
 
 
 def local_names() -> set[str]:
@@ -136,6 +143,8 @@ def _without_folders(name: str, value: object) -> object:
         return value
     if name == "ARGS":
         return public_arguments(value)
+    if name == "CUDA_VISIBLE_DEVICES":  # a device's identifier is that of one card in the world
+        return re.sub(r"\b(GPU|MIG)-[\w-]+", r"\1-...", value)
     return public_path(value) if name in ("CONFIG", "DATA") else value
 
 
@@ -185,7 +194,7 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
     if user := USER_AT.search(ADDRESS.sub("", line)):
         yield f"a user or a token at a host (...@{user[0].rpartition('@')[2][:20]})"
     for found in PATH_PATTERN.finditer(ADDRESS.sub("", line)):
-        if not found[0].startswith(OF_THE_SYSTEM):
+        if not is_of_the_system(found[0]):
             yield f"a path ({found[0][:40]})"
     for found in IP.finditer(line):
         if not found[0].startswith("127.") and all(int(part) < 256 for part in found[0].partition(":")[0].split(".")):

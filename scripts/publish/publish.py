@@ -34,7 +34,14 @@ from scripts.charts.figures import save_chart
 from scripts.options.set_options import PublishOptions
 from scripts.pages.page import make_report
 from scripts.publish import readme
-from scripts.publish.allowlist import MOST_FAULTS, OF_THE_SYSTEM, allowed_environment, local_names, not_allowed
+from scripts.publish.allowlist import (
+    AFTER_OPTION,
+    MOST_FAULTS,
+    allowed_environment,
+    is_of_the_system,
+    local_names,
+    not_allowed,
+)
 from scripts.publish.manifest import write_manifest
 from scripts.publish.public_paths import PATH_FIELDS, public_path, without_dotted_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
@@ -54,7 +61,7 @@ QUOTED = re.compile(  # a path may have spaces where it is quoted
 HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
 ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
 ACCOUNT = re.compile(r"(--(?:account|qos)=).*?(?= --?\w|$)")  # of sbatch; a name may have spaces
-A_PATH = re.compile(r"(?:(?<![\w.~:/<>-])|(?<=\s-[A-Za-z]))/(?:[\w.@+~-]+/)+[\w.@+~-]*")  # also in -I/x/y of a compiler
+A_PATH = re.compile(rf"(?:(?<![\w.~:/>-])|{AFTER_OPTION})/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
 def main(options: PublishOptions) -> int:
@@ -202,9 +209,9 @@ def without_paths(text: str, private: dict[str, str]) -> str:
         stands = private[path].replace("\\", "\\\\")
         text = re.sub(rf"(?<![\w./~-]){re.escape(path)}(?![\w-])", stands, text)
     text = QUOTED.sub(
-        lambda found: found[0] if found[0][1:].startswith(OF_THE_SYSTEM) else f"{found[1]}{found[2]}{found[1]}", text
+        lambda found: found[0] if is_of_the_system(found[0][1:]) else f"{found[1]}{found[2]}{found[1]}", text
     )
-    text = A_PATH.sub(lambda found: found[0] if found[0].startswith(OF_THE_SYSTEM) else Path(found[0]).name, text)
+    text = A_PATH.sub(lambda found: found[0] if is_of_the_system(found[0]) else Path(found[0]).name, text)
     return without_dotted_paths(text)
 
 

@@ -387,6 +387,7 @@ def main(strategy: str = "", /) -> None:
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
         env |= {"TMPDIR": os.environ["TMPDIR"]}  # the one that was looked at
     else:
+        machine.ranks_and_nodes(variables.ranks_here)  # slurm_all.sh calculates with NODES and TASKS_PER_NODE
         env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))
         results = variables.results if os.environ.get("PLAN") == "yes" else preflight.open_result_set(variables.results)
         env |= {"RESULTS": str(results or "")}

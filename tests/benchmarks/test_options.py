@@ -212,7 +212,7 @@ def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path)
 
 
 def test_a_blank_in_a_path_is_said_before_the_compiler_fails(monkeypatch, tmp_path):
-    """Protects a checkout or a home such as /home/a user: torch's compiler ended in a stack. On a GPU no C++ is compiled.
+    """Protects a checkout or a home such as /home/a user: torch's compiler ended in a stack. GPUs need none.
 
     Mutant: without the look at Python's packages.
     """
@@ -228,7 +228,7 @@ def test_a_blank_in_a_path_is_said_before_the_compiler_fails(monkeypatch, tmp_pa
     real_path = compiling.sysconfig.get_path
     moved = {"purelib": "/home/a user/.venv/lib/python3.12/site-packages"}
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: moved.get(name) or real_path(name))
-    with pytest.raises(Unavailable, match="'/home/a user/.*; install Python and the packages in another folder"):
+    with pytest.raises(Unavailable, match=r"'/home/a user/.*; install Python and the packages in another folder"):
         compiling.prepare_compiler(on_gpu=False)
 
 

@@ -306,6 +306,21 @@ def test_the_file_holds_the_commit_that_is_checked_out(tmp_path):
     assert json.dumps(names).count("imagenet-mini/manifest.json") <= 1
 
 
+def test_of_imagenet_mini_only_its_own_files_go_along(tmp_path, monkeypatch):
+    """Protects a folder's name that a link has, and files that somebody has put there. Mutant: all but owners."""
+    images = tmp_path / "here/data/imagenet-mini"
+    (images / "train/cat").mkdir(parents=True)
+    for name in ("manifest.json", "notes.txt", "train/cat/a.JPEG"):
+        (images / name).touch()
+    (images / "packed").symlink_to("/scratch/ann")
+    monkeypatch.setattr(carry, "ROOT", tmp_path / "here")
+    monkeypatch.setattr(carry, "copy_commit", lambda folder: folder.mkdir())
+    carry.pack_tree(tmp_path / "tree.tar")
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        files = [member.name.removeprefix("data/imagenet-mini/") for member in tar if not member.isdir()]
+    assert sorted(files) == ["manifest.json", "train/cat/a.JPEG"]
+
+
 def test_no_branch_tag_or_owner_of_the_clone_goes_along(tmp_path, monkeypatch):
     """Protects who made the file: a branch may be named after a client, a tag has its tagger, the index has numbers of
     the user and the group. Mutants: a clone; a clone without tags; the index of git checkout."""

@@ -176,7 +176,9 @@ def test_a_quoted_path_with_spaces_is_left_out():
 def test_a_path_after_a_letter_of_a_compiler_is_left_out():
     """Protects names of projects in the reason of a build that failed. Mutant: only words that begin with a slash."""
     text = "g++ -O3 -I/scratch/acme/torch/include -L/scratch/acme/lib -I/usr/include/x a-b/c/d images/s"
+    text += " -isystem/scratch/acme/inc </scratch/acme/x.h> /usr/lib/../../scratch/acme/x.so <b>a</b> </td>"
     expected = "g++ -O3 -Iinclude -Llib -I/usr/include/x a-b/c/d images/s"
+    expected += " -isysteminc <x.h> x.so <b>a</b> </td>"
     assert without_paths(text, {}) == expected
 
 
@@ -412,6 +414,10 @@ def _with(cells, **values):
         ("in /home", "a path (/home)"),
         ("in ~ann/x", "a path (~ann/x)"),
         ("g++ -I/srv/ann", "a path (/srv/ann)"),
+        ("g++ -isystem/srv/ann", "a path (/srv/ann)"),
+        ("#include </srv/ann/x.h>", "a path (/srv/ann/x.h)"),
+        ("a:/Übung/x", "a path (/Übung/x)"),
+        ("no /usr/lib/../../srv/x", "a path (/usr/lib/../../srv/x)"),
         ("in ../ann/x", "a path (../ann/x)"),
         ("data=./ann", "a path (./ann)"),
         ("key=/secret", "a path (/secret)"),
@@ -420,6 +426,9 @@ def _with(cells, **values):
         ("no /usr/local/home/ann/x", "a path (/usr/local/home/ann/x)"),
         ("with pypi-AgEIcHlwaS5vcmcCJDU5MTIz of", "a token (pypi-A...)"),
         ("with nvapi-0123456789abcdef0123 of", "a token (nvapi-...)"),
+        ("with ASIA0123456789ABCDEF of", "a token (ASIA01...)"),
+        ("with ya29.0123456789abcdef0123 of", "a token (ya29.0...)"),
+        ("with sk_live_0123456789abcdef of", "a token (sk_liv...)"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNry", "a token (eyJhbG...)"),
         ("to gpu7.rack3.corp.example:23456, which", "an address of a machine (gpu7.rack3.corp.example:23456)"),
         ("MASTER=node17:29400.", "an address of a machine (node17:29400)"),

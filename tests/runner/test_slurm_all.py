@@ -107,13 +107,16 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
             ({"GPU_TYPE": "a100"}, "the job would have no GPU; say how many: --gpus-per-node 4, or 0 for the CPU"),
             ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
             ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
+            ({"NODES": "PATH[$(touch ran)]"}, "must be a number of nodes"),  # bash's arithmetic would run it
+            ({"TASKS_PER_NODE": "PATH[$(touch ran)]"}, "must be a number of ranks a node"),
         ],
         {0, 7},
     ),
 )
 def test_a_mistake_is_reported_before_anything_waits_in_the_queue(submitted, tmp_path, variables, message):
     """Protects hours in the queue: exit code 2, a sentence, no traceback, no job, and no set."""
-    done, words, _ = submitted(NODES=2, **variables)
+    done, words, _ = submitted(**{"NODES": 2} | variables)
+    assert not (ROOT / "ran").exists()
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr and words == []
     assert not (tmp_path / "a set").exists()
 

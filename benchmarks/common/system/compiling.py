@@ -49,8 +49,9 @@ def prepare_compiler(on_gpu: bool) -> None:
     """Call this before torch.compile: it makes torch and Triton keep compiled code in folders that only this user can
     write to, and compile in as many processes as the rank has threads, unless the user chose a number.
 
-    Raises Unavailable where nothing can be compiled, or, on a CPU, where a path has a blank, at which torch splits
-    the compiler's command; and UserError where somebody else can write to one of these folders, or put another in its place.
+    Raises Unavailable where nothing can be compiled, or, on a CPU, where a path has a blank, at which torch splits the
+    compiler's command. Raises UserError where somebody else can write to one of these folders, or put another in its
+    place.
     """
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
