@@ -1,7 +1,9 @@
 # make help            targets and variables; ./bench --help: all other commands
 # make expands what its command line says: of a folder named $(shell ...) it would run the name. $$ is a $.
-$(foreach name,$(.VARIABLES),$(if $(findstring command line,$(origin $(name))),$(if \
-  $(findstring $$,$(subst $$$$,,$(value $(name)))),$(error $(name) has a $$ in it, which make takes for a variable; write $$$$))))
+$(foreach .each,$(.VARIABLES),$(if $(findstring command line,$(origin $(.each))),$(if \
+  $(findstring $$,$(subst $$$$,,$(value $(.each)))),$(error $(.each) has a $$ in it, which make takes for a variable; write $$$$))))
+# The loop hides a variable of its own name from itself.
+$(if $(findstring command line,$(origin .each)),$(error .each is no variable of this Makefile))
 # The same for what make itself reads, wherever it is from.
 $(foreach name,YES,$(if $(findstring $$,$(value $(name))),$(error $(name) has a $$ in it, which make takes for a variable; give the value alone)))
 SHELL := /bin/bash

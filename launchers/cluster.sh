@@ -122,6 +122,11 @@ set_container_command() {
       printf "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename %q\n" "$folder" >&2
       exit 2
     fi
+    case $folder in / | /usr | /usr/* | /bin | /bin/* | /sbin | /sbin/* | /lib* | /etc | /etc/* | /opt)
+      printf "error: with CONTAINER the host's %q would hide the image's own; name another folder\n" "$folder" >&2
+      exit 2
+      ;;
+    esac
   done
   if [[ $CONTAINER != *.sif && $(srun --help 2>/dev/null || true) == *--container-image* ]]; then
     for folder in "${folders[@]}"; do

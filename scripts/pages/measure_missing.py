@@ -70,8 +70,8 @@ def describe_unmeasured(results_folder: Path, measurements: list[Measurement], w
     again = bench_command("report", results=results_folder)
     return (
         f"{results_folder}: {why}, so that nothing is measured here; the report may lack what these find: {names}\n"
-        f"on such a machine: {again}; on a cluster put `srun --nodes 1 --ntasks 1 --exclusive` before it, with the "
-        "options for such a node"
+        f"on such a machine, in {shlex.quote(str(ROOT))}: {again}; on a cluster in a shell of a job, such as of "
+        "srun --nodes 1 --ntasks 1 --exclusive --pty bash"
     )
 
 

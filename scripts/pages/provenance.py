@@ -68,7 +68,8 @@ def _checkout(commit: str, launched: Iterable[tuple[str, float]] = ()) -> str:
         return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
     for strategy, nodes in launched:
         if allowed := weaknesses(found, strategy, int(nodes)):
-            return f"# its commit {commit} is left out, since there {strategy} has a weakness: {allowed[0]}"
+            name = strategy if SAFE_NAME.fullmatch(strategy) else "a strategy"
+            return f"# its commit {commit} is left out, since there {name} has a weakness: {allowed[0]}"
     return f"git checkout --no-guess {shell_word(found)}"
 
 

@@ -25,6 +25,7 @@ from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import printable
 
 MANIFEST, SCHEMA, LIMIT_BYTES = "manifest.json", 1, 2**26
+OF_LOCKS = (".suite", ".holder", ".writing")
 MADE_LATER = "report.pdf"  # by ./bench report where there is a LaTeX; git does not keep it
 KINDS = {"strategy": str, "label": str, "rounds": int, "asked": dict, "met": dict}
 COUNTS = ("ranks", "nodes", "threads_per_rank")
@@ -119,6 +120,9 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
             yield f"{shown} is missing{checkout(folder, name)}"
         elif _sha256(file) != checksum:
             yield f"{shown} is not what was published (sha256){checkout(folder, name)}"
+    for path in paths:
+        if path.name.startswith(".") and path.name not in OF_LOCKS:
+            yield f"{printable(path.relative_to(folder).as_posix())} is hidden, and no published set has such a file"
     for name in _names(folder):
         if name not in files:
             yield f"{name} is not in {MANIFEST}: it was not published; take it away{checkout(folder, MANIFEST, ', or')}"

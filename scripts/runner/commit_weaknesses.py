@@ -1,6 +1,6 @@
 """What runs of earlier commits of this suite allow other people: the code of a commit has no mend that came later.
 
-weaknesses(commit, "ddp", num_nodes=1)      # ["torchrun's stores listen on all interfaces"]
+weaknesses(commit, "ddp", num_nodes=1)      # ["the stores of torchrun listen on all interfaces"]
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Weakness:
 UNPICKLES = "ranks unpickle what another user of the machine can send"
 LISTENS = "ranks listen on the network"
 WEAKNESSES = (
-    Weakness("b92f636db4172a27f8b3aa57ec0b18ff153f3012", (), "torchrun's stores listen on all interfaces"),
+    Weakness("b92f636db4172a27f8b3aa57ec0b18ff153f3012", (), "the stores of torchrun listen on all interfaces"),
     Weakness("af0ef33b25f30b19a2cbd339a436c4120eff2a39", ("dataparallel",), "NCCL listens on the network"),
     Weakness("abd413ea741abeb9663de9436c09c970e42724da", ("slurm",), LISTENS, nodes="one"),
     Weakness(

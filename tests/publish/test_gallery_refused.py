@@ -313,7 +313,15 @@ def test_no_command_brings_back_files_of_other_sets(own, capsys, harm):
 def test_what_make_report_adds_is_no_harm(own):
     """report.pdf is made where there is a LaTeX; git and the manifest do not keep it."""
     (own / NAMES[0] / manifest.MADE_LATER).write_text("%PDF")
+    (own / NAMES[0] / ".suite").touch()
     assert len(cells(make(own))) == 4
+
+
+def test_a_hidden_file_is_said(own, capsys):
+    """Protects from what no manifest lists: .gitattributes of a set that somebody sent. Mutant: hidden files left out."""
+    (own / NAMES[0] / ".gitattributes").touch()
+    make(own, expected=1)
+    assert ".gitattributes is hidden, and no published set has such a file" in capsys.readouterr().err
 
 
 def test_sets_of_the_older_rules_may_lack_a_manifest(own):

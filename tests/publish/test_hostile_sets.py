@@ -108,7 +108,8 @@ def test_a_report_sends_nobody_to_a_commit_of_a_fork(hostile, tmp_path, monkeypa
 
 
 def test_no_printed_line_checks_out_a_weak_commit(hostile, monkeypatch):
-    """Protects whoever pastes the lines: ./bench reproduce refuses that commit. Mutant: without the look."""
+    """Protects whoever pastes the lines: ./bench reproduce refuses that commit. In zsh a typed # begins no comment.
+    Mutants: without the look; the strategy's name as it stands."""
     whole = source_version.git("rev-parse", "HEAD").decode().strip()
     edit(hostile / "runs.csv", commit=whole[:12])
     assert reproduction_commands(load_set(hostile))[0] == f"git checkout --no-guess {whole}"
@@ -116,6 +117,9 @@ def test_no_printed_line_checks_out_a_weak_commit(hostile, monkeypatch):
     (line, *others) = reproduction_commands(load_set(hostile))
     assert line == f"# its commit {whole[:12]} is left out, since there ddp has a weakness: 1 node"
     assert not any("checkout" in other for other in others)
+    edit(hostile / "runs.csv", strategy="a; touch ran # '")
+    (hostile / "settings.csv").unlink()
+    assert "since there a strategy has a weakness" in reproduction_commands(load_set(hostile))[0]
 
 
 def line_of_a_commit(name):

@@ -266,6 +266,8 @@ def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):
     over = "(95 % over 5 launches)"
     assert measured_figures(path.parent)["overhead.loop"] == f"0.500 [0.500, 0.500] {over}, 0.750 [0.750, 0.750] {over}"
     with pytest.raises(UserError, match="has other columns than what, commit, date, machine; move it away"):
+        add_rows(path, [{"what": "loop"}], replace=True)  # another program's table is not replaced either
+    with pytest.raises(UserError, match="has other columns than what, commit, date, machine; move it away"):
         add_rows(path, [{"what": "loop"}])
     path.write_text("what\nloop\n")
     with pytest.raises(UserError, match=r"overhead\.csv lacks the columns quantity, ratio"):

@@ -162,7 +162,7 @@ def test_no_text_of_a_variable_is_run_by_a_recipe(tmp_path, as_variable):
     assert "No rule to make" not in done.stderr and not ran.exists()
 
 
-@pytest.mark.parametrize("name", ["DATA", "RESULTS", "A"])
+@pytest.mark.parametrize("name", ["DATA", "RESULTS", "A", "name", "each"])
 def test_no_text_of_the_command_line_is_run_by_make(tmp_path, name):
     """Protects who completes such a name: make expands what its command line says before any recipe.
 
@@ -176,6 +176,7 @@ def test_no_text_of_the_command_line_is_run_by_make(tmp_path, name):
 
     refused = say(f"{name}={text}")
     assert refused.returncode == 2 and f"{name} has a $ in it" in refused.stderr and not ran.exists()
+    assert say(f".each={text}").returncode == 2 and not ran.exists()  # the loop's own variable
     doubled = text.replace("$", "$$")
     assert say(f"{name}={doubled}").stdout == say(**{name: text}).stdout == text and not ran.exists()
 

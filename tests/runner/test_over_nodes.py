@@ -244,7 +244,13 @@ def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, 
 @pytest.mark.parametrize("image", ["/images/torch.sif", "nvcr.io#nvidia/pytorch:25.01-py3"])
 @pytest.mark.parametrize(
     ("variable", "name"),
-    [("DATA", "images:/usr"), ("PACKED", "images,x"), ("RESULTS", "a:/usr"), ("DATA", "plain-images")],
+    [
+        ("DATA", "images:/usr"),
+        ("PACKED", "images,x"),
+        ("RESULTS", "a:/usr"),
+        ("DATA", "plain-images"),
+        ("DATA", "/usr"),
+    ],
 )
 def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, name, image):
     """Protects the image's programs from a folder's name, which the configuration of somebody else's set may choose:
@@ -255,6 +261,8 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
     done = subprocess.run(command, cwd=ROOT, env=environment(**user_variables), capture_output=True, text=True)
     if name == "plain-images":
         assert done.returncode == 0, done.stderr
+    elif name == "/usr":
+        assert done.returncode == 2 and "would hide the image's own" in done.stderr
     else:
         assert done.returncode == 2 and "may have a colon or a comma" in done.stderr
 

@@ -76,13 +76,14 @@ def append_csv(
     """
     with lock_tables(path.parent):
         remove_left_over(path)
-        append = not replace and path.exists()
-        lines = _whole_lines(_text_of(path)) if append else []
+        # without a key the user has named the file, and what another program has written there is not replaced either
+        lines = _whole_lines(_text_of(path)) if path.exists() and not (key and replace) else []
         header = cells_of_line(lines[0]) if lines else list(columns)
         if key and key not in header:
             raise UserError(f"{path} does not start with a line of column names; move it away")
         if not key and header != list(columns):
             raise UserError(f"{path} has other columns than {', '.join(columns)}; move it away")
+        lines = [] if replace else lines
         out = io.StringIO()
         missing = [name for name in columns if name not in header]
         out.writelines(line + "\n" for line in (_widened(lines, header, missing) if missing else lines))

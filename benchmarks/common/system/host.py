@@ -21,20 +21,20 @@ VECTOR_FLAGS = re.compile(r"(avx|amx|sse|ssse|fma|f16c|bmi|vnni|sve|sme(?!p)|asi
 """Of /proc/cpuinfo: what kernels are chosen by. The other flags change with the Linux kernel."""
 PREFIXES = (
     *("OMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "CUBLAS_", "CUDNN_", "MALLOC_"),
-    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "TCMALLOC_"),
+    *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "TCMALLOC_", "PYTORCH_TUNABLEOP_"),
     *("FI_", "OFI_", "UCX_"),  # of networks, by which NCCL's plugins send
 )
 # Of these words, others say where something is, or how it was built: CUDA_HOME, HOROVOD_WITH_PYTORCH.
 OF_CUDA = (
     *("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_FORCE_PTX_JIT", "CUDA_SCALE_LAUNCH_QUEUES"),
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_INJECTION64_PATH"),
 )
 OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
 OF_HOROVOD = (
     *("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_AUTOTUNE"),
     *("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_BATCH_D2D_MEMCOPIES", "HOROVOD_NUM_NCCL_STREAMS"),
 )
-OF_LIBRARIES = ("LD_PRELOAD", "LD_LIBRARY_PATH")  # which libraries are loaded, such as another cuBLAS or NCCL
+OF_LIBRARIES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")  # which libraries are loaded
 WHOLE_NAMES = (*OF_LIBRARIES, "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES", *OF_CUDA, *OF_PYTORCH, *OF_HOROVOD)
 # The launchers set the first two themselves. The others say where something is, and change no kernel.
 NOT_RECORDED = (
