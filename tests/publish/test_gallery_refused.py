@@ -318,7 +318,7 @@ def test_what_make_report_adds_is_no_harm(own):
 
 
 def test_a_hidden_file_is_said(own, capsys):
-    """Protects from what no manifest lists: .gitattributes of a set that somebody sent. Mutant: hidden files left out."""
+    """Protects from what no manifest lists: .gitattributes of a set of somebody. Mutant: hidden files left out."""
     (own / NAMES[0] / ".gitattributes").touch()
     make(own, expected=1)
     assert ".gitattributes is hidden, and no published set has such a file" in capsys.readouterr().err
