@@ -70,7 +70,7 @@ def _checkout(commit: str, launched: Iterable[tuple[str, float]] = ()) -> str:
         if allowed := weaknesses(found, strategy, int(nodes)):
             name = strategy if SAFE_NAME.fullmatch(strategy) else "a strategy"
             why = f"since there {name} has a weakness: {allowed[0]}"
-            return f"# its commit {commit} is left out, {why}; ./bench reproduce runs what is safe at that commit"
+            return f"# its commit {commit} is left out, {why} - ./bench reproduce runs what is safe at that commit"
     return f"git checkout --no-guess {shell_word(found)}"
 
 

@@ -115,7 +115,7 @@ def test_no_printed_line_checks_out_a_weak_commit(hostile, monkeypatch):
     assert reproduction_commands(load_set(hostile))[0] == f"git checkout --no-guess {whole}"
     monkeypatch.setattr(provenance, "weaknesses", lambda commit, strategy, num_nodes: [f"{num_nodes} node"])
     (line, *others) = reproduction_commands(load_set(hostile))
-    why = "since there ddp has a weakness: 1 node; ./bench reproduce runs what is safe at that commit"
+    why = "since there ddp has a weakness: 1 node - ./bench reproduce runs what is safe at that commit"
     assert line == f"# its commit {whole[:12]} is left out, {why}"
     assert not any("checkout" in other for other in others)
     edit(hostile / "runs.csv", strategy="a; touch ran # '")
