@@ -122,7 +122,8 @@ set_container_command() {
       printf "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename %q\n" "$folder" >&2
       exit 2
     fi
-    case $folder in / | /usr | /usr/* | /bin | /bin/* | /sbin | /sbin/* | /lib* | /etc | /etc/* | /opt)
+    case $folder/ in / | // | /bin/* | /sbin/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /etc/* | /opt/ | \
+      /usr/ | /usr/bin/* | /usr/sbin/* | /usr/lib*/* | /usr/local/ | /usr/local/bin/* | /usr/local/lib*/*)
       printf "error: with CONTAINER the host's %q would hide the image's own; name another folder\n" "$folder" >&2
       exit 2
       ;;

@@ -144,7 +144,7 @@ def _without_folders(name: str, value: object) -> object:
     if name == "ARGS":
         return public_arguments(value)
     if name == "CUDA_VISIBLE_DEVICES":  # a device's identifier is that of one card in the world
-        return re.sub(r"\b(GPU|MIG)-[\w-]+", r"\1-...", value)
+        return re.sub(r"\b(GPU|MIG)-[\w/-]+", r"\1-...", value)
     return public_path(value) if name in ("CONFIG", "DATA") else value
 
 

@@ -11,7 +11,7 @@ from scripts.runner import source_version
 
 @dataclasses.dataclass(frozen=True)
 class Weakness:
-    """What a run of an earlier commit allows other people, and no environment variable can prevent."""
+    """What a run of an earlier commit allows other people."""
 
     mended_by: str
     """Hash of a commit. Those that come after it do not have the weakness."""

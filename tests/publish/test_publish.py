@@ -453,6 +453,15 @@ def test_what_a_set_may_not_say_is_named_with_its_line(tmp_path, text, words):
         (tmp_path / name).unlink()
 
 
+def test_no_identifier_of_a_card_is_published():
+    """Protects which cards of the world a user has. Mutant: the variable as it stands."""
+    chosen = {"CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c,MIG-1a2b/3/0", "NPROC": "2"}
+    published = allowlist.allowed_environment({"variables": chosen}, set())["variables"]
+    assert published == {"CUDA_VISIBLE_DEVICES": "GPU-...,MIG-...", "NPROC": "2"}
+    indices = {"variables": {"CUDA_VISIBLE_DEVICES": "0,1"}}
+    assert allowlist.allowed_environment(indices, set()) == indices
+
+
 @pytest.mark.parametrize("name", ["ann", "josé"])
 def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monkeypatch, name):
     """Protects a user whose name JSON writes with escapes: josé was jos\\u00e9 in environment.json,

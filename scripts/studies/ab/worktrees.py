@@ -142,7 +142,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 def environment_of_earlier_commits() -> Iterator[None]:
     """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp, and
     puts no secret where other users can read it: TMPDIR is a new folder, compiled code lies where only this user can
-    write, and secrets are left out. That code may not see to it itself.
+    write, and secrets are left out. That code may not do so itself.
 
     Raises UserError as refuse_code_of_others and use_own_caches do.
     """

@@ -24,7 +24,6 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.system.errors import UserError
 from scripts.options.study_options import RooflineOptions
-from scripts.sets.output_files import refuse_output_of_others
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.roofline.analysis import Layer, forecast_rows, forecast_text
 
@@ -194,7 +193,5 @@ def main(options: RooflineOptions) -> int:
     rows = forecast_rows(layers, options.arch, options.image_size, options.batch)
     print(forecast_text(rows))
     if options.output:
-        refuse_output_of_others(options.output)
-        options.output.unlink(missing_ok=True)
-        add_rows(options.output, rows)
+        add_rows(options.output, rows, replace=True)
     return 0
