@@ -187,6 +187,29 @@ def test_a_container_mounts_nothing_that_another_user_of_its_node_has_put_there(
     assert ("--container-image x" in done.stdout) == (on_node == "shared")
 
 
+@pytest.mark.parametrize("on_node", ["shared", "gone", pytest.param("of another user", marks=AS_ROOT)])
+def test_the_readmes_srun_lines_run_nothing_that_another_user_of_the_node_has_put_there(tmp_path, bin_path, on_node):
+    """Protects whoever pastes them from the same. Mutants: a line without cd; without the owner; without "$PWD"."""
+    is_there = on_node == "shared"
+    checkout, fallback = tmp_path / "a checkout", tmp_path / "fallback"
+    installer = 'touch "$(dirname "$0")/ran-$(basename "$0")"; echo "$FORCE $PYTHON"'
+    for folder in (checkout, fallback):
+        (folder / "scripts").mkdir(parents=True)
+        put(folder / "scripts" / "setup", **{"install_horovod.sh": installer, "install_apex.sh": installer})
+    put(bin_path, srun=f'cd "{fallback}"; while [ "$1" != bash ]; do shift; done; exec "$@"')
+    text = (ROOT / "launchers" / "README.md").read_text()
+    define, *steps = re.findall(r"^    ((?:here=|srun ).*)$", text, re.MULTILINE)
+    change = {"shared": "", "gone": 'mv -- "$1" "$1 gone"', "of another user": 'chown 12345 -- "$1"'}[on_node]
+    lines = "\n".join(['cd -- "$1"', change, define, *(f"{step} || failed=1" for step in steps), "exit ${failed:-0}"])
+    env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
+    done = subprocess.run(["bash", "-c", lines, "bash", checkout], env=env, capture_output=True, text=True)
+    assert len(steps) == 2 and (done.returncode == 0) == is_there, done.stderr
+    ran = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("ran-*"))
+    expected = [f"a checkout/scripts/setup/ran-install_{name}.sh" for name in ("apex", "horovod")]
+    assert ran == (expected if is_there else [])
+    assert done.stdout.split("\n")[:-1] == ([f"1 {checkout}/.venv/bin/python"] * 2 if is_there else [])
+
+
 @pytest.mark.parametrize("script", ["slurm_all_job.sh", "slurm_run_job.sh"])
 @pytest.mark.parametrize("folder", ["gone", pytest.param("of another user", marks=AS_ROOT)])
 def test_a_job_runs_nothing_that_another_user_of_its_node_has_put_there(tmp_path, script, folder):
