@@ -28,7 +28,7 @@ TELEMETRY = (
 )
 Line = tuple[numpy.ndarray, numpy.ndarray]
 """Seconds since the start of the run, and the values then."""
-LEAST_SHOWN = 0.1  # a panel in which nothing rises above this tells nothing
+LEAST_SHOWN = 0.1  # a panel in which nothing rises above this shows nothing
 
 
 def telemetry_chart(sets: list[ResultSet]) -> Figure | None:

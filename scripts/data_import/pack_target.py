@@ -180,7 +180,7 @@ class PackTarget:
             raise UserError(f"{image['name']!r} of class {image['class_name']} is there twice in {split}")
         if len(table) != total.num_images:
             raise UserError(
-                f"{total.num_images} images of {split} were read, and {self._workshop} tells of {len(table)}; "
+                f"{total.num_images} images of {split} were read, and {self._workshop} lists {len(table)}; "
                 "remove it, and begin again"
             )
         return table

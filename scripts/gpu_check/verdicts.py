@@ -111,7 +111,7 @@ def energy_measured(ended: Ended) -> Verdict:
         return Verdict("passed", f"{format_number(row['energy_j_per_image'])} J an image; {found.words}")
     if ended.on_gpu and " MIG " in f"{row['device_name']} ":
         return Verdict(
-            "skipped", "a slice of a GPU (MIG) has no power of its own: NVML tells that of all slices together"
+            "skipped", "a slice of a GPU (MIG) has no power of its own: NVML reports that of all slices together"
         )
     if ended.on_gpu:
         return Verdict("failed", "no energy: NVML did not tell the GPU's power in the timed windows")

@@ -276,7 +276,7 @@ def proof_figures(path: Path, measured: Path) -> dict[str, str]:
 
 
 def _proof_counts(results: ResultSet, rows: pandas.DataFrame) -> dict[str, str]:
-    """Of how many configurations which proof tells, each configuration once, whatever names it has.
+    """How many configurations each kind of proof is of; a configuration with two labels counts once.
 
     rows: of equivalence.csv, for the lengths of proofs.
     """

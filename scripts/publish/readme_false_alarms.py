@@ -18,7 +18,7 @@ HALF_WIDTH, NO_VERDICT = "median_half_width_percent", "no_verdict_percent"
 ERRS, COVERED = "false_alarms_percent", "covered_percent"
 WANDERS, WANDERS_MORE = "AR(0.5) strategies, growing", "AR(0.7) strategies"
 OFTEN_PERCENT = 6.0
-LEAST_SETS = 100  # a rate of fewer sets is not told
+LEAST_SETS = 100  # a rate of fewer sets is not stated
 HOSTILE_SIZES, UNTIL_SIZE, ROUNDS = ("2", "4", "11"), "4", ("5", "10")
 
 Rows = dict[tuple[str, ...], Any]

@@ -199,7 +199,7 @@ def _gpu_energy(gpu: Any) -> tuple[float, float | None]:
 
 
 def _is_divided(gpu: Any) -> bool:
-    """Whether the GPU is divided into slices (MIG). A run uses one, and NVML tells the power of all together."""
+    """Whether the GPU is divided into slices (MIG). NVML reports the power of all slices together."""
     import pynvml
 
     try:

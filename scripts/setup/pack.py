@@ -162,7 +162,7 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
     refuse_half_pack_of_other_images(journal, plan)
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
-        done, written = [], header_bytes  # bytes that the journal tells of are lost
+        done, written = [], header_bytes  # fewer bytes than the journal lists: some were lost
     num_done = sum(len(chunk.sizes) for chunk in done)
     if done:
         print(f"going on after {num_done} images")

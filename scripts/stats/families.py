@@ -44,7 +44,7 @@ class ThroughputSample:
         for log, round_number, session in zip(
             self.log_throughputs, self.round_numbers, self.sessions or itertools.repeat(0), strict=False
         ):
-            if round_number == round_number:  # a run that tells no round is in none
+            if round_number == round_number:  # NaN: a run without a round is in none
                 found.setdefault((session, round_number), []).append(float(log))
         return {key: float(numpy.mean(logs)) for key, logs in found.items()}
 

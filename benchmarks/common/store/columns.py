@@ -125,7 +125,7 @@ RUNS = (
     Column(
         "energy_j_per_image",
         "number",
-        "what the run's own devices drew in the windows; empty where one tells no power",
+        "what the run's own devices drew in the windows; empty where one reports no power",
     ),
     Column("flops_per_image", "number", "of training on one image; a multiply-add counts as 2"),
     Column("skipped_files", "number", "images replaced under `--skip-bad-files`"),

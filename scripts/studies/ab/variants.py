@@ -6,7 +6,7 @@
     config:FILE            this checkout with another CONFIG
     python:PATH            this checkout with another interpreter
 
-All is checked before anything is started: of a commit git tells what is in it.
+Everything is checked before anything is started; git says what a commit holds.
 """
 
 import contextlib

@@ -111,8 +111,8 @@ def largest_day_sd(
     if len(differences) < MIN_ROUNDS:
         return None
     critical = sidak_critical_value(num_comparisons, len(differences) - 1, LEVEL_OF_EACH)
-    room = math.log(ratio) - float(differences.mean()) - critical * _standard_error(differences)
-    return room / _days_critical_value(num_day_pairs, math.inf) if room > 0 else None
+    margin = math.log(ratio) - float(differences.mean()) - critical * _standard_error(differences)
+    return margin / _days_critical_value(num_day_pairs, math.inf) if margin > 0 else None
 
 
 def _differences(a: ThroughputSample, b: ThroughputSample) -> numpy.ndarray:

@@ -83,7 +83,7 @@ class Candidate:
 
     @functools.cached_property
     def joules_per_image(self) -> Interval | None:
-        """Of the devices of a run; None where one told no power."""
+        """Of the devices of a run; None where one reported no power."""
         values = self.group.ok_runs["energy_j_per_image"]
         known = values[numpy.isfinite(values)].to_numpy(float)
         return Interval(*mean_interval(known)) if len(known) else None
