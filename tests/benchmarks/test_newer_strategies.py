@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 from support import NUM_VAL, ROOT, environment, make_run_folder, run_strategy
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
 from benchmarks.common.config.config import Config
+from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import Unavailable, UserError
 from scripts.studies.allreduce.launch_ranks import torchrun_command
@@ -53,6 +55,27 @@ def test_powersgd_begins_with_the_first_step_that_torch_allows():
     assert (state.matrix_approximation_rank, state.start_powerSGD_iter) == (3, first)
     with pytest.raises(ValueError, match="start_powerSGD_iter"):
         powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=first - 1)
+
+
+def test_the_step_breakdown_of_powersgd_leaves_no_nan(tmp_path):
+    """Protects the steps of a breakdown: PowerSGD divides by norms, and keeps what it rounded off. Communication alone
+    sent zeros, and all weights were NaN afterwards. Mutant: zeros as gradients."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    try:
+        module = torch.nn.Linear(16, 16)
+        model = DistributedDataParallel(module)
+        state = powerSGD_hook.PowerSGDState(None, 2, start_powerSGD_iter=2)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        for _ in range(2):  # uncompressed
+            model(torch.ones(4, 16)).sum().backward()
+        communicate = ddp_communication(model).communicate
+        for _ in range(3):
+            communicate()
+        assert not any(error.isnan().any() for error in state.error_dict.values())
+        model(torch.ones(4, 16)).sum().backward()
+        assert state.error_dict and not module.weight.grad.isnan().any()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):

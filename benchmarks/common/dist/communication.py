@@ -51,42 +51,42 @@ def _without_communication(model: DistributedDataParallel) -> Iterator[None]:
     model.require_forward_param_sync = True
 
 
-class _ZeroGradients(torch.autograd.Function):
-    """A loss whose backward pass has zeros at hand as every gradient."""
+class _GivenGradients(torch.autograd.Function):
+    """A loss whose backward pass returns the given gradients."""
 
     @staticmethod
-    def forward(ctx, zeros: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-        ctx.zeros = zeros
+    def forward(ctx, gradients: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
+        ctx.gradients = gradients
         return parameters[0].new_zeros(())
 
     @staticmethod
     def backward(ctx, _gradient):  # type: ignore[no-untyped-def]
-        return None, *ctx.zeros
+        return None, *ctx.gradients
 
 
 class _NoComputation(torch.nn.Module):
-    """Takes the place of DDP's module, and computes nothing. The output's backward pass yields zeros."""
+    """Takes the place of DDP's module, and computes nothing. The output's backward pass yields `gradients`."""
 
-    def __init__(self, whole: torch.nn.Module, zeros: list[torch.Tensor], parameters: list[torch.nn.Parameter]):
+    def __init__(self, whole: torch.nn.Module, gradients: list[torch.Tensor], parameters: list[torch.nn.Parameter]):
         super().__init__()
         self.whole = whole  # DDP looks for the buffers that it sends before every step
-        self.zeros, self.weights = zeros, tuple(parameters)
+        self.gradients, self.weights = gradients, tuple(parameters)
 
     def forward(self, _images: torch.Tensor) -> torch.Tensor:
-        return _ZeroGradients.apply(self.zeros, *self.weights)
+        return _GivenGradients.apply(self.gradients, *self.weights)
 
 
 def _ddp_communicate(model: DistributedDataParallel) -> Communicate:
     """DDP's own communication: its buckets, in its order and by its hooks, and its broadcast of buffers, around a
     module that computes nothing."""
     parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
-    zeros: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
 
     def communicate() -> None:
-        if not zeros:  # not before the step breakdown: the run's peak memory would have a copy of the weights more
-            zeros.extend(map(torch.zeros_like, parameters))
+        if not gradients:  # not before the step breakdown: the run's peak memory would have a copy of the weights more
+            gradients.extend(_small_random(parameters))
         whole = model.module
-        model.module = _NoComputation(whole, zeros, parameters)
+        model.module = _NoComputation(whole, gradients, parameters)
         try:
             model(parameters[0]).backward()
         finally:
@@ -95,3 +95,13 @@ def _ddp_communicate(model: DistributedDataParallel) -> Communicate:
             parameter.grad = None  # as optimizer.zero_grad() leaves them
 
     return communicate
+
+
+def _small_random(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """A tensor like each parameter, of values so small that PowerSGD's memory of errors hardly changes by them.
+
+    PowerSGD divides by the norms of its columns: zeros would make that memory NaN. They also draw less power than
+    gradients do.
+    """
+    generator = torch.Generator(parameters[0].device).manual_seed(0)
+    return [torch.empty_like(each).normal_(std=1e-6, generator=generator) for each in parameters]
