@@ -98,6 +98,29 @@ def test_the_clock_can_be_another(config):
     assert started == [CPU]
 
 
+@pytest.mark.parametrize("period", [0, 4])
+def test_a_window_of_ranks_that_are_apart_ends_when_all_have_done_its_steps(config, period):
+    """Protects local_sgd's throughput: its ranks wait for each other once a period, and a window of rank 0's own time
+    left out what it would have waited for slower ranks. Mutants: no wait; a wait after the last step was timed; one in
+    every step; one in strategies whose steps wait by themselves."""
+    events = []
+
+    class Noting(Clock):
+        def tick(self):
+            events.append("step")
+            return super().tick()
+
+    def all_reduce(tensor):
+        events.append("all-reduce")
+        return tensor
+
+    strategy = single.build(dataclasses.replace(config, steps=4, window_steps=2))
+    changes = {"layout": Layout(period=period), "communication": Communication(all_reduce)}
+    fit(dataclasses.replace(strategy, **changes), Noting(CPU))
+    last = len(events) - events[::-1].index("step")
+    assert events[last - (3 if period else 2) : last] == ["step", *["all-reduce"] * (period > 0), "step"]
+
+
 def test_a_window_that_never_fits_is_refused():
     """Protects the row: a run without a window has no throughput. The bounds are exact."""
     fits = Config(epochs=2, warmup_steps=12, window_steps=8)

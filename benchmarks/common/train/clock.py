@@ -48,10 +48,15 @@ class Clock:
         self.running, self.moments = True, [self.now()]
         self.started_s = time.perf_counter()
 
+    @property
+    def num_steps(self) -> int:
+        """Of the window that is open, those that have ended."""
+        return len(self.moments) - 1
+
     def tick(self) -> int:
         """End of a step: note the moment, and return how many steps the window holds."""
         self.moments.append(self.now())
-        return len(self.moments) - 1
+        return self.num_steps
 
     def stop(self) -> tuple[float, list[float]]:
         """Close the window: (seconds from start until the device is done, milliseconds of each step)."""

@@ -1,7 +1,8 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
 The engine adds no wait to a timed window: losses and accuracies stay on the device. It reads them, all-reduces
-them and saves between windows only: in `_check_and_save`, and at the end of an epoch.
+them and saves between windows only: in `_check_and_save`, and at the end of an epoch. A window of local SGD is an
+exception: it ends when all ranks have done its steps.
 """
 
 import dataclasses
@@ -100,8 +101,8 @@ class _Run:
                     self.peak_memory_mb = 0.0
                 self.clock.start()
             self.advance(batches, learning_rate(config, epoch + n / num_steps))
-            if self.clock.running and self.clock.tick() == config.window_steps:
-                self._close_window()
+            if self.clock.running:
+                self._end_timed_step()
             if not self.clock.running:
                 self._check_and_save(epoch, n + 1)
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(self.context.device))
@@ -128,6 +129,14 @@ class _Run:
         warm, requested = self.steps_run >= self.config.warmup_steps, len(self.windows) < self.config.windows
         fits = first_step < n <= self.train_loader.num_steps - self.config.window_steps
         return warm and requested and fits and not self.clock.running
+
+    def _end_timed_step(self) -> None:
+        is_last = self.clock.num_steps + 1 == self.config.window_steps
+        if is_last and self.strategy.layout.period:  # ranks of local SGD are apart between two averages of the weights
+            self.all_reduce(torch.zeros(1, device=self.context.device))
+        self.clock.tick()
+        if is_last:
+            self._close_window()
 
     def _close_window(self) -> None:
         seconds, step_ms = self.clock.stop()
