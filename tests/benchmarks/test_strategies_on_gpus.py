@@ -269,17 +269,26 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "backend, version", [("nccl", "2.28.9"), ("nccl-legacy", "2.28.9"), ("horovod-nccl", ""), ("gloo", "")]
+    "backend, num_devices, version, conf",
+    [
+        ("nccl", 1, "2.28.9", "none"),
+        ("nccl-legacy", 2, "2.28.9", "none"),
+        ("horovod-nccl", 2, "", "none"),
+        ("gloo", 2, "", ""),
+        ("none", 2, "2.28.9", "none"),
+        ("none", 1, "", ""),
+    ],
 )
-def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, version):
+def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, num_devices, version, conf):
     """Protects the comparison of sets: hybrid_parallel's backend is `nccl-legacy` with torch 2.15, and another NCCL is
-    another machine there, too. Horovod has one of its own. Mutant: `nccl` alone."""
+    another machine there, too. DataParallel calls NCCL without a backend. Horovod has one of its own. Mutants: `nccl`
+    alone; no process without a group."""
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     monkeypatch.setattr(record, "driver_version", lambda: "580.1")
     monkeypatch.setattr(record, "nccl_conf", lambda env: "none")
-    of_gpu = record._kernels(RankContext(torch.device("cuda", 0), backend=backend))
+    of_gpu = record._kernels(RankContext(torch.device("cuda", 0), backend=backend), num_devices)
     assert (of_gpu["nccl"], of_gpu["gpu_driver"]) == (version, "580.1"), "another driver is another group, too"
-    assert of_gpu["nccl_conf"] == ("none" if "nccl" in backend else "")
+    assert of_gpu["nccl_conf"] == conf
 
 
 # --- the device's peak ----------------------------------------------------------------------------------------------

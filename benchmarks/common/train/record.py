@@ -110,9 +110,10 @@ class Record:
         if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
             raise ValueError(f"columns.py has another source for {', '.join(sorted(misplaced))}")
         context = self.context
+        devices_per_node = resolved.get("world_size", 1) // context.nodes
         resolved = {
             "device": context.device.type,
-            "device_name": device_name(context.device, resolved.get("world_size", 1) // context.nodes),
+            "device_name": device_name(context.device, devices_per_node),
             "backend": context.backend,
             "nodes": context.nodes,
             "threads_per_rank": torch.get_num_threads(),
@@ -121,7 +122,7 @@ class Record:
             **({"cudagraph_skips": cudagraph_skips()} if self.config.cuda_graphs else {}),
             **_versions(),
             **machine_facts(),
-            **_kernels(context),
+            **_kernels(context, devices_per_node),
             **resolved,
         }
         row = measured | {name: resolved[name] for name in TABLES["runs"] if name in resolved}
@@ -153,16 +154,18 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _kernels(context: RankContext) -> dict[str, str]:
+def _kernels(context: RankContext, devices_per_node: int) -> dict[str, str]:
     """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, NCCL
     and a hash of its files of variables. '' for what the run does not use. Environment variables are recorded by the
     supervisor: `kernel_variables` in benchmarks/common/system/host.py."""
-    nccl = torch.cuda.nccl.version() if context.backend.startswith("nccl") else ()
+    # one process on several GPUs, such as DataParallel's, sums and broadcasts by NCCL without a process group
+    without_group = context.backend == "none" and context.device.type == "cuda" and devices_per_node > 1
+    nccl = torch.cuda.nccl.version() if without_group or context.backend.startswith("nccl") else ()
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "gpu_driver": driver_version() if context.device.type == "cuda" else "",
         "nccl": ".".join(map(str, nccl)),
-        "nccl_conf": nccl_conf(os.environ) if "nccl" in context.backend else "",
+        "nccl_conf": nccl_conf(os.environ) if without_group or "nccl" in context.backend else "",
     }
 
 
