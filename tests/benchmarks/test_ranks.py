@@ -44,6 +44,12 @@ def test_the_innermost_launcher_wins():
     assert find_rank_info("horovodrun", TORCHRUN | HOROVODRUN).launcher == "horovodrun"
 
 
+def test_tasks_of_srun_meet_in_no_file_of_a_run_around_them():
+    """Protects `srun python -m benchmarks.slurm`: its ranks have a store of their own, and two were a TypeError."""
+    assert find_rank_info("srun", SRUN | {"RENDEZVOUS_FILE": "/tmp/ranks"}).rendezvous_file == ""
+    assert find_rank_info("torchrun", TORCHRUN | {"RENDEZVOUS_FILE": "/tmp/ranks"}).rendezvous_file == "/tmp/ranks"
+
+
 def test_slurm_variables_of_an_allocation_are_not_a_task():
     """Protects `python` typed in a Slurm shell, which has SLURM_PROCID too: it is one process, not rank 0 of 4."""
     assert find_rank_info(env=ALLOCATION) == RankInfo()

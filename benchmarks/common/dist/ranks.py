@@ -69,8 +69,9 @@ def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.envi
     rank, local_rank, world_size = (_number(env, name, found) for name in RANK_VARIABLES[found])
     if not (rank < world_size and local_rank < world_size):
         raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
-    num_nodes, rendezvous_file = _num_nodes(env, found, world_size), env.get("RENDEZVOUS_FILE", "")
-    return RankInfo(rank, local_rank, world_size, num_nodes, found, rendezvous_file)
+    # tasks of srun have a file of their own (SlurmStep); this one is of a run around them
+    rendezvous_file = "" if found == "srun" else env.get("RENDEZVOUS_FILE", "")
+    return RankInfo(rank, local_rank, world_size, _num_nodes(env, found, world_size), found, rendezvous_file)
 
 
 @dataclasses.dataclass(frozen=True)
