@@ -209,7 +209,7 @@ if "RUN_DIR" in os.environ:
     strategy, number = folder.name.split("-")[:2]
     while number != "0" and os.path.exists(os.environ.get("WAIT_WHILE", "")):
         time.sleep(0.05)
-    if number != "0" and strategy == os.environ.get("FAILS"):
+    if os.environ.get("WARM_UP_FAILS") if number == "0" else strategy == os.environ.get("FAILS"):
         sys.exit("planted failure")
     wall = {"boot_id": "x", "started_at": time.monotonic(), "ended_at": time.monotonic(), "parts": {}}
     if os.environ.get("LEAVES") != "nothing":
@@ -224,7 +224,7 @@ class Recorder:
     `variables` has what a launcher's environment needs. Modules in PASSED_ON, and those that only print names of
     variables and of hosts, go to the interpreter of tests; in a run it leaves the summary that makes it ok, or fails
     where FAILS names the strategy, or waits as long as the file WAIT_WHILE is there. What warms the machine does
-    neither.
+    neither, and fails where WARM_UP_FAILS is set.
     """
 
     def __init__(self, folder: Path):

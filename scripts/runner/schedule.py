@@ -163,7 +163,7 @@ def run_each(
     total: int,
     launchers: Launchers,
 ) -> bool:
-    """Start the launcher of every run, until a signal; returns whether all ended ok or skipped.
+    """Start the launcher of every run, until a signal; returns whether all ended ok or skipped, but for a warm-up.
 
     first: the number of the first of these runs. total: the number of all runs of the suite. Both are
     printed, such as 3/15.
@@ -174,7 +174,8 @@ def run_each(
             break
         folder, env = create_run_folder(run, results, f"{number}/{total}" if run.round else WARM_UP)
         launchers.before_run(run, folder)
-        all_ok &= start_launcher(run, folder, env, child_runner, launchers.checkout) == 0
+        is_ok = start_launcher(run, folder, env, child_runner, launchers.checkout) == 0
+        all_ok &= is_ok or run.round == 0
         launchers.after_run(run, folder)
     return all_ok
 

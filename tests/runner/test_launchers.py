@@ -434,6 +434,16 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
 
 
 @pytest.mark.medium
+def test_a_warm_up_that_fails_fails_no_suite(suite):
+    """Protects the exit code of a suite whose runs are all ok: round 0 counts nowhere, and its row says why it failed.
+    Mutant: the warm-up's exit code counts."""
+    assert suite.run(REPEATS=1, WARM_UP_FAILS="yes").returncode == 0
+    assert {status for _, _, status in suite.rows()} == {"ok"}
+    (warm_up,) = read_table(suite.results, "runs").query("repeat == 0").reason
+    assert warm_up.startswith("failed: ")
+
+
+@pytest.mark.medium
 def test_results_latest_is_the_set_and_not_a_link_to_itself(suite):
     """Protects `make bench-all RESULTS=results/latest RETRY=failed`, which once linked latest to latest."""
     real = suite.checkout / "results" / "a first one"
