@@ -24,10 +24,18 @@ is_local() { # both nodes are this host, and share its cores
   [[ $(scontrol show config 2>/dev/null || true) =~ ClusterName\ +=\ slurm-local ]]
 }
 
+of_nodes() { # $1, a field of sinfo such as %c, of PARTITION's nodes, else of the default partition's; with neither of all nodes
+  if [ -n "${PARTITION:-}" ]; then
+    sinfo -h -o "$1" --partition "$PARTITION"
+  else
+    sinfo -h -o "%P $1" | awk '{ all = all $NF "\n" } $1 ~ /\*$/ { its = its $NF "\n" } END { printf "%s", its ? its : all }'
+  fi
+}
+
 require_gpu_count() { # ends with 2 where the job would train on the CPUs of nodes that have GPUs
   [ -z "${GPUS_PER_NODE:-}" ] && [ "${NUM_GPUS:-0}" = 0 ] || return 0
-  local where=(${PARTITION:+--partition "$PARTITION"}) found
-  found=$(sinfo -h -o %G "${where[@]}" | grep -m 1 '^gpu\|,gpu' || true)
+  local found
+  found=$(of_nodes %G | grep -m 1 '^gpu\|,gpu' || true)
   [ -n "$found$([ -z "${GPU_TYPE:-}" ] || echo type)" ] || return 0
   echo "error: the job would have no GPU${found:+, and nodes have $found}; say how many: --gpus-per-node 4, or 0 for the CPU" >&2
   exit 2
@@ -45,7 +53,7 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
   if is_local; then
     CPUS_PER_TASK=${CPUS_PER_TASK:-$THREADS_PER_RANK}
   else # nodes are not like the host that submits: a task has its share of the cores of the smallest
-    cores=$(sinfo -h -o %c "${where[@]}" | awk '{ if (!least || $1 + 0 < least) least = $1 + 0 } END { print least }')
+    cores=$(of_nodes %c | awk '{ if (!least || $1 + 0 < least) least = $1 + 0 } END { print least }')
     CPUS_PER_TASK=${CPUS_PER_TASK:-$((${cores:-1} > TASKS_PER_NODE ? ${cores:-1} / TASKS_PER_NODE : 1))}
     export NUM_CORES=$((${cores:-1} * NODES)) THREADS_PER_RANK=$CPUS_PER_TASK OMP_NUM_THREADS=$CPUS_PER_TASK
   fi

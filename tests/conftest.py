@@ -163,7 +163,15 @@ def bin_path(tmp_path) -> Path:
     """A PATH's first folder: Slurm on two nodes of 8 cores, and an ssh that is let in."""
     from support import put
 
-    sinfo = '[ "${SINFO:-up}" = up ] || exit 1; case $* in *%G*) echo "${GRES:-(null)}" ;; *) echo 8 ;; esac'
+    sinfo = """[ "${SINFO:-up}" = up ] || exit 1
+        case $* in
+          *"%P %G"*) echo "old gpu:9"; echo "batch* ${GRES:-(null)}" ;;
+          *"%P %c"*) echo "debug 2"; echo "batch* 8" ;;
+          *%G*--partition*) echo "${GRES:-(null)}" ;;
+          *%c*--partition*) echo 8 ;;
+          *%G*) echo gpu:9 ;;
+          *%c*) echo 2 ;;
+        esac"""
     ssh = '[ "${SSH:-yes}" = yes ]'
     put(tmp_path / "bin", sinfo=sinfo, scontrol=SCONTROL, ssh=ssh, srun="echo usage")
     return tmp_path / "bin"

@@ -48,6 +48,15 @@ def submitted(bin_path, tmp_path, tiny_data):
     return submit
 
 
+@pytest.mark.parametrize("partition", [{}, {"PARTITION": "short"}])
+def test_a_task_has_its_share_of_the_nodes_that_the_job_may_get(submitted, partition):
+    """Protects loader workers from one core each: nodes of other partitions are no nodes of the job. Mutants: the
+    smallest node of all partitions; GPUs of other partitions, which refused a job for CPUs."""
+    done, words, _ = submitted(NODES=2, TASKS_PER_NODE=4, **partition)
+    assert done.returncode == 0, done.stderr
+    assert after(words, "--cpus-per-task") == "2"
+
+
 def test_one_job_is_submitted_for_all(submitted, tmp_path):
     """Protects the shape of the job, and that a job that starts again finds the same set and the same settings."""
     done, words, env = submitted(NODES=2, TASKS_PER_NODE=4, PARTITION="short", TIME=30)
