@@ -25,7 +25,6 @@ from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
-LOADERS = 2  # training's, and that of validation, which comes to keep as much
 
 LayoutFunction = Callable[[Config, int], Layout]
 """A strategy's own `layout(config, num_devices)`."""
@@ -108,14 +107,16 @@ def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunctio
 
 
 def loader_bytes(config: Config, layout: Layout) -> int:
-    """Bytes that all loaders together keep: uint8 images that wait for the training processes, and page-locked copies
-    of the next ones."""
+    """Bytes that all loaders of training and of validation together keep: uint8 images that wait for the training
+    processes, and page-locked copies of the next ones."""
     if config.loader == "synthetic":
         return 0
     # a process that loads for several devices gets the workers that as many ranks would have
     as_ranks = layout.devices_per_shard * (layout.num_shards if layout.one_process_loads else 1)
-    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True) * as_ranks
-    num_batches = LOADERS * (num_workers * PREFETCHED_PER_WORKER + NUM_IN_USE) + 1 + max(1, config.prefetch)
+    val_as_ranks = 1 if layout.whole_model_on_each else as_ranks  # then each rank evaluates a shard of its own
+    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True)
+    num_batches = (as_ranks + val_as_ranks) * num_workers * PREFETCHED_PER_WORKER + 2 * NUM_IN_USE
+    num_batches += 1 + max(1, config.prefetch)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 
