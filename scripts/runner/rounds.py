@@ -49,15 +49,22 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
 
 
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
-    """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil. runs: of the planned rounds."""
+    """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil, and for a set that torchrun's
+    nodes cannot continue. runs: of the planned rounds."""
     if variables.num_seeds > variables.repeats:
         needs = f"{option_as_typed('SEEDS', variables.num_seeds)} needs a round for each seed"
         repeats = option_as_typed("REPEATS", variables.num_seeds)
         raise UserError(f"{needs}; give {repeats} or more, not {variables.repeats}")
+    by_torchrun = machine.ranks_and_nodes(1)[1] > 1 and bool(machine.number_from_env("NNODES", "a number of nodes"))
+    if by_torchrun and variables.results is not None and (variables.results / "runs.csv").exists():
+        raise UserError(
+            f"{variables.results} has runs, and with NNODES no set can be continued: the first node alone has rows, so "
+            f"that nodes would not agree on what is left; give each node a new {option_as_typed('RESULTS', '')}"
+        )
     if not open_ended(variables):
         return
     name = option_as_typed("UNTIL" if variables.until is not None else "BUDGET")
-    if machine.ranks_and_nodes(1)[1] > 1 and machine.number_from_env("NNODES", "a number of nodes"):
+    if by_torchrun:
         raise UserError(
             f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give {option_as_typed('REPEATS')}"
         )

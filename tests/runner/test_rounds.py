@@ -172,6 +172,19 @@ def test_what_no_rounds_can_do_is_refused(make_variables, variables, words):
         rounds.check_rounds(run_plan.plan_strategies(chosen), chosen)
 
 
+def test_nodes_of_torchrun_continue_no_set(make_variables, tmp_path):
+    """Protects from a wait for a node that runs something else: the first node alone has the rows, so that the others
+    began again at round 1. Mutant: no refusal."""
+    chosen = make_variables(NNODES=2, STRATEGIES="ddp", RESULTS=tmp_path / "a set")
+    runs = run_plan.plan_strategies(chosen)
+    rounds.check_rounds(runs, chosen)
+    finish(runs[:1], tmp_path / "a set")
+    with pytest.raises(UserError, match=r"with NNODES no set can be continued: .* give each node a new RESULTS="):
+        rounds.check_rounds(runs, chosen)
+    one = make_variables(STRATEGIES="ddp", RESULTS=tmp_path / "a set", NNODES=1)
+    rounds.check_rounds(runs, one)
+
+
 def play(chosen: run_plan.MakeVariables, results, sd: float, most: int = 60, status: str = "ok") -> list[int]:
     """The rounds that are run where throughput has such an sd, in no time."""
 
