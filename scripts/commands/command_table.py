@@ -339,10 +339,10 @@ GROUPS = {command.words.split()[0] for command in COMMANDS if " " in command.wor
 EXIT_CODES = """exit codes:
   0    yes: it was done, or the check passed
   1    the check failed: slower, not proved, a run failed, nothing was timed, nothing to draw
-  2    wrong use: an unknown option, a missing file, sets that cannot be compared; nothing was decided
+  2    a usage error: an unknown option, a missing file, sets that cannot be compared; nothing was decided
   3    undecided: the data allow no answer, such as an interval that reaches over the limit of --fail-over
   4    ./bench ab: a run failed or a program crashed, so that nothing was compared
-  129, 130, 143   ended by SIGHUP, SIGINT (Ctrl-C) or SIGTERM: 128 + the signal"""
+  129 to 143      ended by SIGHUP (129), SIGINT or Ctrl-C (130), SIGQUIT (131) or SIGTERM (143): 128 + the signal"""
 ENVIRONMENT = """variables of the environment:
   PYTHON     the interpreter; default: .venv/bin/python
   SETUP=no   install nothing, and use PYTHON as it is

@@ -71,7 +71,7 @@ def work(
                         check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone
                     }
                     queue = [check for check in queue if check not in gone]
-            check = next_ready(queue, running, state, capabilities.max_at_once)
+            check = next_ready(queue, running, capabilities.max_at_once)
             if check is None:
                 time.sleep(POLL_S)
                 continue
@@ -100,7 +100,7 @@ def work(
     return why_left
 
 
-def next_ready(queue: Sequence[Check], running: Sequence[Running], state: State, max_at_once: int) -> Check | None:
+def next_ready(queue: Sequence[Check], running: Sequence[Running], max_at_once: int) -> Check | None:
     """The first that may start now: one that runs alone; beside what it waits for, another that is done by then.
 
     max_at_once: checks that run side by side at most.

@@ -28,7 +28,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
     results: the set of what is timed; the others have sets of their own in it."""
     proofs = _proofs(scale, results)
     listed = [
-        *_first(scale, results),
+        *_first(results),
         *timed_checks.fastest(scale, results),
         *timed_checks.speed(scale, results),
         *_strategies(scale, results),
@@ -47,7 +47,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
     return [dataclasses.replace(check, limit_s=scale.patience * check.limit_s) for check in listed]
 
 
-def _first(scale: Scale, results: Path) -> list[Check]:
+def _first(results: Path) -> list[Check]:
     variables = {"RESULTS": str(results)}
     environment = (interpreter_path(), "-m", "scripts.runner.environment", "--results", str(results))
     # those that the runs see: on a machine of several, somebody else may well use the others

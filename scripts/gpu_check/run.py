@@ -5,7 +5,7 @@
 
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
-did, 2 for a mistake found before the first one, 129, 130 or 143 after a signal.
+did, 2 for a mistake found before the first one, 128 + the signal's number after a signal.
 
 A machine without a network, which has torch: `./bench gpu-check-file`, and carried.py says what its file does there.
 """

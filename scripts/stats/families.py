@@ -75,7 +75,9 @@ def ratios_to_own_baselines(
 
 
 def ratios_of_all_pairs(samples: Mapping[str, ThroughputSample]) -> dict[Pair, RatioEstimate]:
-    """Throughput of the faster of each pair over the slower's, the fastest of all first; simultaneous intervals."""
+    """Of each pair, the throughput of the one with the higher mean over that of the other; simultaneous intervals.
+
+    The highest mean comes first. Means are of all runs and ratios of common rounds, so that a ratio may be below 1."""
     by_speed = sorted(samples, key=lambda name: -samples[name].log_throughputs.mean())
     return ratios_of_pairs(samples, [*itertools.combinations(by_speed, 2)])
 

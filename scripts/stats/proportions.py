@@ -1,6 +1,6 @@
 """How sure an accuracy is: so many of n validation images right, by one training or by several with seeds of their own.
 
-Runs of one seed say nothing of another: n is the number of images, and not that of runs. With several seeds
+Runs of one seed say nothing of another: they are one training. With several seeds, n of them, and N images
 there are two sources of chance (Bouthillier et al. 2021): the seed, s^2 / n, and the images, p (1 - p) / N, which all
 seeds share, so that more seeds do not lessen it. Their sum is too much rather than too little: s holds some of the
 images' part. Of two seeds that differ much more than images do the interval covers less than 95 %

@@ -9,7 +9,7 @@ import numpy
 
 from scripts.stats.families import ThroughputSample, ratios_of_all_pairs, ratios_to_own_baselines
 
-FIRST_LOOK_ROUNDS = 10  # from 6 on, more families do not cover whose strategies wander
+FIRST_LOOK_ROUNDS = 10  # with a first look at 6, fewer families are covered where noise is autocorrelated
 
 
 def widest_half_width(samples: Mapping[str, ThroughputSample], baselines: Mapping[str, str]) -> float | None:

@@ -235,7 +235,7 @@ def sets(tmp_path_factory):
 )
 @pytest.mark.medium
 def test_compare_has_four_exit_codes(sets, b, options, code):
-    """Protects CI: yes, slower, wrong use, undecided. Mutant: undecided as 2, which is wrong use."""
+    """Protects CI: yes, slower, usage error, undecided. Mutant: undecided as 2, which is a usage error."""
     done = bench("compare", sets["base"], sets.get(b, "nowhere"), "--fail-over", "5%", *options)
     assert done.returncode == code, done.stdout + done.stderr
 

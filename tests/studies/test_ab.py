@@ -393,7 +393,7 @@ rate = 100 * math.exp(0.01 * noise) * (0.8 if "/slow/B/" in name else 1.0)
     ],
 )
 def test_bench_ab_has_four_exit_codes(clone, recorder, results, words, code):
-    """Protects CI: not slower, slower, wrong use, undecided, through ./bench. B's runs of `slow` are a fifth slower.
+    """Protects CI: not slower, slower, usage error, undecided, through ./bench. B's runs of `slow` are a fifth slower.
     Mutants: undecided as 2; a failed gate as 0."""
     program = recorder.python.with_name("recorder.py")
     text = program.read_text().replace('{"images_per_s": 1.0}', '{"images_per_s": rate}')
