@@ -103,5 +103,5 @@ def _small_random(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
     PowerSGD divides by the norms of its columns: zeros would make that memory NaN. They also draw less power than
     gradients do.
     """
-    generator = torch.Generator(parameters[0].device).manual_seed(0)
-    return [torch.empty_like(each).normal_(std=1e-6, generator=generator) for each in parameters]
+    generator = torch.Generator().manual_seed(0)
+    return [torch.empty_like(each).copy_(1e-6 * torch.randn(each.shape, generator=generator)) for each in parameters]
