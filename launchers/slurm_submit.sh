@@ -15,7 +15,10 @@ shift
 # Slurm writes the job's log through a link. In a folder of another user, that user may put one there.
 [ -O "$RUN_DIR" ] || { echo "error: $RUN_DIR is missing or belongs to another user; choose another folder" >&2; exit 2; }
 for path in "$RUN_DIR" "$RUN_DIR/run.log" "$RUN_DIR/queued"; do
-  [ ! -L "$path" ] || { echo "error: $path is a link, and nothing is written through one; remove it" >&2; exit 2; }
+  if [ -L "$path" ] || { [ -f "$path" ] && [ "$(stat -c %h "$path")" != 1 ]; }; then # also a second name of a file
+    echo "error: $path is a link, and nothing is written through one; remove it" >&2
+    exit 2
+  fi
 done
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 

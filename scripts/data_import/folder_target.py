@@ -1,5 +1,6 @@
 """Images written as files: TO/train/<class>/<image> and TO/val/<class>/<image>."""
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -26,7 +27,7 @@ class FolderTarget:
         self.kind = source.kind
         self._folder, self._workshop, self._shards = folder, folder / WORKSHOP, source.shards
         self._splits = sorted({shard.split for shard in source.shards})
-        self._flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_EXCL
+        self._goes_on = False
         self._hashed: HashedFiles = {}
 
     def refuse_existing(self) -> None:
@@ -37,7 +38,7 @@ class FolderTarget:
     def go_on(self, finished: list[SourceShard]) -> None:
         """After a kill, there are images of shards that are not finished; they are written again."""
         del finished  # their images are there
-        self._flags = self._flags & ~os.O_EXCL | os.O_TRUNC
+        self._goes_on = True
 
     def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
         """Raises UserError where two images have one name, and what reading raises."""
@@ -50,7 +51,7 @@ class FolderTarget:
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[image.class_name] = str(folder)
             try:
-                stat = write_file(f"{folders[image.class_name]}/{image.name}", image.content, self._flags)
+                stat = write_file(f"{folders[image.class_name]}/{image.name}", image.content, self._goes_on)
             except FileExistsError:
                 raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
             sha256 = hashlib.sha256(image.content).digest()
@@ -113,9 +114,13 @@ class FolderTarget:
         print(f"fingerprint {cached_fingerprint(self._folder)}, contents {cached_contents(self._folder, self._hashed)}")
 
 
-def write_file(path: str, content: bytes | memoryview, flags: int) -> list[int]:
-    """Returns the file's file_stat. Raises OSError."""
-    descriptor = os.open(path, flags, 0o666)
+def write_file(path: str, content: bytes | memoryview, replace: bool) -> list[int]:
+    """Write a new file; returns its file_stat. replace: a file of this name is removed first, not written to: it may be
+    a hard link to a file of the user's. Raises OSError."""
+    if replace:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         written = 0
         while written < len(content):

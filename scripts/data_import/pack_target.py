@@ -77,8 +77,7 @@ class PackTarget:
         """Raises UserError where two images of the shard have one name, what reading raises, and OSError."""
         rows: list[tuple[Any, ...]] = []
         checksum, seen = 0, set()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._unfinished(shard.split), flags, 0o666)
+        descriptor = open_no_follow(str(self._unfinished(shard.split)), os.O_WRONLY | os.O_CREAT)
         try:
             for image in shard.read():
                 if (image.class_name, image.name) in seen:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -30,6 +31,7 @@ from scripts.options.data_options import MakeDatasetOptions
 from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
 
 PACKED = "packed"  # the folder of ./bench data pack, which can write its files again
+IMAGE_PATH = re.compile(r"(?:train|val)/(\w+)/\1_\d{4,}\.JPEG")  # as cut_photographs.py names an image
 STALE_S = 3600  # making takes seconds, so a workshop this old is a killed run's
 
 
@@ -76,13 +78,14 @@ def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
 
 def unlisted_files(output: Path, manifest: dict) -> Iterator[str]:
     """Files that the manifest does not name, but for what ./bench data pack writes beside train/ and val/, and dot
-    files, such as a file browser leaves behind."""
+    files, such as a file browser leaves behind. Of a broken manifest, {}, those that have no name of an image here."""
     for folder, folders, names in os.walk(output):
         if Path(folder) == output and PACKED in folders:
             folders.remove(PACKED)
         for name in names:
             path = Path(folder, name).relative_to(output).as_posix()
-            if path not in manifest["files"] and path != "manifest.json" and not name.startswith("."):
+            listed = path in manifest["files"] if manifest else IMAGE_PATH.fullmatch(path)
+            if not listed and path != "manifest.json" and not name.startswith("."):
                 yield path
 
 
@@ -99,7 +102,7 @@ def is_ready(output: Path, options: MakeDatasetOptions) -> bool:
             f"{str(output)!r} was made with {manifest['settings']}, not {settings(options)}: "
             "give another --output, or --force to make it again"
         )
-    if manifest and (unlisted := next(unlisted_files(output, manifest), None)):
+    if unlisted := next(unlisted_files(output, manifest), None):
         raise ValueError(
             f"{str(output)!r} holds {unlisted!r}, which this script did not make: move it away, "
             "or give --force to make the folder again without it"

@@ -18,6 +18,7 @@ from benchmarks.common.system.files import (
     hold_lock,
     home_folder,
     open_lock,
+    open_no_follow,
     read_regular_file,
     replace_atomically,
 )
@@ -49,6 +50,25 @@ def test_a_lock_is_not_opened_through_a_link(tmp_path):
         with pytest.raises(UserError, match="not a regular file; remove it"):
             open_lock(tmp_path / name)
     assert (tmp_path / "precious").read_text() == "kept" and not (tmp_path / "not there").exists()
+
+
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+def test_nothing_is_written_to_a_file_that_has_another_name(tmp_path, mode):
+    """Protects a file of the user's to which an unpacked archive has brought a hard link. Mutants: no look; a look
+    after the file was cut to nothing."""
+    (tmp_path / "precious").write_text("kept")
+    os.link(tmp_path / "precious", tmp_path / "log")
+    with pytest.raises(OSError, match="it is a hard link: the file has another name, too; remove it"):
+        open(tmp_path / "log", mode, opener=open_no_follow)  # noqa: SIM115
+    with pytest.raises(UserError, match="it is a hard link"):
+        open_lock(tmp_path / "log")
+    assert (tmp_path / "precious").read_text() == "kept"
+    with open(tmp_path / "log", opener=open_no_follow) as file:  # earlier versions made checkpoints with two names
+        assert file.read() == "kept"
+    (tmp_path / "precious").unlink()
+    with open(tmp_path / "log", mode, opener=open_no_follow) as file:
+        file.write("more")
+    assert (tmp_path / "log").read_text() == {"w": "more", "a": "keptmore", "r+": "more"}[mode]
 
 
 def test_a_lock_has_one_holder_and_a_deadline(tmp_path):

@@ -648,6 +648,29 @@ def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     assert contents(source / "imagenet") == contents(tiny_data)
 
 
+@pytest.mark.parametrize("options", [{}, {"pack": "full"}])
+def test_a_half_import_from_an_archive_overwrites_no_file_of_the_user(tmp_path, tiny_data, options):
+    """Protects a file to which an archive has brought a hard link: a half import beside the download, with a journal of
+    another boot. Mutants: a file of an image's name is written to; a packed file of another name, too."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    (precious := tmp_path / "precious").write_text("kept")
+    with pytest.raises(UserError):
+        import_images.main(ImportOptions(source, target, **options), free_bytes=lambda folder: 0)
+    journal = target / WORKSHOP / "journal"
+    kind, _ = json.loads(journal.read_text().split("\n")[0])
+    journal.write_text(json.dumps([kind, "the author's boot"]) + "\n")
+    image = next(name for name in contents(tiny_data) if name.startswith("train/"))
+    linked = target / WORKSHOP / ("train.safetensors" if options else image)
+    linked.parent.mkdir(parents=True, exist_ok=True)
+    os.link(precious, linked)
+    if options:
+        assert "it is a hard link" in refused(source, target, **options)
+    else:
+        import_all(source, target)
+        assert contents(target) == contents(tiny_data)
+    assert precious.read_text() == "kept"
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("place", ["imagenet", ".", "new/imagenet"])
 def test_nothing_is_imported_where_another_user_could_put_a_link(tmp_path, tiny_data, half, place):

@@ -111,6 +111,19 @@ def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     assert plot.run_command_line(["--results", str(tmp_path / "set")]) == 2
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "logs/x/run.log", "logs/stop-1", "charts/speedup.png"])
+def test_a_hard_link_anywhere_in_a_set_is_named(tmp_path, name):
+    """Protects the text of a user's file: an archive that is unpacked in the home folder can bring a hard link to one,
+    and a report quotes logs. Mutant: symbolic links alone."""
+    (tmp_path / "precious").write_text("secret")
+    path = tmp_path / "set" / name
+    path.parent.mkdir(parents=True)
+    os.link(tmp_path / "precious", path)
+    with pytest.raises(UserError, match=f"set/{name} is a hard link: .* copy the set"):
+        refuse_links(tmp_path / "set")
+    assert plot.run_command_line(["--results", str(tmp_path / "set")]) == 2
+
+
 READ_BY_COMMANDS = ["runs.csv", "settings.csv", "steps.csv", "environment.json", "sweep.csv", "ablate.csv"]
 READ_BY_COMMANDS += ["peers.csv", "charts/speedup.png", "sweeps", "scaling", "logs/ddp-1/settings.json"]
 

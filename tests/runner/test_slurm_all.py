@@ -324,6 +324,16 @@ def test_a_job_writes_through_no_link(tmp_path, name):
     assert not (tmp_path / "submitted").exists() and not [*theirs.iterdir()]
 
 
+def test_a_job_writes_to_no_log_that_has_another_name(tmp_path):
+    """Protects a file of the user's to which an unpacked set has brought a hard link. Mutant: symbolic links alone."""
+    (tmp_path / "precious").write_text("kept")
+    (folder := tmp_path / "job").mkdir()
+    os.link(tmp_path / "precious", folder / "run.log")
+    done = submit(tmp_path, folder, f"touch '{tmp_path}/submitted'", "true")
+    assert done.returncode == 2 and "is a link, and nothing is written through one; remove it" in done.stderr
+    assert not (tmp_path / "submitted").exists()
+
+
 @pytest.mark.medium
 def test_a_link_that_comes_while_a_job_waits_is_not_written_through(tmp_path):
     """The same, of a group's member who may write to the run's folder. Mutant: touch."""

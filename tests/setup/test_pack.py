@@ -141,14 +141,16 @@ def test_one_flipped_byte_anywhere_is_refused_or_changes_nothing(own_data):
             open_pack(Config(data=str(own_data), loader="packed"), "train")
 
 
+@pytest.mark.parametrize("link", [os.symlink, os.link])
 @pytest.mark.parametrize("ending", ["lock", "part", "journal"])
-def test_nothing_is_written_through_a_link(own_data, ending):
-    """Protects a user's file to which somebody has laid a link in the packed folder that others may write."""
+def test_nothing_is_written_through_a_link(own_data, ending, link):
+    """Protects a user's file to which somebody has laid a link in the packed folder that others may write, or to which
+    an unpacked data set has brought a hard link."""
     precious = own_data / "precious"
     precious.write_text("kept")
     path = own_data / "packed" / "full" / "train.safetensors"
     path.parent.mkdir(parents=True)
-    path.with_suffix(f".{ending}").symlink_to(precious)
+    link(precious, path.with_suffix(f".{ending}"))
     with contextlib.suppress(UserError):
         make(own_data)
     assert precious.read_text() == "kept"

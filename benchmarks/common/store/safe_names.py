@@ -33,9 +33,9 @@ def file_inside(folder: Path, name: str) -> Path | None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raises UserError, which names it, for a symbolic link in the set in `folder`: what is written into the set would
-    land where the link leads, and what is read could be any file of the reader. A pipe or a device, for which a reader
-    would wait, is refused as well. `folder` itself may be a link, and may not be there yet.
+    """Raises UserError, which names it, for a link in the set in `folder`, symbolic or hard: what is written into the
+    set would land where the link leads, and what is read could be any file of the reader. A pipe or a device, for which
+    a reader would wait, is refused as well. `folder` itself may be a link, and may not be there yet.
 
     Sets come from others. The numbers that a stopped run leaves as links are no such links.
     """
@@ -43,9 +43,15 @@ def refuse_links(folder: Path) -> None:
         for name in sorted((*folders, *files)):
             path = Path(place, name)
             try:
-                mode = path.lstat().st_mode
+                status = path.lstat()
             except FileNotFoundError:  # another process has renamed or removed its temporary file
                 continue
+            mode = status.st_mode
+            if stat.S_ISREG(mode) and status.st_nlink > 1:
+                raise UserError(
+                    f"{ascii(str(path))[1:-1]} is a hard link: the file has another name, too, and may be none of the "
+                    "set's; copy the set (cp -r), and name the copy, or remove the file"
+                )
             if stat.S_ISLNK(mode) and not (STOP.fullmatch(name) and STEPS.fullmatch(_target(path))):
                 raise UserError(
                     f"{ascii(str(path))[1:-1]} is a link, and no link in a set is followed; remove it, or put a copy "

@@ -28,6 +28,7 @@ CHUNK_BYTES = 1 << 16
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of fcntl.h and linux/fs.h
 # Of one image's file: more than any photograph has, and less than what each reader may take of the memory.
 MAX_IMAGE_BYTES = 1 << 28
+HARD_LINK = "it is a hard link: the file has another name, too; remove it"
 
 
 def home_folder() -> Path | None:
@@ -99,8 +100,17 @@ def read_set_file(path: str | Path, limit_bytes: int) -> bytes:
 
 
 def open_no_follow(path: str, flags: int) -> int:
-    """An opener for `open`, which then refuses to write through a symbolic link."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    """An opener for `open`, which then follows no symbolic link, and refuses to write to a file that has another name.
+
+    An archive can bring a hard link to any file of the user's below the folder in which it is unpacked. Raises OSError.
+    """
+    descriptor = os.open(path, flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    if flags & os.O_ACCMODE != os.O_RDONLY and os.fstat(descriptor).st_nlink > 1:
+        os.close(descriptor)
+        raise OSError(errno.EMLINK, HARD_LINK, str(path))
+    if flags & os.O_TRUNC:
+        os.ftruncate(descriptor, 0)
+    return descriptor
 
 
 def open_lock(path: Path) -> int:
@@ -108,7 +118,7 @@ def open_lock(path: Path) -> int:
 
     Only this user can open it from then on: whoever can read a lock file can hold its lock.
 
-    Raises UserError where `path` is a symbolic link or not a regular file: another user may have put it there.
+    Raises UserError where `path` is a link, symbolic or hard, or no regular file: another user may have put it there.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -120,6 +130,9 @@ def open_lock(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise UserError(f"the lock file {path} is not a regular file; remove it")
+    if status.st_nlink > 1:
+        os.close(descriptor)
+        raise UserError(f"the lock file {path}: {HARD_LINK}")
     if status.st_uid == os.geteuid() and status.st_mode & 0o077:  # an earlier version made it, or it was unpacked
         with contextlib.suppress(OSError):  # of a file system without modes
             os.fchmod(descriptor, 0o600)
