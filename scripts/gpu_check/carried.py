@@ -33,6 +33,7 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 STATE = ("results/gpu-check", "results/gpu-check-dry")
 LOOK_S = 5.0
@@ -142,11 +143,10 @@ def restore(output: Path, tree: Path) -> bool:
     """Put the state of an earlier call in place, if any; what that made outside of its set is made again."""
     if not output.exists():
         return False
-    if {output.lstat().st_uid, output.stat().st_uid} - {0, os.geteuid()}:
-        raise CannotBegin(f"{output} belongs to another user; choose another OUTPUT=")
     try:
-        with tempfile.TemporaryDirectory(prefix="gpu-check-state-") as empty:
-            with tarfile.open(output, "r:") as tar:
+        # whose it is, is asked of the open file: another user could swap it between the question and the opening
+        with open_state(output) as file, tempfile.TemporaryDirectory(prefix="gpu-check-state-") as empty:
+            with tarfile.open(fileobj=file, mode="r:") as tar:
                 members = tar.getmembers()
                 if strange := [member.name for member in members if not is_state(member)]:
                     raise CannotBegin(f"{output} holds {strange[0]!r}, which no state has; choose another OUTPUT=")
@@ -163,6 +163,16 @@ def restore(output: Path, tree: Path) -> bool:
                 path.unlink()
     print(f"gpu-check: goes on from {output}", flush=True)
     return True
+
+
+def open_state(output: Path) -> BinaryIO:
+    """The state for reading. Raises CannotBegin where it belongs to another user, and OSError."""
+    file = os.fdopen(os.open(output, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # a pipe is not waited for
+    status = os.fstat(file.fileno())
+    if {output.lstat().st_uid, status.st_uid} - {0, os.geteuid()}:
+        file.close()
+        raise CannotBegin(f"{output} belongs to another user; choose another OUTPUT=")
+    return file
 
 
 def is_state(member: tarfile.TarInfo) -> bool:

@@ -117,6 +117,29 @@ def test_a_state_of_another_user_is_not_taken(tmp_path):
     assert done.returncode == 2 and "state.tar belongs to another user; choose another OUTPUT=" in done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file of another user")
+def test_a_state_that_another_user_swaps_is_not_taken(tmp_path, monkeypatch):
+    """Protects from the same in a folder of that user: the file is swapped between the look and the opening. Mutant: a
+    look at the path."""
+    own, theirs = tmp_path / "state.tar", tmp_path / "theirs.tar"
+    for path, name in ((own, "mine"), (theirs, "theirs")):
+        with tarfile.open(path, "w") as tar:
+            member = tarfile.TarInfo(f"results/gpu-check-dry/checks/{name}.json")
+            tar.addfile(member)
+    os.chown(theirs, 12345, -1)
+    look = Path.lstat
+
+    def look_and_swap(path):
+        found = look(path)
+        if path == own and theirs.exists():
+            os.replace(theirs, own)
+        return found
+
+    monkeypatch.setattr(Path, "lstat", look_and_swap)
+    assert carried.restore(own, tmp_path / "tree")
+    assert [path.stem for path in (tmp_path / "tree").rglob("*.json")] == ["mine"]
+
+
 @pytest.mark.medium
 def test_no_pip_of_the_current_folder_is_run(tmp_path):
     """Protects who types the command in /tmp, where anybody can put a folder pip. Mutants: without -P; in the current

@@ -257,6 +257,15 @@ def test_files_added_to_the_folder_are_not_lost(mini, capsys):
     assert make_dataset.main(options(mini)) == 0
 
 
+def test_files_beside_a_broken_manifest_are_not_lost(mini, capsys):
+    """Protects a file of the user's from a folder that is made again: without a list, names say what is the script's.
+    Mutant: no look where the manifest is broken."""
+    truncate(mini / "manifest.json")
+    (mini / "thesis.txt").write_text("mine")
+    assert make_dataset.main(options(mini)) == 2
+    assert "'thesis.txt'" in one_line(capsys) and (mini / "thesis.txt").read_text() == "mine"
+
+
 def test_packed_images_lie_beside_their_files(mini, monkeypatch):
     """Protects every make after ./bench data pack, whose files were called a stranger's."""
     monkeypatch.delenv("PACKED", raising=False)
