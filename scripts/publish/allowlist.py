@@ -20,6 +20,7 @@ from pathlib import Path
 
 from scripts.publish.public_paths import public_arguments, public_path
 from scripts.runner.environment import PACKAGES
+from scripts.runner.secret_variables import TOKEN
 
 TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
 MOST_FAULTS = 20
@@ -55,13 +56,6 @@ HOST_NAME = re.compile(
 )
 SSH_HOST = re.compile(r"`ssh [\w.-]+`")  # in the reason of horovod_ddp.sh for skipping a run
 MAYBE_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:]*(?![\w:])")
-# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA, Google, npm, Stripe. Parts
-# of a JSON Web Token (RFC 7519) begin with {" in base64.
-TOKEN = re.compile(
-    r"(?<![\w-])(?:(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|A[KS]IA|xox[abepr]-|pypi-AgE|nvapi-|AIza|npm_|[rs]k_live_)[\w-]{16,}"
-    r"|ya29\.[\w-]{16,}"
-    r"|eyJ[\w-]+\.eyJ[\w-]+)"
-)
 JSON_ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/])|[bfnrt])')
 COMMON = {"root", "user", "users", "home", "ubuntu", "admin", "debian", "localhost", "runner", "test", "nobody"}
 PACKAGE_VERSION = re.compile(r"[0-9][\w.+-]{0,40}", re.ASCII)

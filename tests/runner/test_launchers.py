@@ -306,6 +306,8 @@ def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
         "REDIS_PW": "s3cret",
         "GIT_CONFIG_VALUE_0": "Authorization: s3cret",
         "WHO": "eyJhbGciOiJ.eyJzdWIiOiJ.s3cret",
+        "ACCESSKEY": "s3cret",
+        "GH": "ghp_0123456789abcdef-s3cret",
         "db-password": "s3cret",
         "my.token": "s3cret",
         "BASH_FUNC_fetch%%": "() { curl https://ann:s3cret@mirror.example; }",
