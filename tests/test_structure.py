@@ -434,15 +434,15 @@ def test_locks_and_replaced_files_have_one_place():
 @pytest.mark.medium
 def test_every_child_dies_with_its_parent():
     """Protects the machine from ranks that go on after `./bench study peers` or any other was killed, and time beside
-    whatever comes next. Mutant: a Popen without it."""
+    whatever comes next. Mutants: a Popen without it; an executor without it."""
     # pip, which may finish; nvidia-smi, which has its own end; what has the standard library alone
     without = {"setup.install", "common.system.gpus", "gpu_check.carried"}
     modules = TOOLS | {f"common.{name}": text for name, text in COMMON.items()}
     found = set()
     for name, text in modules.items():
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Popen"):
-                words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                if words.get("preexec_fn") != "die_with_parent()":
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("Popen", "ProcessPoolExecutor")):
+                arguments = [*node.args, *(word.value for word in node.keywords)]
+                if "die_with_parent()" not in map(ast.unparse, arguments):
                     found.add(name)
     assert found == without

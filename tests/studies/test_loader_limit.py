@@ -3,13 +3,18 @@
 .venv/bin/python -m pytest tests/studies/test_loader_limit.py
 """
 
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
 import hostile_generators_3
 import numpy
+import psutil
 import pytest
 import torch
 from hostile_audit import WINDOWS_OF_LAUNCH, false_loader_verdicts
+from support import ROOT
 
 from benchmarks import single
 from benchmarks.common.config.config import Config
@@ -66,3 +71,23 @@ def test_windows_are_timed_in_the_order_of_their_launch(monkeypatch, launch):
     assert seconds[1::2] == [WARMUP_STEPS * each for each in step_s]
     timed = [*zip(kinds, seconds[1::2], strict=True)][len(WINDOW_KINDS) :]  # after the first round
     assert [(row["what"], row["seconds"]) for row in rows] == timed
+
+
+@pytest.mark.medium
+@pytest.mark.real_interpreter
+def test_a_measurement_that_is_ended_leaves_no_process(tiny_config, tiny_data):
+    """Protects the cores that the next measurement needs. Mutant: a launch that does not end with its parent."""
+    command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--config", str(tiny_config)]
+    ended = subprocess.Popen([*command, "--data", str(tiny_data)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    launches: list[psutil.Process] = []
+    while not launches:
+        assert ended.poll() is None
+        started = psutil.Process(ended.pid).children(recursive=True)
+        launches = [each for each in started if "spawn_main" in " ".join(each.cmdline())]
+        time.sleep(0.05)
+    ended.terminate()
+    ended.wait()
+    _, alive = psutil.wait_procs(launches, timeout=20)
+    for each in alive:
+        each.kill()
+    assert not alive

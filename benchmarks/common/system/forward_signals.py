@@ -9,6 +9,7 @@ Standard library alone.
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 import subprocess
@@ -28,19 +29,19 @@ def ending_signals() -> list[signal.Signals]:
 
 
 def die_with_parent() -> Callable[[], None]:
-    """For subprocess's preexec_fn: the kernel sends the child SIGTERM when this process ends, even by SIGKILL.
+    """For subprocess's preexec_fn, and an executor's initializer: the kernel sends the child SIGTERM when this process
+    ends, even by SIGKILL.
 
     The kernel does so when the thread ends that started the child, so start the child from the main thread. The setting
     survives exec (prctl(2)).
     """
-    parent = os.getpid()
+    return functools.partial(_end_with, os.getpid())
 
-    def ask_the_kernel() -> None:
-        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent ended before prctl
-            os.kill(os.getpid(), signal.SIGTERM)
 
-    return ask_the_kernel
+def _end_with(parent: int) -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # the parent ended before prctl
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def end_on_signals() -> None:

@@ -26,6 +26,7 @@ from benchmarks.common.config.config import PREFETCHED_PER_WORKER, Config, load_
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
@@ -55,7 +56,7 @@ def main(config: Config, results: Path | None) -> None:
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")
     for launch in tqdm(range(1, LAUNCHES + 1), desc="launches", disable=None, leave=False):
-        with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
+        with concurrent.futures.ProcessPoolExecutor(1, spawn, die_with_parent()) as process:
             rows += process.submit(measure, config, launch).result()
     table = pandas.DataFrame(rows)
     rows = [row | {"verdict": describe_limit(table)} for row in rows]
