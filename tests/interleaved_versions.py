@@ -1,4 +1,4 @@
-"""Does this version train as fast as an earlier one? Both at once, and their timed windows by turns.
+"""Does this version train as fast as an earlier one? Both at once, and their timed windows alternate.
 
     PYTHONPATH=. .venv/bin/python tests/interleaved_versions.py 03b5e43 HEAD --strategy ddp
 

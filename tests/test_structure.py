@@ -235,7 +235,7 @@ NAMED = {
     "options.run_options": {"ddp"},
     "options.set_options": {"ddp"},
     "options.study_options": {"single"},
-    # a table of commits, and of the strategies that each mended
+    # a table of commits, and of the strategies that each fixed
     "runner.commit_weaknesses": {"dataparallel", "horovod_ddp", "pipeline_parallel", "slurm", "zero1"},
     # lists of what to try on a GPU, which say what is run and branch on nothing
     "gpu_check.checks": {"ddp"},

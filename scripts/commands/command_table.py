@@ -42,7 +42,7 @@ COMMANDS = [
     ),
     Command(
         "slurm",
-        "the same as one Slurm job, all strategies by turns on the same nodes",
+        "the same as one Slurm job, all strategies in turn on the same nodes",
         "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
         "run_options.SlurmOptions",
         "run_slurm",
@@ -150,7 +150,7 @@ COMMANDS = [
     ),
     Command(
         "study peers",
-        "ddp beside other training loops, launches by turns",
+        "ddp beside other training loops, launched alternately",
         "study peers --only fabric bare --minutes 30",
         "study_options.BenchPeersOptions",
         "studies.peers.measure.main",

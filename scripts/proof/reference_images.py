@@ -133,7 +133,7 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
     except Exception as error:  # of whatever type: it is this image's
         if config.skip_bad_files:
             return read_image(config, images, ((index + 1) % len(images), numbers))
-        raise UserError(f"{str(path)!r} is not a readable image ({error}); mend or remove it") from None
+        raise UserError(f"{str(path)!r} is not a readable image ({error}); fix or remove it") from None
 
 
 def crop(size: int, numbers: list[float] | None, image: Any) -> Any:

@@ -77,7 +77,7 @@ def main() -> int:
     left = run_plan.remaining_runs(runs, variables.results)
     print(f"{published}, made at commit {commit[:12]} on {_device(chosen)}: again, at that commit", flush=True)
     if not commit.startswith(source_version.commit() or "-"):
-        print("what was mended since that commit is not mended in its runs (SECURITY.md)", flush=True)
+        print("what was fixed since that commit is not fixed in its runs (SECURITY.md)", flush=True)
     if os.environ.get("PLAN") == "yes":
         print(bench.plan_text(left, runs, variables))
         return 0

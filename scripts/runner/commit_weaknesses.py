@@ -1,4 +1,4 @@
-"""What runs of earlier commits of this suite allow other people: the code of a commit has no mend that came later.
+"""What runs of earlier commits of this suite allow other people: the code of a commit has no fix that came later.
 
 weaknesses(commit, "ddp", num_nodes=1)      # ["the stores of torchrun listen on all interfaces"]
 """
@@ -53,7 +53,7 @@ WEAKNESSES = (
 
 
 def weaknesses(commit: str, strategy: str, num_nodes: int, in_worktree: bool = False) -> list[str]:
-    """What a run of the strategy at this commit allows others, or may allow, in a shallow clone that lacks the mend.
+    """What a run of the strategy at this commit allows others, or may allow, in a shallow clone that lacks the fix.
 
     in_worktree: the run is one of worktrees.checked_out.
     """
@@ -68,7 +68,7 @@ def weaknesses(commit: str, strategy: str, num_nodes: int, in_worktree: bool = F
             if _has(weakness.mended_by):
                 found.append(weakness.what)
             elif source_version.is_shallow():
-                found.append(f"{weakness.what} (or this shallow clone lacks the mend: git fetch --unshallow)")
+                found.append(f"{weakness.what} (or this shallow clone lacks the fix: git fetch --unshallow)")
     return found
 
 

@@ -306,7 +306,7 @@ def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
         for label, most in skipped.items()
         if most > 0
     }
-    yield from _of_one_cause(results, "files that could not be read", found, "mend the data set")
+    yield from _of_one_cause(results, "files that could not be read", found, "fix the data set")
 
 
 def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:

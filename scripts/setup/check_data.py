@@ -102,7 +102,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     try:
         train, val = count_part(data, "train"), count_part(data, "val")
     except OSError as error:
-        raise UserError(f"cannot read {error.filename!r}: {error.strerror}; mend its permissions or mount") from None
+        raise UserError(f"cannot read {error.filename!r}: {error.strerror}; fix its permissions or mount") from None
     if unknown := val.keys() - train.keys():
         raise UserError(
             f"{data!r}: val/ has classes that train/ lacks: {format_names(unknown)}; "

@@ -130,5 +130,5 @@ if __name__ == "__main__":
         print("\nnothing is removed")
         sys.exit(1)
     except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}; mend its permissions, and try again", file=sys.stderr)
+        print(f"error: {error.filename}: {error.strerror}; fix its permissions, and try again", file=sys.stderr)
         sys.exit(2)

@@ -101,7 +101,7 @@ def load_external(script: Path) -> ModuleType:
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
             f"{script} cannot be imported by {sys.executable}: {type(error).__name__}: {error} ({place.filename}, line "
-            f"{place.lineno}); mend it, or install what it imports"
+            f"{place.lineno}); fix it, or install what it imports"
         ) from error
     for name in ("build", "layout"):
         if not callable(getattr(module, name, None)):

@@ -95,7 +95,7 @@ def strategy_facts(strategy: str) -> StrategyFacts:
     try:
         tree = ast.parse(script.read_text(encoding="utf-8"))
     except SyntaxError as error:
-        raise UserError(f"{script}, line {error.lineno}: {error.msg}; mend the script") from None
+        raise UserError(f"{script}, line {error.lineno}: {error.msg}; fix the script") from None
     for node in tree.body:
         if (
             isinstance(node, ast.Assign)

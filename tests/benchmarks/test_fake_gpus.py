@@ -90,7 +90,7 @@ def test_no_option_looks_at_a_tensor(monkeypatch, what):
 
 @pytest.mark.parametrize("what", HOST_WAITS)
 def test_what_waits_on_the_host_is_known_and_named(what):
-    """Protects "no `.item()` inside": its exceptions stand beside it, and what torch has mended must leave the list."""
+    """Protects "no `.item()` inside": its exceptions stand beside it, and what torch has fixed must leave the list."""
     function, line, name = HOST_WAITS[what]
     assert line in inspect.getsource(function)
     (clock,) = re.findall(r"\*\*The clock times whole steps.*?\n- ", (ROOT / "README.md").read_text(), re.DOTALL)

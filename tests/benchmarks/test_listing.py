@@ -175,7 +175,7 @@ def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
 
 def test_an_image_that_is_a_link_to_nowhere_is_reported_by_the_listing(settled):
     (settled / "train" / "top" / "z.JPEG").symlink_to(settled / "gone.JPEG")
-    with pytest.raises(UserError, match=r"top/z.JPEG' is a link that leads nowhere: mend it or remove it"):
+    with pytest.raises(UserError, match=r"top/z.JPEG' is a link that leads nowhere: fix it or remove it"):
         list_images(settled / "train")
 
 
@@ -188,11 +188,11 @@ def test_what_is_no_file_is_refused_by_the_listing_without_a_look_at_files(settl
     assert not [path for path in looked if path.lower().endswith("jpeg")]
     fifo = settled / "train" / "top" / "z.JPEG"
     os.mkfifo(fifo)
-    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
+    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: fix it or remove it"):
         list_images(settled / "train")
     fifo.unlink()
     fifo.symlink_to("/dev/zero")
-    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: mend it or remove it"):
+    with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: fix it or remove it"):
         list_images(settled / "train")
 
 

@@ -1,4 +1,4 @@
-"""What fuzzing has found once stays mended: every input of tests/fuzz/corpus/, in a child process each target.
+"""What fuzzing has found once stays fixed: every input of tests/fuzz/corpus/, in a child process each target.
 
 .venv/bin/python -m pytest tests/fuzz/test_corpus.py
 """
@@ -20,7 +20,7 @@ from fuzz.run import CORPUS, TARGETS, prepared
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_inputs_that_were_found_once_end_well(name):
-    """Protects what was mended: a value, a documented error or a warning, and never a traceback or a crash."""
+    """Protects what was fixed: a value, a documented error or a warning, and never a traceback or a crash."""
     inputs = sorted((CORPUS / name).glob("*"))
     findings = {}
     with prepared(TARGETS[name]) as (seeds, folder), Child(TARGETS[name].attempt, folder) as one:

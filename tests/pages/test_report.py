@@ -427,8 +427,8 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
 def test_the_page_folds_what_each_strategy_has_below_its_cause(written):
     """Protects the list of warnings: a line a cause, the strategies folded. Mutant: every sentence in the list."""
     _, html, markdown = written
-    summary, page = "files that could not be read: 2 of 4 configurations; mend the data set.", Outline(html)
-    details = [f"{name}: up to 3 files a run could not be read; mend the data set." for name in ("ddp", "horovod_ddp")]
+    summary, page = "files that could not be read: 2 of 4 configurations; fix the data set.", Outline(html)
+    details = [f"{name}: up to 3 files a run could not be read; fix the data set." for name in ("ddp", "horovod_ddp")]
     assert page.texts("ul.warn", "summary.") == [summary]
     assert page.texts("ul.warn", "details.", "ul.") == details
     assert "\n".join([f"- {summary}", *(f"  - {each}" for each in details), ""]) in markdown

@@ -224,7 +224,7 @@ def test_a_set_runs_no_code_that_this_checkout_does_not_come_after(kept, monkeyp
 
 
 def test_an_earlier_commit_takes_nothing_that_lies_in_tmp(kept, monkeypatch):
-    """Protects from a set that chooses a commit of before a mend: its ranks took compiled code from
+    """Protects from a set that chooses a commit of before a fix: its ranks took compiled code from
     /tmp/torchinductor_<user>, which another user can make, and horovodrun's command lines had secrets. Mutants: the
     environment as it is; not put back; with secrets."""
     monkeypatch.setattr(worktrees, "ROOT", kept.folder)

@@ -207,8 +207,8 @@ def test_an_earlier_commit_is_known_by_its_weaknesses(weakness):
 
 
 def test_a_shallow_clone_knows_of_no_mend(monkeypatch):
-    """Protects from a set whose commit is weak and here, while the mend is on a side branch that is not. In another
-    history nobody has chosen these commits. Mutant: a mend that is not here is in every commit."""
+    """Protects from a set whose commit is weak and here, while the fix is on a side branch that is not. In another
+    history nobody has chosen these commits. Mutant: a fix that is not here is in every commit."""
     monkeypatch.setattr(source_version, "git", lambda *words: None)
     for is_shallow in (True, False):
         monkeypatch.setattr(source_version, "is_shallow", lambda is_shallow=is_shallow: is_shallow)

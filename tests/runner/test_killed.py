@@ -299,7 +299,7 @@ def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
 
 
 def test_a_supervisor_heeds_the_ctrl_c_that_came_before_its_handlers(tmp_path):
-    """Protects the mend of the test above from losing the signal. Mutant: run_command without SIG_UNBLOCK."""
+    """Protects the fix of the test above from losing the signal. Mutant: run_command without SIG_UNBLOCK."""
     folder = folder_of(tmp_path)
 
     def receive() -> None:

@@ -45,7 +45,7 @@ OWN = [
     "DistutilsPlatformError: no compiler",
     "OSError: [Errno 5] Input/output error: '/mnt/broken pipe/FileStore'",
     "ConnectionResetError: Caught ConnectionResetError in DataLoader worker process 0.\nOriginal Traceback",
-    "cannot read /data/FileStore/x: connection closed; mend its permissions or mount",  # a UserError has no name
+    "cannot read /data/FileStore/x: connection closed; fix its permissions or mount",  # a UserError has no name
     "FileStore is not a folder with train/<class>/",
     "ArithmeticError: planted in this step",
     "OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",

@@ -423,7 +423,7 @@ def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
     (clone.folder / "benchmarks/single.py").write_text("a syntax error\n")
     bad = clone.commit("does not build")
     here = clone.run(A="HEAD~1", B=bad)  # the plan reads this checkout's script
-    assert here.returncode == 2 and "benchmarks/single.py, line 1: invalid syntax; mend the script" in here.stderr
+    assert here.returncode == 2 and "benchmarks/single.py, line 1: invalid syntax; fix the script" in here.stderr
     clone.git("checkout", "-q", "HEAD~1", "--", "benchmarks/single.py")
     done = clone.run(A="HEAD~1", B=bad)
     last = done.stderr.splitlines()[-1]

@@ -215,7 +215,7 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
                 # is_file() costs no stat: the folder says what is a file, and is_dir() has already followed a link
                 if not entry.is_file():
                     what = "not a regular file" if os.path.exists(entry.path) else "a link that leads nowhere"
-                    raise UserError(f"{entry.path!r} is {what}: mend it or remove it")
+                    raise UserError(f"{entry.path!r} is {what}: fix it or remove it")
                 images.append(entry.name)
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:

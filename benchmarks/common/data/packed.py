@@ -192,7 +192,7 @@ def open_packs(config: Config) -> list[PackedSource]:
     try:
         expected = cached_fingerprint(Path(config.data)) if has_files(config.data) else ""
     except OSError as error:
-        raise UserError(f"cannot read {config.data} ({error.strerror}); mend its permissions or mount") from None
+        raise UserError(f"cannot read {config.data} ({error.strerror}); fix its permissions or mount") from None
     train = open_pack(config, "train", expected)
     return [train, open_pack(config, "val", train.metadata["fingerprint"])]
 

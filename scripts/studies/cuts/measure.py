@@ -1,4 +1,4 @@
-"""What `cut: auto` is worth: a pipeline of two stages with measured cuts, beside one with other cuts, by turns.
+"""What `cut: auto` is worth: a pipeline of two stages with measured cuts, beside one with other cuts, alternately.
 
     ./bench study cuts --image-sizes 48 224 --against estimate
 

@@ -1,4 +1,4 @@
-"""Is the loader the limit? From launches that time the loader alone, training alone, and both together by turns.
+"""Is the loader the limit? From launches that time the loader alone, training alone, and both together, in turn.
 
 Windows of one launch follow one another and share its luck, so that a launch is one number: its mean log throughput.
 Ratios are of one launch; their intervals are Student's on logarithms, over launches. Needs no torch.

@@ -1,4 +1,4 @@
-"""Is the loader the limit? Times the loader alone, training alone, and both together, by turns, in several launches.
+"""Is the loader the limit? Times the loader alone, training alone, and both together, in turn, in several launches.
 
     python -m scripts.studies.loaders.measure_loader_limit --config configs/smoke.yaml --results results/latest
 
