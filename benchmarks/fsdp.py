@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config, load_config
@@ -20,7 +21,7 @@ from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
-from benchmarks.common.model.model import build_model, build_optimizer, in_precision
+from benchmarks.common.model.model import build_model, in_precision, optimizer_of
 from benchmarks.common.model.model_families import residual_blocks
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
@@ -47,7 +48,9 @@ def build(config: Config) -> Strategy:
     else:
         mesh = init_device_mesh(context.device.type, (shard_ranks,), mesh_dim_names=("shard",))
     shard(model, config, mesh)
-    optimizer = build_optimizer(config, model)  # fsdp: updates this rank's shards
+    optimizer_class, options = optimizer_of(config)
+    options |= {} if config.fused else {"foreach": True}  # fsdp: by default torch updates DTensors one by one
+    optimizer = optimizer_class(model.parameters(), **options)  # fsdp: updates this rank's shards
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,7 +96,7 @@ def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
     weights, sums = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
     blocks = MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums)
     norms = MixedPrecisionPolicy(cast_forward_inputs=False)
-    apart = {name: each for name, each in model.named_modules() if in_bf16 and isinstance(each, nn.BatchNorm2d)}
+    apart = {name: each for name, each in model.named_modules() if in_bf16 and isinstance(each, _BatchNorm)}
     for name, block in residual_blocks(model).items():
         norms_of_block: list[nn.Module] = [apart.pop(each) for each in [*apart] if each.startswith(f"{name}.")]
         if norms_of_block:  # fsdp: all norms of a block are gathered at once

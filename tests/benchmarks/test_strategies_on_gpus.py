@@ -138,6 +138,30 @@ def test_the_norms_of_a_block_are_gathered_at_once(group_of_two, arch, num_block
     assert len(groups) == num_blocks + 1 and max(map(len, groups.values())) == (3 if arch == "resnet18" else 4)
 
 
+def test_synchronised_norms_keep_float32_weights(group_of_two, monkeypatch):
+    """Protects fsdp --norm sync in bf16, whose norms were gathered in bf16. Mutant: nn.BatchNorm2d, which is no base of
+    SyncBatchNorm."""
+    config = dataclasses.replace(SMALL, precision="bf16")
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(build_model(dataclasses.replace(config, precision="fp32"), 10, CPU))
+    fsdp.shard(model, config, init_device_mesh("cpu", (2,), mesh_dim_names=("shard",)))
+    norms = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
+    assert norms and all(norm._get_fsdp_state()._mp_policy.param_dtype is None for norm in norms)
+
+
+def test_fsdp_updates_all_shards_by_a_few_kernels(monkeypatch):
+    """Protects fsdp's time on fast GPUs: by default torch updates DTensors one by one, 644 kernels a step. Mutant: the
+    default."""
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    start = dist.init_process_group
+    monkeypatch.setattr(dist, "init_process_group", lambda **_: start_fake_group(start, 0, 2))
+    strategy = fsdp.build(SMALL)
+    try:
+        assert all(group["foreach"] and not group["fused"] for group in strategy.optimizer.param_groups)
+    finally:
+        strategy.shut_down()
+
+
 @pytest.mark.parametrize("memory_format, num_sent", [("contiguous", 2), ("channels_last", 62)])
 def test_zero1_sends_a_ranks_share_as_one_tensor(monkeypatch, memory_format, num_sent):
     """Protects zero1 from a broadcast for each of ResNet-50's 161 tensors; where weights lie in channels_last, they
