@@ -258,6 +258,19 @@ def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monke
     assert resolve_decoder(Config(loader="synthetic")) == "" == resolve_decoder(Config(loader="packed"))
 
 
+@pytest.mark.parametrize(("version", "works"), [("0.8.0.22", False), ("0.9.0.20", True), ("1.0", True)])
+def test_a_decoder_that_fails_in_workers_beside_cuda_is_not_taken(monkeypatch, version, works):
+    """Protects a row from a decoder that decoded nothing: up to 0.8 Pillow decoded what a forked worker read. Mutant:
+    no look at the version."""
+    monkeypatch.setattr(decode.importlib.metadata, "version", lambda package: version)
+    import_problem.cache_clear()
+    try:
+        assert (import_problem("nvimgcodec") is None) == works
+        assert works or "cannot decode in workers beside CUDA; 0.9 can" in import_problem("nvimgcodec")
+    finally:
+        import_problem.cache_clear()
+
+
 def test_the_gpus_decoder_is_asked_for_by_name_and_needs_a_gpu():
     """Protects `auto`, and a machine without a GPU from a library's own words."""
     assert GPU_DECODER not in AUTO_DECODERS

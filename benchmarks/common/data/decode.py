@@ -10,8 +10,10 @@ would start Ghostscript for an EPS, and nvimgcodec divides by zeros of a damaged
 import contextlib
 import functools
 import importlib
+import importlib.metadata
 import io
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ from benchmarks.common.system.gpus import usable_gpus
 
 GPU_DECODER = "nvimgcodec-gpu"
 NVIMGCODEC_MODULE = "nvidia.nvimgcodec"
+NVIMGCODEC_VERSION = [0, 9]  # the oldest
 EXIF_ORIENTATION = 274  # the tag's number
 CPU_DEVICE_ID = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
@@ -103,7 +106,9 @@ def decoder_version(name: str) -> str:
 
 @functools.cache
 def import_problem(name: str) -> str | None:
-    """Why the library cannot decode a small JPEG; None where it can."""
+    """Why the library cannot decode a small JPEG in a loader's worker; None where it can."""
+    if DECODERS[name].module == NVIMGCODEC_MODULE and (too_old := _too_old_nvimgcodec()):
+        return too_old
     jpeg = io.BytesIO()
     Image.new("RGB", (16, 16)).save(jpeg, "JPEG")
     try:
@@ -111,6 +116,18 @@ def import_problem(name: str) -> str | None:
     except Exception as error:  # a library for another glibc, CUDA or Python fails in a way of its own
         return f"it does not load ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
     return None if decoded.pixels is not None else "it cannot read a JPEG"
+
+
+def _too_old_nvimgcodec() -> str | None:
+    """Up to 0.8 it allocates an image's memory by cudaMallocHost (src/imgproc/pinned_buffer.cpp). In a forked worker of
+    a process that uses CUDA that fails for each image, which Pillow would then decode."""
+    try:
+        version = importlib.metadata.version(DECODERS["nvimgcodec"].package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if [int(number) for number in re.findall(r"\d+", version)[:2]] < NVIMGCODEC_VERSION:
+        return f"version {version} cannot decode in workers beside CUDA; 0.9 can"
+    return None
 
 
 def open_decoder(name: str) -> Decoder:
