@@ -13,7 +13,7 @@ import torch
 from support import SYNTHETIC_YAML
 from torch import nn
 
-from benchmarks.common.config.config import load_config
+from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.system.errors import UserError
 from scripts.studies.roofline import profile_step
 from scripts.studies.roofline.step_costs import trace_step
@@ -188,3 +188,16 @@ def test_a_step_that_does_not_fit_is_a_sentence(monkeypatch):
     monkeypatch.setattr(profile_step, "main", run_out_of_memory)
     with pytest.raises(UserError, match=r"does not fit.*--global-batch"):
         profile_step.profile_flags(profile_step.ProfileOptions(), ["--global-batch", "8"])
+
+
+@pytest.mark.parametrize("name", ["record_param_comms", "nccl:all_reduce", "c10d::allreduce_"])
+def test_kernels_of_nccl_are_communication(name):
+    """Protects the table from a large "other": torch links NCCL's kernels to record_param_comms."""
+    assert profile_step.kind_of(name) == "exchange"
+
+
+@pytest.mark.parametrize("name", ["Tesla V100-SXM2-32GB", "Tesla V100-PCIE-16GB", "NVIDIA H100 80GB HBM3"])
+def test_every_v100_has_a_roof(name):
+    """Protects V100s from "no roof is known". Mutant: one name for each kind of GPU."""
+    assert profile_step.roof_here(Config(precision="fp32"), 8, name)
+    assert not profile_step.roof_here(Config(precision="fp32"), 8, f"{name} of another kind")

@@ -31,14 +31,16 @@ class Gpu:
     device_name: str
     """As torch.cuda.get_device_name returns it; the key of the table of peaks."""
     gb_per_s: float
+    names: str
+    """A pattern of the names of all devices whose memory has this bandwidth."""
 
 
 # Memory bandwidth from NVIDIA's data sheets: V100 (2020), A100 80GB (2021), H100 SXM (2023), H200 SXM (2023).
 GPUS = (
-    Gpu("V100 SXM2", "Tesla V100-SXM2-16GB", 900.0),
-    Gpu("A100 SXM 80 GB", "NVIDIA A100-SXM4-80GB", 2039.0),
-    Gpu("H100 SXM", "NVIDIA H100 80GB HBM3", 3350.0),
-    Gpu("H200 SXM", "NVIDIA H200", 4800.0),
+    Gpu("V100 SXM2", "Tesla V100-SXM2-16GB", 900.0, r"Tesla V100-(SXM2|PCIE)-(16|32)GB"),
+    Gpu("A100 SXM 80 GB", "NVIDIA A100-SXM4-80GB", 2039.0, r"NVIDIA A100-SXM4-80GB"),
+    Gpu("H100 SXM", "NVIDIA H100 80GB HBM3", 3350.0, r"NVIDIA H100 80GB HBM3"),
+    Gpu("H200 SXM", "NVIDIA H200", 4800.0, r"NVIDIA H200"),
 )
 # The precision whose traced bytes stand for those of each precision.
 TRAFFIC_PRECISION = {"fp32": "fp32", "tf32": "fp32", "fp16": "bf16", "bf16": "bf16"}

@@ -50,7 +50,7 @@ from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_fol
 # The first that an operation's name holds; both of a trace and of a profile.
 KINDS = (
     ("optimizer", r"_foreach|_fused_sgd|_fused_adam|optimizer"),
-    ("exchange", r"nccl|gloo|c10d|all_?reduce|broadcast|reduce_scatter|all_gather"),
+    ("exchange", r"nccl|gloo|c10d|param_comms|all_?reduce|broadcast|reduce_scatter|all_gather"),
     ("batch norm", r"batch_norm"),
     ("convolution", r"conv"),
     ("pooling", r"pool|aten::mean|adaptive"),
@@ -155,7 +155,7 @@ def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> 
 def roof_here(config: Config, images: int, name: str) -> dict[str, float]:
     """`roof_ms` of a step on the device of this name; {} where its peaks are not known, and of models that AdamW
     trains, whose update trace_step does not have."""
-    gpu = next((gpu for gpu in GPUS if gpu.device_name == name), None)
+    gpu = next((gpu for gpu in GPUS if re.fullmatch(gpu.names, name)), None)
     tflops, _ = peak_tflops(name, config.precision, 0.0, {})
     if gpu is None or tflops is None or architecture_of(config.arch).optimizer != "SGD":
         return {}
