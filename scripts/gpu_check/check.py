@@ -82,8 +82,9 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
         lambda here: here.has_compiler,
     ),
     "nvjpeg": (
-        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]')",
-        lambda here: here.has_gpu_decoder,
+        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]'), and a GPU of compute "
+        "capability 7.5 or newer",
+        lambda here: here.has_gpu_decoder and (here.capability or (0, 0)) >= (7, 5),
     ),
 }
 

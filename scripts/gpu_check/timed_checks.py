@@ -119,7 +119,8 @@ def compare(scale: Scale, results: Path) -> list[Check]:
             needs=("bf16_or_cpu",),
             after="data",
             timed=True,
-            estimate_s=60,
+            estimate_s=250,  # 5 launches of 12 x 18 untimed steps, 10 s of windows and a start
+            limit_s=500,
         ),
     ]
 

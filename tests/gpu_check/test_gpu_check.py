@@ -23,7 +23,7 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.host import kernel_variables
 from scripts.gpu_check import run, timed_checks, verdicts
-from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
+from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
 from scripts.gpu_check.check_queue import Capabilities, work
@@ -508,6 +508,8 @@ def test_decoding_on_the_gpu_needs_the_library_that_decodes(tmp_path, monkeypatc
     assert run.has_gpu_decoder() == (lies_in == "cu13/lib")
     listed = {check.name: check for check in checks(GPU, tmp_path)}
     assert listed["option decode on the gpu"].needs == ("cuda", "nvjpeg")
+    on_v100, on_t4 = (Here(1, capability, True, has_gpu_decoder=True) for capability in ((7, 0), (7, 5)))
+    assert [NEEDS["nvjpeg"][1](here) for here in (on_v100, on_t4)] == [False, True], "CUDA 13 has no V100"
     monkeypatch.setattr(run, "find_spec", lambda name: None)
     assert not run.has_gpu_decoder() and not real(str(tmp_path / "no-such-library.so")) and real("libc.so.6")
 
