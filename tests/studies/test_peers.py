@@ -4,10 +4,12 @@
 """
 
 import csv
+import dataclasses
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import psutil
@@ -16,9 +18,10 @@ import torch
 from support import NUM_TRAIN, ROOT, TINY_YAML, environment
 from torchvision.datasets import ImageFolder
 
+from benchmarks.common.config.config import Config
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
-from scripts.studies.peers import measure, peer_rank
+from scripts.studies.peers import measure, peer_rank, shared_memory
 from scripts.studies.peers.analysis import SUITE, SYNTHETIC, Launch, csv_text, estimate_ratio, is_precise, ratio_rows
 from scripts.studies.peers.chart import peers_chart, read_peers, report_cells
 from scripts.studies.peers.measure import PEERS, Peer, PeersOptions, is_done, launch
@@ -35,6 +38,22 @@ def launches(ratio: float, num_rounds: int, sd: float, seed: int = 0) -> list[La
             rate = 100 * speed * numpy.exp(of_round + sd * noise.standard_normal())
             found.append(Launch(number, place, name, float(rate), 30.0))
     return found
+
+
+def test_peers_need_shared_memory_for_their_batches(monkeypatch):
+    """Protects from a bus error without a word: Docker gives /dev/shm 64 MB. 8 workers keep 2 batches each of 256
+    images at 224 px, as float32 or, of the bare loop, as uint8. Mutants: one batch a worker; bytes of one kind."""
+    free = [0]
+    monkeypatch.setattr(shared_memory.shutil, "disk_usage", lambda path: SimpleNamespace(free=free[0]))
+    config = Config(workers=8, global_batch=256, image_size=224)
+    for num_bytes in (1, 4):
+        free[0] = needed = 8 * 2 * 256 * 3 * 224 * 224 * num_bytes
+        assert shared_memory.why_too_little_shared_memory(config, num_bytes, on_gpu=True) == ""
+        free[0] = needed - 1
+        why = shared_memory.why_too_little_shared_memory(config, num_bytes, on_gpu=True)
+        assert f"may keep {needed / 1e9:.1f} GB of batches in /dev/shm" in why and "--shm-size" in why
+    assert shared_memory.why_too_little_shared_memory(dataclasses.replace(config, workers=0), 4, on_gpu=True) == ""
+    assert {peer.name for peer in PEERS if not peer.num_bytes_per_value} == {"horovod_synthetic", "itself"}
 
 
 def test_a_ratio_is_of_pairs():

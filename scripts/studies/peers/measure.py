@@ -59,6 +59,7 @@ from scripts.studies.peers.analysis import (
 )
 from scripts.studies.peers.chart import peers_chart
 from scripts.studies.peers.repeated_images import repeated_images
+from scripts.studies.peers.shared_memory import why_too_little_shared_memory
 
 LIMIT_S = 600.0  # of a launch, where neither TIMEOUT nor the configuration has a limit
 
@@ -74,13 +75,22 @@ class Peer:
     remedy: str = ""
     suite: str = SUITE
     """What of the suite it is compared with."""
+    num_bytes_per_value: int = 0
+    """Of the batches that its loader workers pass through /dev/shm; 0: it has none."""
     by_horovodrun: bool = False
 
 
 PEERS = [
-    Peer("imagenet_example", "PyTorch's ImageNet example, its structure", "peer_example"),
-    Peer("fabric", "Lightning Fabric", "peer_fabric", "lightning", "pip install lightning"),
-    Peer("accelerate", "Hugging Face Accelerate", "peer_accelerate", "accelerate", "pip install accelerate"),
+    Peer("imagenet_example", "PyTorch's ImageNet example, its structure", "peer_example", num_bytes_per_value=4),
+    Peer("fabric", "Lightning Fabric", "peer_fabric", "lightning", "pip install lightning", num_bytes_per_value=4),
+    Peer(
+        "accelerate",
+        "Hugging Face Accelerate",
+        "peer_accelerate",
+        "accelerate",
+        "pip install accelerate",
+        num_bytes_per_value=4,
+    ),
     Peer(
         "horovod_synthetic",
         "Horovod's synthetic benchmark, its structure; no files on either side",
@@ -90,7 +100,7 @@ PEERS = [
         SYNTHETIC,
         by_horovodrun=True,
     ),
-    Peer("bare", "a bare DDP loop", "bare_ddp"),
+    Peer("bare", "a bare DDP loop", "bare_ddp", num_bytes_per_value=1),
     Peer("itself", "the suite a second time: noise alone"),
 ]
 
@@ -111,7 +121,11 @@ def main(options: PeersOptions) -> int:
     refuse_other_optimizers(config.arch)
     check_ranks([config], [variables.ranks_here])
     check_image_folder(config.data)
-    all_images = load_config(flags).steps * resolve_global_batch(config, machine.num_ranks()).global_batch
+    resolved = resolve_global_batch(config, machine.num_ranks())
+    for peer in chosen:
+        if why := why_too_little_shared_memory(resolved, peer.num_bytes_per_value, machine.num_gpus() > 0):
+            why_not.setdefault(peer.name, why)
+    all_images = load_config(flags).steps * resolved.global_batch
     limit_s = (variables.limit_s if variables.limit_s is not None else config.limit_s or LIMIT_S) or None
     results = open_result_set(variables.results, "peers-")
     if there := next((name for name in ("peers.csv", "peer_launches.csv") if (results / name).exists()), ""):

@@ -39,6 +39,7 @@ from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_co
 from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers.analysis import refuse_other_optimizers
 from scripts.studies.peers.repeated_images import repeated_images
+from scripts.studies.peers.shared_memory import why_too_little_shared_memory
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
@@ -93,10 +94,13 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     open_datasets(config)
     # lr 0: both do the same work for ever; a loss that sinks meets numbers that a CPU is slow with
     alike = f"--loader folder --epochs 1 --windows {pairs} --warmup-steps {WARMUP_STEPS} --window-steps {WINDOW_STEPS}"
+    num_ranks = machine.num_ranks()
+    resolved = resolve_global_batch(config, num_ranks)
+    if why := why_too_little_shared_memory(resolved, 1, machine.num_gpus() > 0):
+        raise UserError(f"the bare loop would end by a bus error: {why}")
     steps = WARMUP_STEPS + pairs * WINDOW_STEPS
     flags = [*flags, *alike.split(), *f"--steps {steps} --account-steps 0 --lr 0".split()]
-    num_ranks = machine.num_ranks()
-    all_images = steps * resolve_global_batch(config, num_ranks).global_batch
+    all_images = steps * resolved.global_batch
     with (
         repeated_images(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
