@@ -72,20 +72,52 @@ step_name() { # of the run's steps, by which processes.py ends those that outliv
   echo "$RUN_ID.$(stat -c %d-%i -- "$RESULTS/logs/$RUN_ID")"
 }
 
+folder_owners() { # PATH: of each folder and link on the way to it OWNER/1 where everybody may replace what it holds, else OWNER/0
+  [[ $1 == /* ]] || return 1
+  local path mode
+  for path in "$1" "$(cd -- "$1" && pwd -P)"; do
+    while :; do
+      mode=$(stat -c %a -- "$path")
+      [ ! -L "$path" ] || mode=0
+      echo "$(stat -c %u -- "$path")/$(((0$mode & 01002) == 2))"
+      [ "$path" != / ] || break
+      path=${path%/*}
+      path=${path:-/}
+    done
+  done
+}
+
+# Whether the folder is here, with the owner that it has on the host that submitted, and nobody on the way to it whom that host does
+# not have there: who owns a link or a folder on the way can put another folder in its place at any time. Changes into it.
+is_same_folder() { # PATH OWNER OWNERS
+  cd -- "$1" && [ "$(stat -c %u .)" = "$2" ] || return 1
+  local each
+  for each in $(folder_owners "$1"); do
+    case " 0/0 $UID/0 $3 " in
+      *" $each "*) ;;
+      *) return 1 ;;
+    esac
+  done
+}
+# For bash on a node, whose arguments 0 to 2 are those of is_same_folder.
+LOOK_AT_FOLDER="$(declare -f folder_owners is_same_folder)
+is_same_folder \"\$0\" \"\$1\" \"\$2\""
+
 set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP
-  local name
+  local name look
   name=$(step_name)
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
     --job-name "$name" "${CONTAINED[@]}")
   # Slurm starts a task in /tmp where the node cannot enter this folder, and `python -m` would run what anybody has put there.
-  # A folder that nodes do not share may be another user's on the task's node: its owner has to be this one's.
+  # A folder that nodes do not share may be another user's on the task's node.
   # shellcheck disable=SC2016 # the task's own words
-  local task='cd -- "$0" && [ "$(stat -c %u .)" = "$1" ] || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }
-    shift && exec "$@"'
+  local task=' || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }
+    shift 2 && exec "$@"'
+  look=(bash -c "$LOOK_AT_FOLDER$task" "$PWD" "$(stat -c %u .)" "$(folder_owners "$PWD" | sort -u | paste -sd ' ')")
   if [ "${#CONTAINED[@]}" = 0 ]; then
-    STEP+=(bash -c "$task" "$PWD" "$(stat -c %u .)")
+    STEP+=("${look[@]}")
   else # in a container files have other owners' numbers, and pyxis mounts what it finds: looked at before, outside of it
-    srun --nodes "$1" --ntasks "$1" --ntasks-per-node 1 bash -c "$task" "$PWD" "$(stat -c %u .)" true ||
+    srun --nodes "$1" --ntasks "$1" --ntasks-per-node 1 "${look[@]}" true ||
       skip "$PWD is not shared by all nodes, or is another user's folder on one; put the checkout where all nodes see it"
   fi
 }

@@ -29,11 +29,11 @@ if [ -n "${HOSTS:-}" ]; then
   remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS")
   mapfile -t REMOTE <<<"$remote" # the interface, then the hosts
   # A folder that hosts do not share may be another user's there, whose code would run.
-  # shellcheck disable=SC2016 # the host's own words
-  printf -v same_owner '[ "$(stat -c %%u -- %q)" = %q ] || exit 9' "$PWD" "$(stat -c %u .)"
+  owners=$(folder_owners "$PWD" | sort -u | paste -sd ' ')
+  printf -v same_folder '%s\nis_same_folder %q %q %q || exit 9' "$(declare -f folder_owners is_same_folder)" "$PWD" "$(stat -c %u .)" "$owners"
   for host in "${REMOTE[@]:1}"; do
     code=0
-    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "$same_owner" </dev/null >/dev/null 2>&1 || code=$?
+    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "bash -s" <<<"$same_folder" >/dev/null 2>&1 || code=$?
     [ "$code" != 9 ] || skip "this checkout is not on $host, or its folder there is another user's; put it where all hosts see it"
     [ "$code" = 0 ] || skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
   done

@@ -6,7 +6,8 @@ set -uo pipefail
 unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
 # A folder that nodes do not share may be another user's on this node.
-if ! cd -- "${SLURM_SUBMIT_DIR:-.}" || [ "$(stat -c %u .)" != "${CHECKOUT_OWNER:-}" ]; then
+if ! bash -c "${CHECKOUT_LOOK:-false}" "${SLURM_SUBMIT_DIR:-.}" "${CHECKOUT_OWNER:-}" "${CHECKOUT_OWNERS:-}" ||
+  ! cd -- "$SLURM_SUBMIT_DIR"; then
   echo "error: start the command from a folder that all nodes share" >&2
   exit 1
 fi

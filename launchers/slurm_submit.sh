@@ -22,8 +22,11 @@ for path in "$RUN_DIR" "$RUN_DIR/run.log" "$RUN_DIR/queued"; do
 done
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
-CHECKOUT_OWNER=$(stat -c %u .) # the job compares it with the owner of the folder of this path on its node
-export CHECKOUT_OWNER
+source "$(dirname "$0")/cluster.sh"
+# the job looks with these at the folder of this path on its node
+export CHECKOUT_LOOK=$LOOK_AT_FOLDER CHECKOUT_OWNER CHECKOUT_OWNERS
+CHECKOUT_OWNER=$(stat -c %u .)
+CHECKOUT_OWNERS=$(folder_owners "$PWD" | sort -u | paste -sd ' ')
 stopped=
 trap 'stopped=yes' INT TERM # sbatch may have submitted the job, and not said its number yet
 job=$(trap '' INT TERM && exec sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \

@@ -185,6 +185,12 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     return row | {"settings": add_settings(results, half, met)}
 
 
+def look_at_folder() -> str:
+    """LOOK_AT_FOLDER of cluster.sh, as slurm_submit.sh hands it to a job."""
+    words = ["bash", "-c", 'source "$0"; printf %s "$LOOK_AT_FOLDER"', ROOT / "launchers/cluster.sh"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 def finish(runs, results: Path, status: str = "ok", **columns) -> None:
     """Add the rows that these runs of a plan would leave, with these columns besides."""
     results.mkdir(exist_ok=True)

@@ -31,6 +31,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options.data_options import CarryOptions
 from scripts.runner import source_version
 from scripts.runner.source_version import git_environment
+from scripts.sets.output_files import refuse_output_of_others
 
 # Of requirements.txt: those of a run, of its report and of its images.
 CARRIED = (
@@ -43,6 +44,7 @@ IMAGES, IMAGES_FROM = "data/imagenet-mini", "scikit-image"
 
 
 def main(options: CarryOptions) -> int:
+    refuse_output_of_others(options.file, "FILE")
     if source_version.commit() is None:
         raise UserError(f"{ROOT} is no checkout, of which a file could be made")
     if source_version.local_changes():

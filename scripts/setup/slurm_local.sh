@@ -52,7 +52,7 @@ our_pids() {
     done < <(grep -lxE 'munged|slurm.*' /proc/[0-9]*/comm 2>/dev/null || true)
     while read -r proc; do
         pid=${proc//[!0-9]/}
-        [[ $pid != "$$" && $pid != "$BASHPID" ]] || continue
+        [[ $pid != "$$" && $pid != "$BASHPID" && -O /proc/$pid ]] || continue # another user's is none of this cluster
         if grep -qz '^SLURMD_NODENAME=' "$proc" || [[ $(<"/proc/$pid/comm") == srun ]]; then
             echo "$pid"
         fi 2>/dev/null

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, STRATEGIES, environment, hear_sigint
+from support import ROOT, STRATEGIES, environment, hear_sigint, look_at_folder
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import WARM_UP, read_table
@@ -232,6 +232,7 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
 
 SAME_OWNER = 'for last in "$@"; do :; done; sh -c "$last"'
 """ssh to a host that sees this checkout."""
+OTHER_OWNER = 'stat() { echo 12345; }; export -f stat; for last in "$@"; do :; done; eval "$last"'
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ SAME_OWNER = 'for last in "$@"; do :; done; sh -c "$last"'
     [
         (SAME_OWNER, ""),
         ("exit 255", "`ssh 127.0.0.2` fails or asks a question"),
-        ('cd /tmp; stat() { echo 12345; }; for last in "$@"; do :; done; eval "$last"', "is another user's"),
+        (OTHER_OWNER, "is another user's"),
     ],
 )
 def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
@@ -247,7 +248,7 @@ def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
     server on all of them, whose key every user can read and which unpickles. And a host runs no code of another user
     whose folder lies there at the checkout's path. Mutants: no interface; no look; a look at this machine, too."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ssh").write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/calls"\n{ssh}\n')
+    (tmp_path / "bin/ssh").write_text(f'#!/bin/bash\necho "$@" >>"{tmp_path}/calls"\n{ssh}\n')
     (tmp_path / "bin/ssh").chmod(0o755)
     words, env, supervisor = command("horovod_ddp", HOSTS="localhost:4,127.0.0.2:3")
     (call,) = (tmp_path / "calls").read_text().splitlines()
@@ -610,7 +611,8 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     job = [ROOT / "launchers/slurm_run_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
-        own = {"CHECKOUT_OWNER": Path.cwd().stat().st_uid}
+        own = {"CHECKOUT_OWNER": Path.cwd().stat().st_uid, "CHECKOUT_LOOK": look_at_folder()}
+        own |= {"SLURM_SUBMIT_DIR": Path.cwd()}
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1, **own)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
         assert RunFolder(tmp_path).posted_stops(2) == []

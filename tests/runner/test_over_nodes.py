@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
+from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, look_at_folder, put
 
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
@@ -196,11 +196,16 @@ def test_the_readmes_srun_lines_run_nothing_that_another_user_of_the_node_has_pu
     for folder in (checkout, fallback):
         (folder / "scripts").mkdir(parents=True)
         put(folder / "scripts" / "setup", **{"install_horovod.sh": installer, "install_apex.sh": installer})
-    put(bin_path, srun=f'cd "{fallback}"; while [ "$1" != bash ]; do shift; done; exec "$@"')
+    change, undo = {
+        "shared": ("true", "true"),
+        "gone": (f'mv -- "{checkout}" "{checkout} gone"', f'mv -- "{checkout} gone" "{checkout}"'),
+        "of another user": (f'chown 12345 -- "{checkout}"', "true"),
+    }[on_node]
+    task = f'cd "{fallback}"; while [ "$1" != bash ]; do shift; done; "$@"; code=$?'
+    put(bin_path, srun=f"{change}; {task}; {undo}; exit $code")
     text = (ROOT / "launchers" / "README.md").read_text()
     define, *steps = re.findall(r"^    ((?:here=|srun ).*)$", text, re.MULTILINE)
-    change = {"shared": "", "gone": 'mv -- "$1" "$1 gone"', "of another user": 'chown 12345 -- "$1"'}[on_node]
-    lines = "\n".join(['cd -- "$1"', change, define, *(f"{step} || failed=1" for step in steps), "exit ${failed:-0}"])
+    lines = "\n".join(['cd -- "$1"', define, *(f"{step} || failed=1" for step in steps), "exit ${failed:-0}"])
     env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
     done = subprocess.run(["bash", "-c", lines, "bash", checkout], env=env, capture_output=True, text=True)
     assert len(steps) == 2 and (done.returncode == 0) == is_there, done.stderr
@@ -208,6 +213,43 @@ def test_the_readmes_srun_lines_run_nothing_that_another_user_of_the_node_has_pu
     expected = [f"a checkout/scripts/setup/ran-install_{name}.sh" for name in ("apex", "horovod")]
     assert ran == (expected if is_there else [])
     assert done.stdout.split("\n")[:-1] == ([f"1 {checkout}/.venv/bin/python"] * 2 if is_there else [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes folders of another user")
+@pytest.mark.parametrize(
+    ("on_node", "is_same"),
+    [
+        ("shared", True),
+        ("a link of the user's above", True),
+        ("a link of another user above", False),
+        ("a link of another user", False),
+        ("a folder of another user above", False),
+        ("a folder of everybody above", False),
+        ("a folder of everybody, sticky, above", True),
+    ],
+)
+def test_a_node_whose_way_to_the_checkout_is_another_users_is_refused(tmp_path, on_node, is_same):
+    """Protects from whoever can turn the path elsewhere between the look and the start: first to a folder of the
+    user's, and then to another. Mutants: the last folder's owner alone; no links; no mode."""
+    real, above = tmp_path / "real", tmp_path / "above"
+    for folder in (real / "checkout", above / "checkout"):
+        folder.mkdir(parents=True)
+    words = [f'source "{ROOT}/launchers/cluster.sh"', 'folder_owners "$1" | sort -u | paste -sd " "']
+    env = environment()
+    command = ["bash", "-c", "; ".join(words), "bash", above / "checkout"]
+    owners = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.strip()
+    if "link" in on_node:
+        moved = above if "above" in on_node else above / "checkout"
+        shutil.rmtree(moved)
+        moved.symlink_to(real if moved == above else real / "checkout")
+        os.chown(moved, 12345 if "another" in on_node else 0, -1, follow_symlinks=False)
+    elif "another user" in on_node:
+        os.chown(above, 12345, -1)
+    elif "everybody" in on_node:
+        above.chmod(0o1777 if "sticky" in on_node else 0o777)
+    words = [f'source "{ROOT}/launchers/cluster.sh"', 'bash -c "$LOOK_AT_FOLDER" "$@"']
+    command = ["bash", "-c", "; ".join(words), "bash", above / "checkout", "0", owners]
+    assert (subprocess.run(command, env=env).returncode == 0) == is_same
 
 
 @pytest.mark.parametrize("script", ["slurm_all_job.sh", "slurm_run_job.sh"])
@@ -220,7 +262,7 @@ def test_a_job_runs_nothing_that_another_user_of_its_node_has_put_there(tmp_path
         shutil.copytree(tmp_path / "launchers", tmp_path / folder / "launchers")
         os.chown(tmp_path / folder, 12345, -1)
     job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node1", "RESULTS": tmp_path, "CHECKOUT_OWNER": os.geteuid()}
-    job |= {"SLURM_SUBMIT_DIR": tmp_path / folder}
+    job |= {"SLURM_SUBMIT_DIR": tmp_path / folder, "CHECKOUT_LOOK": look_at_folder()}
     command = [ROOT / "launchers" / script, "launchers/all.sh"]
     done = subprocess.run(command, cwd=tmp_path, env=environment(**job), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "a folder that all nodes share" in done.stderr and not (tmp_path / "ran").exists()

@@ -16,7 +16,17 @@ from pathlib import Path
 
 import pytest
 from fault_runs import until
-from support import ROOT, SYNTHETIC_YAML, after, environment, few_fast, hear_sigint, make_run_folder, put
+from support import (
+    ROOT,
+    SYNTHETIC_YAML,
+    after,
+    environment,
+    few_fast,
+    hear_sigint,
+    look_at_folder,
+    make_run_folder,
+    put,
+)
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -149,6 +159,7 @@ def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere
     if life == "second":
         (tmp_path / "runs.csv").write_text("run_id,strategy,status,reason\na,single,ok,\n")
     nodes = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "CHECKOUT_OWNER": tmp_path.stat().st_uid}
+    nodes |= {"CHECKOUT_LOOK": look_at_folder(), "SLURM_SUBMIT_DIR": tmp_path}
     env = environment(PATH=f"{tmp_path}/bin:{os.environ['PATH']}", RESULTS=tmp_path, **nodes)
     script = ROOT / "launchers/slurm_all_job.sh"
     job = subprocess.Popen([script], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

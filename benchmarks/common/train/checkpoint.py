@@ -24,7 +24,7 @@ from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, open_lock, open_no_follow, replace_atomically
-from benchmarks.common.system.folders_of_others import refuse_folder_of_others
+from benchmarks.common.system.folders_of_others import make_own_folder, refuse_folder_of_others
 from benchmarks.common.train.checkpoint_checks import (
     compare_settings,
     equal_values,
@@ -145,7 +145,7 @@ def make_writable(folder: Path, held: contextlib.ExitStack) -> None:
     if folder.is_symlink():
         raise UserError(f"{folder} is a link; no checkpoint is written through one; choose another --checkpoint-dir")
     try:
-        make_folder(folder)
+        make_own_folder(folder, "choose another --checkpoint-dir")
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
             probe.write(b"may checkpoints be written here?\n")
             probe.flush()

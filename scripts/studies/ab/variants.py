@@ -24,7 +24,7 @@ from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import interpreter_path
 from scripts.studies.ab import worktrees
 
-KINDS = ("commit", "tree", "flags", "config", "python")
+KINDS = ("commit", *worktrees.VARIANT_KINDS)
 NUMBERS_ONLY = ("int", "float", "Annotated[int,", "Annotated[float,")  # beginnings of types, as fields_of gives them
 
 

@@ -36,6 +36,7 @@ DESCRIBED = re.compile(r".*-g[0-9a-fA-F]{4,64}")  # what git describe says: a ta
 NAMES_OF_GIT = re.compile(
     r"[A-Z_]+HEAD|.+/HEAD|AUTO_MERGE|MERGE_AUTOSTASH|BISECT_EXPECTED_REV|NOTES_MERGE_(PARTIAL|REF)|stash|bisect/.*"
 )
+VARIANT_KINDS = ("tree", "flags", "config", "python")  # of ./bench ab, with a colon
 OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
 
 
@@ -47,6 +48,10 @@ def find_commit(rev: str) -> str:
     one of git's own, or that looks like a hash or like what git describe says.
     """
     name = re.split(r"[~^@:]", rev, maxsplit=1)[0]
+    if rev in VARIANT_KINDS:
+        raise UserError(
+            f"{rev} may be a variant without its colon; give {rev}:, or refs/heads/{rev}, or refs/tags/{rev}"
+        )
     rest, found = rev[len(name) :], _commits_with_digits(name) if HASH_DIGITS.fullmatch(name) else None
     if not found and git_succeeds("show-ref", "--verify", f"refs/tags/{name}"):
         _refuse_tag_with_another_meaning(name)
