@@ -31,9 +31,15 @@ WEAKNESSES = (
     Weakness("af0ef33b25f30b19a2cbd339a436c4120eff2a39", ("dataparallel",), "NCCL listens on the network"),
     Weakness("abd413ea741abeb9663de9436c09c970e42724da", ("slurm",), LISTENS, nodes="one"),
     Weakness(
-        "66d25db68fe8ada8b0b93a4b5e837d27a8483ab9",
+        "11695b8354b16e06e0048a47fe14941ad6781f3a",
         ("slurm",),
-        "a node that does not share the checkout runs what another user has put into its place, or into /tmp",
+        "a node that does not share the checkout may run what another user has put into its place",
+    ),
+    Weakness(
+        "11695b8354b16e06e0048a47fe14941ad6781f3a",
+        ("horovod_ddp",),
+        "a host that does not share the checkout may run what another user has put into its place",
+        nodes="several",
     ),
     Weakness(
         "66d25db68fe8ada8b0b93a4b5e837d27a8483ab9",
