@@ -12,6 +12,7 @@ set -euo pipefail
 # current folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
 # PYTHONPYCACHEPREFIX is the folder of Python's compiled modules, which may be another user's.
 unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+umask o-w # or everybody could put other files into the run's folder
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}

@@ -20,6 +20,8 @@ for path in "$RUN_DIR" "$RUN_DIR/run.log" "$RUN_DIR/queued"; do
     exit 2
   fi
 done
+[ -z "$(find "$RUN_DIR" -maxdepth 0 -perm /002)" ] ||
+  { echo "error: everybody may write to $RUN_DIR; chmod o-w it, or choose another folder" >&2; exit 2; }
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
 source "$(dirname "$0")/cluster.sh"

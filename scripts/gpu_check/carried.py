@@ -50,6 +50,7 @@ def main(bundle: Path, arguments: list[str]) -> int:
         print(__doc__)
         return 0
     made = ""
+    os.umask(os.umask(0o077) | 0o002)
     try:
         output = check_machine()
         work = make_own(Path(os.environ.get("WORK", "") or (made := tempfile.mkdtemp(prefix="gpu-check-"))))
@@ -65,7 +66,8 @@ def main(bundle: Path, arguments: list[str]) -> int:
 
 
 def check_machine() -> Path:
-    """OUTPUT=, absolute. Raises CannotBegin without it or torch, and where tarfile cannot refuse unsafe members."""
+    """OUTPUT=, absolute. Raises CannotBegin without it or torch, where another user could replace its folder, and where
+    tarfile cannot refuse unsafe members."""
     if not os.environ.get("OUTPUT"):
         raise CannotBegin("OUTPUT= must name the file that holds its state, such as OUTPUT=$HOME/gpu-check-state.tar")
     if not hasattr(tarfile, "data_filter"):
@@ -73,7 +75,13 @@ def check_machine() -> Path:
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
             raise CannotBegin(f"{sys.executable} has no {name}; use the interpreter that has it")
-    return Path(os.environ["OUTPUT"]).absolute()
+    output = Path(os.environ["OUTPUT"]).absolute()
+    for folder in (output.parent.resolve(), *output.parent.resolve().parents):
+        status = folder.stat()
+        is_replaceable = bool(status.st_mode & 0o002) and not status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, os.geteuid(), os.stat("/").st_uid) or is_replaceable:
+            raise CannotBegin(f"another user could replace {folder}, and OUTPUT= is written there; choose another")
+    return output
 
 
 def make_own(folder: Path) -> Path:

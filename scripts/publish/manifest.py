@@ -57,8 +57,8 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def _names(folder: Path) -> list[str]:
     paths = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    kept = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
-    return [path.as_posix() for path in kept if str(path) != MANIFEST and path.name != MADE_LATER]
+    kept = [path for path in paths if not path.name.startswith(".") and str(path) not in (MANIFEST, MADE_LATER)]
+    return [path.as_posix() for path in kept]
 
 
 def _sha256(path: Path) -> str:
@@ -121,7 +121,7 @@ def _of_files(folder: Path, files: dict[str, str]) -> Iterator[str]:
         elif _sha256(file) != checksum:
             yield f"{shown} is not what was published (sha256){checkout(folder, name)}"
     for path in paths:
-        if path.name.startswith(".") and path.name not in OF_LOCKS:
+        if path.name.startswith(".") and not (path.name in OF_LOCKS and path.is_file()):
             yield f"{printable(path.relative_to(folder).as_posix())} is hidden, and no published set has such a file"
     for name in _names(folder):
         if name not in files:

@@ -44,3 +44,14 @@ def test_a_reader_that_has_gone_is_no_error():
     env = environment(CODE="import time; time.sleep(1)" + RANK.format(end="pass"))
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_is_made_that_everybody_may_write_to():
+    """Protects a run's folder under a umask of 000: anybody could put a link or another configuration into it. Mutant:
+    the umask as it is."""
+    code = "import os; os.umask(0); from benchmarks.common.system.programs import run_main_and_exit; "
+    code += "run_main_and_exit(lambda: print(f'{os.umask(0):03o}'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "002\n", done.stderr
+    shell = subprocess.run(["bash", "-c", "umask 000; umask o-w; umask"], capture_output=True, text=True)
+    assert shell.stdout == "0002\n"

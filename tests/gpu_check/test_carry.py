@@ -140,6 +140,16 @@ def test_a_state_that_another_user_swaps_is_not_taken(tmp_path, monkeypatch):
     assert [path.stem for path in (tmp_path / "tree").rglob("*.json")] == ["mine"]
 
 
+def test_no_state_is_written_where_another_user_could_replace_the_folder(tmp_path, monkeypatch):
+    """Protects a file of the user's: who owns the folder of OUTPUT= could put a link in its place. Mutant: no look."""
+    (folder := tmp_path / "everybody's").mkdir()
+    monkeypatch.setenv("OUTPUT", str(folder / "state.tar"))
+    assert carried.check_machine() == folder / "state.tar"
+    folder.chmod(0o777)
+    with pytest.raises(carried.CannotBegin, match=r"another user could replace .*everybody's"):
+        carried.check_machine()
+
+
 @pytest.mark.medium
 def test_no_pip_of_the_current_folder_is_run(tmp_path):
     """Protects who types the command in /tmp, where anybody can put a folder pip. Mutants: without -P; in the current

@@ -317,6 +317,15 @@ def test_what_make_report_adds_is_no_harm(own):
     assert len(cells(make(own))) == 4
 
 
+@pytest.mark.parametrize("name", [".suite/evil.svg", "charts/report.pdf"])
+def test_a_file_that_only_looks_like_one_of_the_suites_is_said(own, capsys, name):
+    """Protects from what no manifest lists. Mutants: a folder of a lock's name; report.pdf anywhere."""
+    (own / NAMES[0] / name).parent.mkdir(exist_ok=True)
+    (own / NAMES[0] / name).touch()
+    make(own, expected=1)
+    assert name.split("/")[0] in capsys.readouterr().err
+
+
 def test_a_hidden_file_is_said(own, capsys):
     """Protects from what no manifest lists: .gitattributes of a set of somebody. Mutant: hidden files left out."""
     (own / NAMES[0] / ".gitattributes").touch()

@@ -345,6 +345,15 @@ def test_a_job_writes_to_no_log_that_has_another_name(tmp_path):
     assert not (tmp_path / "submitted").exists()
 
 
+def test_no_job_writes_into_a_folder_of_everybody(tmp_path):
+    """Protects a file of the user's: while the job waits, anybody could put a link in the log's place. Mutant:
+    no look."""
+    (folder := tmp_path / "job").mkdir()
+    folder.chmod(0o777)
+    done = submit(tmp_path, folder, f"touch '{tmp_path}/submitted'", "true")
+    assert done.returncode == 2 and "everybody may write to" in done.stderr and not (tmp_path / "submitted").exists()
+
+
 @pytest.mark.medium
 def test_a_link_that_comes_while_a_job_waits_is_not_written_through(tmp_path):
     """The same, of a group's member who may write to the run's folder. Mutant: touch."""

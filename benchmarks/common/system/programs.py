@@ -4,6 +4,7 @@ if __name__ == "__main__":
     run_main_and_exit(lambda: main(tyro.cli(Options)))
 """
 
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -16,7 +17,9 @@ Errors = tuple[type[Exception], ...]
 
 
 def run_main_and_exit(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
-    """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program."""
+    """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program. What it makes is
+    writable by the user and the group at most, whatever the umask."""
+    os.umask(os.umask(0o077) | 0o002)
     guard_output()
     sys.exit(exit_code(main, errors=errors, writes=writes))
 

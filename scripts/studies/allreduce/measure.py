@@ -63,6 +63,7 @@ def main(options: AllreduceOptions) -> int:
     if num_ranks < 2:
         raise UserError(f"an all-reduce needs two ranks; set {option_as_typed('NPROC', 2)} or more")
     paths = choose_paths(options.only)
+    make_own_folder(options.out, "name a folder that you have made: --out")
     rows = []
     num_sizes = len(message_sizes(options.largest))
     with tqdm(total=len(paths) * options.rounds * num_sizes, desc="all-reduces", disable=None, leave=False) as bar:

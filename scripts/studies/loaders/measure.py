@@ -59,6 +59,7 @@ def main(options: LoadersOptions) -> int:
     if options.turns < 6:
         raise UserError(f"turns is {options.turns}, but the interval of a median needs at least 6")
     check_image_folder(options.data)
+    make_own_folder(options.out, "name a folder that you have made: --out")
     with tempfile.TemporaryDirectory() as temporary:
         config = Config(data=options.data, image_size=options.image_size, global_batch=32)
         variants = prepare_variants(config, Path(temporary), options.only.split())
@@ -71,7 +72,6 @@ def main(options: LoadersOptions) -> int:
     print("low, high: 95 % intervals over n windows, each in a process of its own; of ratios paired by round")
     print("\nwhat our loader spends, CPU microseconds an image; bare_share: of the bare loop, up to this cause:")
     print(costs.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
-    make_own_folder(options.out, "name a folder that you have made: --out")
     set_tables_aside(options.out, ("loaders", "costs"))
     about = origin() | {"machine": machine}
     rates = rates.assign(image_size=options.image_size, **about)
