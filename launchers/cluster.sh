@@ -72,7 +72,8 @@ step_name() { # of the run's steps, by which processes.py ends those that outliv
   echo "$RUN_ID.$(stat -c %d-%i -- "$RESULTS/logs/$RUN_ID")"
 }
 
-folder_owners() { # PATH: of each folder and link on the way to it OWNER/1 where everybody may replace what it holds, else OWNER/0
+# Of each folder and link on the way to PATH: OWNER/1 where everybody may replace what it holds, else OWNER/0. Each such pair once, on one line.
+folder_owners() { # PATH
   [[ $1 == /* ]] || return 1
   local path mode
   for path in "$1" "$(cd -- "$1" && pwd -P)"; do
@@ -84,7 +85,7 @@ folder_owners() { # PATH: of each folder and link on the way to it OWNER/1 where
       path=${path%/*}
       path=${path:-/}
     done
-  done
+  done | sort -u | paste -sd ' '
 }
 
 # Whether the folder is here, with the owner that it has on the host that submitted, and nobody on the way to it whom that host does
@@ -113,7 +114,7 @@ set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP
   # shellcheck disable=SC2016 # the task's own words
   local task=' || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }
     shift 2 && exec "$@"'
-  look=(bash -c "$LOOK_AT_FOLDER$task" "$PWD" "$(stat -c %u .)" "$(folder_owners "$PWD" | sort -u | paste -sd ' ')")
+  look=(bash -c "$LOOK_AT_FOLDER$task" "$PWD" "$(stat -c %u .)" "$(folder_owners "$PWD")")
   if [ "${#CONTAINED[@]}" = 0 ]; then
     STEP+=("${look[@]}")
   else # in a container files have other owners' numbers, and pyxis mounts what it finds: looked at before, outside of it

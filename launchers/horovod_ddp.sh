@@ -29,7 +29,7 @@ if [ -n "${HOSTS:-}" ]; then
   remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS")
   mapfile -t REMOTE <<<"$remote" # the interface, then the hosts
   # A folder that hosts do not share may be another user's there, whose code would run.
-  owners=$(folder_owners "$PWD" | sort -u | paste -sd ' ')
+  owners=$(folder_owners "$PWD")
   printf -v same_folder '%s\nis_same_folder %q %q %q || exit 9' "$(declare -f folder_owners is_same_folder)" "$PWD" "$(stat -c %u .)" "$owners"
   for host in "${REMOTE[@]:1}"; do
     code=0

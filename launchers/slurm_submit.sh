@@ -28,7 +28,7 @@ source "$(dirname "$0")/cluster.sh"
 # the job looks with these at the folder of this path on its node
 export CHECKOUT_LOOK=$LOOK_AT_FOLDER CHECKOUT_OWNER CHECKOUT_OWNERS
 CHECKOUT_OWNER=$(stat -c %u .)
-CHECKOUT_OWNERS=$(folder_owners "$PWD" | sort -u | paste -sd ' ')
+CHECKOUT_OWNERS=$(folder_owners "$PWD")
 stopped=
 trap 'stopped=yes' INT TERM # sbatch may have submitted the job, and not said its number yet
 job=$(trap '' INT TERM && exec sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
