@@ -33,8 +33,10 @@ ADDRESS = re.compile(
     r"(?:[A-Za-z][A-Za-z0-9+.-]*://|(?<![\w/.~*:-])//(?=[\w\[%.@])|(?<![\w/.@-])www\.)[^\s\"'<>()\\]*", re.ASCII
 )
 USER_AT = re.compile(r"[\w.%+:-]+@[\w-]*[A-Za-z0-9][\w.-]*", re.ASCII)
-AFTER_OPTION = r"(?<=\s-[A-Za-z])|(?<=-isystem)|(?<=-iquote)|(?<=-idirafter)|(?<=-include)"
+AFTER_OPTION = r"(?<=[\s\"'`=,(\[]-[A-Za-z])|(?<=-isystem)|(?<=-iquote)|(?<=-idirafter)|(?<=-include)"
 """Where a path begins in a compiler's word: -I/x, -isystem/x."""
+# Of a user, which is a path behind any letter. Windows' users have theirs, too.
+HOME_FOLDER = re.compile(r"(?:/(?:home|Users|root)/|[A-Za-z]:\\{1,2}Users\\{1,2})[\w.@+~-]+")
 # At the beginning of a word, since images/s is no path, in a compiler's word, and in <...> where it is no tag of HTML.
 # Of relative ones only those with ./ or ../ in front can be told from other words; ./bench is the suite's own command.
 PATH_PATTERN = re.compile(
@@ -187,9 +189,9 @@ def faults_in_line(line: str, names: set[str]) -> Iterator[str]:
             yield f"an address ({found[0][:40]})"
     if user := USER_AT.search(ADDRESS.sub("", line)):
         yield f"a user or a token at a host (...@{user[0].rpartition('@')[2][:20]})"
-    for found in PATH_PATTERN.finditer(ADDRESS.sub("", line)):
-        if not is_of_the_system(found[0]):
-            yield f"a path ({found[0][:40]})"
+    paths = [found[0] for found in PATH_PATTERN.finditer(ADDRESS.sub("", line)) if not is_of_the_system(found[0])]
+    for path in paths or HOME_FOLDER.findall(ADDRESS.sub("", line)):
+        yield f"a path ({path[:40]})"
     for found in IP.finditer(line):
         if not found[0].startswith("127.") and all(int(part) < 256 for part in found[0].partition(":")[0].split(".")):
             yield f"an address of a machine ({found[0]})"
