@@ -64,8 +64,10 @@ def build(config: Config) -> Strategy:
     @contextlib.contextmanager
     def without_communication() -> Iterator[None]:
         model.disable_allreduce()
-        yield
-        model.enable_allreduce()
+        try:
+            yield
+        finally:
+            model.enable_allreduce()
 
     return Strategy(
         config,

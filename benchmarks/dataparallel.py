@@ -25,10 +25,12 @@ FACTS = StrategyFacts(one_node=True)
 def build(config: Config) -> Strategy:
     num_gpus = usable_gpus()
     config, context = start_rank(config, RankInfo(), devices_per_rank=max(1, num_gpus))
-    searches_once = num_gpus < 2  # dataparallel: a GPU's forward pass has a new thread each step, and cuDNN's choices
-    torch.backends.cudnn.benchmark &= searches_once  # are kept by thread: each step would search for them again
+    # dataparallel: of several GPUs, each has a new thread in each step. cuDNN keeps its choices by thread, so that it
+    # would search again in every step
+    cudnn_may_search = num_gpus < 2
+    torch.backends.cudnn.benchmark &= cudnn_may_search
     if num_gpus and config.global_batch % num_gpus:
-        raise UserError(f"global_batch {config.global_batch} does not divide by {num_gpus} GPUs; change one of them")
+        raise UserError(f"global_batch {config.global_batch} is not a multiple of {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
     whole = Shard(num_devices=max(1, num_gpus))
     loaders = build_loaders(config, context, Sharding(whole, whole))
@@ -57,7 +59,7 @@ def build(config: Config) -> Strategy:
         layout=layout(config, max(1, num_gpus)),
         # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
         devices=[torch.device("cuda", number) for number in range(num_gpus)],
-        columns={} if searches_once else {"cudnn_benchmark": False},
+        columns={} if cudnn_may_search else {"cudnn_benchmark": False},
     )
 
 

@@ -70,7 +70,9 @@ def build(config: Config) -> Strategy:
         criterion=criterion,
         step=step,
         layout=layout(config, context.world_size),
-        communication=Communication(all_reduce_sum, waits_in_modules=True),  # fsdp: FSDP's hooks wait for communication
+        communication=Communication(
+            all_reduce_sum, waits_within_phases=True
+        ),  # fsdp: FSDP's hooks wait for communication
         state=TrainingState(  # fsdp: all ranks together gather each tensor
             save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer)
         ),
@@ -117,7 +119,7 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    # fused: FSDP's weights are DTensors, for which torch has no fused SGD
+    # fused: FSDP's weights are DTensors, for which torch has no fused SGD; its fused AdamW is not offered here
     # compile: FSDP2 gathers weights between blocks, so each block would have to be compiled by itself, and the suite
     # compiles whole models
     run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))

@@ -70,10 +70,12 @@ def build(config: Config) -> Strategy:
     def without_communication() -> Iterator[None]:
         # horovod: as if this backward pass were the first of two, but step() uses it all the same
         optimizer.set_backward_passes_per_step(2)
-        with optimizer.skip_synchronize():
-            yield
-        optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
-        optimizer.set_backward_passes_per_step(1)
+        try:
+            with optimizer.skip_synchronize():
+                yield
+        finally:
+            optimizer._handles.clear()  # zero_grad() would complain that nobody has waited for them
+            optimizer.set_backward_passes_per_step(1)
 
     def communicate() -> None:  # horovod: sends every gradient that no backward pass has sent, as step() does
         optimizer.synchronize()

@@ -57,9 +57,8 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def sync_state() -> (
-        None
-    ):  # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
+    # hybrid: rank 0's BatchNorm statistics for all, tensor by tensor, for they are on two devices
+    def sync_state() -> None:
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
 

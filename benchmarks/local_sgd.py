@@ -1,4 +1,4 @@
-"""Local SGD: ranks train by themselves and average their weights every few steps; in groups, as DDP does.
+"""Local SGD: ranks train alone, and average their weights every few steps. Groups of ranks can train as in DDP.
 
 torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8  # listens on all interfaces
 """
@@ -34,7 +34,7 @@ def build(config: Config) -> Strategy:
         loaders = build_loaders(config, context)
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    # local_sgd: by default of one rank, which hears nobody; new groups do not take the first one's timeout
+    # local_sgd: by default a group has one rank, and exchanges no gradients. A new group needs a timeout of its own
     group, _ = dist.new_subgroups(config.local_group, timeout=timedelta(seconds=config.timeout_s))
     model = DistributedDataParallel(module, device_ids, process_group=group)
     average, done = copy.deepcopy(module).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of module
@@ -87,8 +87,8 @@ def build(config: Config) -> Strategy:
         criterion=criterion,
         step=step,
         layout=layout(config, context.world_size),
-        # local_sgd: a step's communication is one average, which comes once a period
-        communication=Communication(all_reduce_sum, communicate=lambda: average_into(average)),
+        # local_sgd: a step's communication is one average, which comes once a period and holds the wait for other ranks
+        communication=Communication(all_reduce_sum, lambda: average_into(average), waits_within_phases=True),
         state=TrainingState(sync_state, save, load),
         predict=average,
         shut_down=dist.destroy_process_group,

@@ -67,7 +67,7 @@ def build(config: Config) -> Strategy:
     def load(saved: dict[str, Any]) -> None:
         load_whole_state(module, optimizer, saved)
         for parameter, state in optimizer.optim.state.items() if config.fused else ():
-            # zero1: it brings the number of steps to the CPU, and a fused update takes it where the weights are
+            # zero1: load_state_dict moves the number of steps to the CPU; a fused update needs it beside the weights
             state |= {name: value.to(parameter.device) for name, value in state.items() if value.dim() == 0}
 
     return Strategy(

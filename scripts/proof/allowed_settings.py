@@ -33,7 +33,7 @@ def _problems_of_requested(requested: dict) -> Iterator[str]:
         if not _is_count(requested[name]):
             yield f"{name} is {short_repr(requested[name])}, which is no number from 1 to {LARGEST_COUNT}"
     if requested["ranks"] % requested["nodes"]:
-        yield f"{requested['ranks']} ranks do not divide by {requested['nodes']} nodes"
+        yield f"{requested['ranks']} ranks are not a multiple of {requested['nodes']} nodes"
     if not requested["fingerprint"] and requested.get("loader") != "synthetic":
         yield "it read images, but the fingerprint of the images is empty"
     if requested.get("rendezvous", "file") != "file":

@@ -52,7 +52,7 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
-    """Refuse a batch that does not divide by every number of ranks, or more ranks than GPUs; warn of more than cores.
+    """Refuse a batch that is not a multiple of every number of ranks, or more ranks than GPUs; warn of more than cores.
 
     variable: what the user would change.
     """
@@ -63,7 +63,7 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
         if batch % number:
             step = math.lcm(*total)
             better = batch // step * step or step
-            uneven = f"global_batch {batch} does not divide by {number} ranks"
+            uneven = f"global_batch {batch} is not a multiple of {number} ranks"
             raise UserError(f"{uneven}; try --global-batch {better}, or another {named}")
     if 0 < num_gpus < most:
         raise UserError(f"{named} asks for {most} ranks, but only {num_gpus} GPUs can be seen; lower {named}")

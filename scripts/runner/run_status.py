@@ -195,7 +195,7 @@ def first_cause(
     if exit_code < 0 and is_rank:
         return "failed", describe_kill(0, -exit_code)
     if exit_code < 0:
-        return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its workers were swept"
+        return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its remaining processes were killed"
     if exit_code == 0:
         return "failed", "ended with exit code 0 but left no result"
     lines = [line.strip() for line in log.splitlines() if line.strip()]

@@ -78,10 +78,10 @@ def _of_each_seed(identity: Identity) -> list[Identity]:
 def _other_source(row: Any, group: RunGroup) -> list[str]:
     """'commit' where a run of the group is of another commit than the proof, LOCAL_CHANGES where what was not committed
     differs: the proof is of other code. What was not recorded counts as none."""
-    met = json.loads(row.met) if row.met else {}
-    commit, changes = (met.get(name) for name in SOURCE_FIELDS)
+    resolved = json.loads(row.met) if row.met else {}
+    commit, changes = (resolved.get(name) for name in SOURCE_FIELDS)
     found = ["commit"] if commit and set(group.ok_runs.commit) - {commit, ""} else []
-    differs = met and (changes or "") != (group.identity.resolved.get("local_changes") or "")
+    differs = resolved and (changes or "") != (group.identity.resolved.get("local_changes") or "")
     return [*found, LOCAL_CHANGES] if differs else found
 
 

@@ -191,7 +191,7 @@ def test_a_val_folder_that_lacks_a_class_keeps_the_numbers_of_the_others(own_dat
 
 def test_unfit_folders_and_batches_are_refused(own_data, tmp_path):
     """Protects the reader of the message, where preflight did not run before."""
-    with pytest.raises(UserError, match="global_batch 8 does not divide by 3 ranks; change one of them"):
+    with pytest.raises(UserError, match="global_batch 8 is not a multiple of 3 ranks; change one of them"):
         loaders(own_data, world_size=3)
     with pytest.raises(UserError, match=r"cannot read .*DATA must hold train/ and val/"):
         loaders(tmp_path / "nowhere")

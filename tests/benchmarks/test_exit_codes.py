@@ -9,6 +9,8 @@ import sys
 import pytest
 from support import ROOT, environment
 
+from benchmarks.common.train.exit_codes import timed_out
+
 pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
 
 RANK = """
@@ -55,3 +57,18 @@ def test_nothing_is_made_that_everybody_may_write_to():
     assert done.stdout == "002\n", done.stderr
     shell = subprocess.run(["bash", "-c", "umask 000; umask o-w; umask"], capture_output=True, text=True)
     assert shell.stdout == "0002\n"
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_one"),
+    [
+        ("Timed out waiting 1800000ms for recv operation to complete", True),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", True),
+        ("wait timeout after 300000ms, keys: /default_pg/0//cpu//0/rank_1", True),
+        ("the loader's workers gave no batch (no shared memory); if only the files are slow, raise --timeout-s", False),
+    ],
+)
+def test_a_rank_has_timed_out_where_its_library_says_so(reason, is_one):
+    """Protects the status of a run whose loader failed: the option in the remedy made it a timeout. Mutant: any
+    mention of a timeout."""
+    assert timed_out(reason) == is_one

@@ -35,7 +35,7 @@ from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_
 from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
 from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, kinds_in_order
 
-PARTS = [f"{phase}_ms" for phase in (*phase_recorder.PHASES, "exposed_comm")]
+PARTS = [f"{phase}_ms" for phase in (*phase_recorder.MARKED_PHASES, "exposed_comm")]
 DELAY_MS = 1000  # nobody waits for it: planted.py's clock moves on. A step takes 40 ms of processor time
 PLACES = {
     "loader": "data_ms",
@@ -133,7 +133,7 @@ def test_the_step_without_exchange_exchanges_nothing(planted, name):
 
 def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch):
     """Protects the difference between none (0) and not known (empty)."""
-    phases = dict.fromkeys([*phase_recorder.PHASES, "step"], 1.0)
+    phases = dict.fromkeys([*phase_recorder.MARKED_PHASES, "step"], 1.0)
     monkeypatch.setattr(phase_recorder, "_phases_ms", lambda clock, marks: phases)
     config, context = single.start_rank(Config(account_steps=2), single.RankInfo())
     strategy = Strategy(
@@ -160,10 +160,12 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     assert [row["exposed_comm_ms"] for row in rows] == [None] * 4 and summary == {}
     assert [(row["rank"], row["number"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [row["wait_ms"] for row in rows] == [1] * 4  # a pipeline's, which is marked
-    hidden = Communication(strategy.communication.all_reduce, waits_in_modules=True)  # as FSDP's is
-    strategy = dataclasses.replace(strategy, communication=hidden)
-    rows, summary = taken(2, dataclasses.replace(context, world_size=2))
-    assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == {}
+    # as FSDP's is, and as local SGD's, whose communication can be sent alone
+    for communicate, known in ((None, {}), (lambda: None, {"comm_ms": 1})):
+        hidden = Communication(strategy.communication.all_reduce, communicate, waits_within_phases=True)
+        strategy = dataclasses.replace(strategy, communication=hidden)
+        rows, summary = taken(2, dataclasses.replace(context, world_size=2))
+        assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == known
 
 
 @pytest.mark.medium
@@ -220,6 +222,7 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
 
 
 @pytest.mark.slow
+@pytest.mark.real_interpreter  # its launches end with their parent, which the preloaded interpreter is not
 def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
     """Protects the sentence in the report: it follows from the three rates, which real training gave."""
     command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--results", tmp_path]

@@ -219,7 +219,7 @@ def test_workers_end_when_their_launcher_is_killed(matrix, results, request, str
     launcher.kill()
     ended = finish(process, results)
     assert (ended.code, ended.row["status"], ended.row["exit_code"]) == (1, "failed", -9)
-    assert ended.row["reason"] == "SIGKILL ended the launcher; its workers were swept"
+    assert ended.row["reason"] == "SIGKILL ended the launcher; its remaining processes were killed"
     matrix.add(5, title, "failed; no worker left", ended.ended_at - began)
 
 

@@ -390,7 +390,7 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     [
         (ProofOptions(steps=5), {}, "steps is 5, but must be an even number"),
         (ProofOptions(), {"STRATEGIES": "dpp"}, "did you mean ddp?"),
-        (ProofOptions(), {"NPROC": "5"}, "global_batch 32 does not divide by 5 ranks"),
+        (ProofOptions(), {"NPROC": "5"}, "global_batch 32 is not a multiple of 5 ranks"),
         (ProofOptions(), {"NPROC": "two"}, "NPROC is 'two'"),
         (ProofOptions(), {"DATA": "/nowhere"}, "'/nowhere' does not exist; set DATA"),
         (ProofOptions(), {"ARGS": "--loader synthetic"}, "no reference reads the images of loader synthetic"),

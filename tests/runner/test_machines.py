@@ -194,7 +194,7 @@ def test_what_is_refused_before_a_run(see, monkeypatch, capsys, num_gpus):
     with pytest.raises(UserError, match=f"asks for {num_gpus + 1} ranks, but only {num_gpus} GPUs can be seen"):
         preflight.check_ranks([dataclasses.replace(SMALL, global_batch=num_gpus + 1)], [num_gpus + 1])
     if num_gpus > 1:
-        with pytest.raises(UserError, match=f"does not divide by {num_gpus} ranks; try --global-batch {num_gpus}"):
+        with pytest.raises(UserError, match=f"is not a multiple of {num_gpus} ranks; try --global-batch {num_gpus}"):
             preflight.check_ranks([dataclasses.replace(SMALL, global_batch=num_gpus + 1)], [num_gpus])
     monkeypatch.setenv("NPROC", "1")  # a part of the machine
     assert run_plan.read_variables().ranks_here == 1

@@ -125,7 +125,7 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
             ),
             ({"GPU_TYPE": "a100"}, "the job would have no GPU; say how many: --gpus-per-node 4, or 0 for the CPU"),
             ({"STRATEGIES": "single dpd"}, "no strategy 'dpd'; did you mean ddp?"),
-            ({"TASKS_PER_NODE": "3"}, "does not divide by 6 ranks"),
+            ({"TASKS_PER_NODE": "3"}, "is not a multiple of 6 ranks"),
             ({"NODES": "PATH[$(touch ran)]"}, "must be a number of nodes"),  # bash's arithmetic would run it
             ({"TASKS_PER_NODE": "PATH[$(touch ran)]"}, "must be a number of ranks a node"),
         ],

@@ -94,5 +94,7 @@ def why_refused(arch: str, norm: str, image_size: int) -> str:
     if image_size % facts.patch_size:
         below = image_size - image_size % facts.patch_size
         sizes = " or ".join(str(size) for size in (below, below + facts.patch_size) if size)
-        return f"image_size {image_size} does not divide by {arch}'s patches of {facts.patch_size} pixels; use {sizes}"
+        return (
+            f"image_size {image_size} is not a multiple of {arch}'s patches of {facts.patch_size} pixels; use {sizes}"
+        )
     return ""

@@ -95,7 +95,7 @@ class Config:
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
     """Layout of images and weights."""
     compile: bool = False
-    """torch.compile of the model; refused where a strategy cuts or shards it."""
+    """torch.compile of the model. Strategies that cut or shard it, `dataparallel` and `apex_ddp` refuse it."""
     cuda_graphs: bool = False
     """With `compile`, on GPUs: its kernels are replayed as CUDA graphs (torch.compile's mode reduce-overhead)."""
     fused: bool = False
@@ -106,7 +106,7 @@ class Config:
     """On GPUs: only those of cuDNN's algorithms that give the same bits every time."""
 
     global_batch: Annotated[int, Range(1)] = 256
-    """Images of one optimizer step, over all ranks. Must divide by the ranks. 0: `batch_per_device` says it."""
+    """Images of one optimizer step, over all ranks. Must be a multiple of the ranks. 0: `batch_per_device` says it."""
     batch_per_device: Annotated[int, Range(0)] = 0
     """Instead of `global_batch`: images of a step on each GPU that the strategy uses; on CPUs, of each rank."""
     epochs: Annotated[int, Range(1)] = 1
@@ -140,7 +140,7 @@ class Config:
     """Steps after the timed windows in which each phase (data, forward, ...) is timed by hooks."""
 
     checkpoint_dir: str = ""
-    """Folder in which each run writes last.pt and best.pt to its own folder, such as ddp-1; empty: no checkpoints."""
+    """Each run writes last.pt and best.pt to a folder of its own in this one, such as ddp-1; empty: no checkpoints."""
     checkpoint_steps: Annotated[int, Range(0)] = 0
     """Steps between checkpoints within an epoch; 0: at the end of each epoch only."""
     checkpoint_keep: bool = False

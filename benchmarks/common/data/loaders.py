@@ -191,7 +191,9 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
         sharding = Sharding(of_rank, of_rank)
     num_shards = sharding.train.num_shards
     if config.global_batch % num_shards:
-        raise UserError(f"global_batch {config.global_batch} does not divide by {num_shards} ranks; change one of them")
+        raise UserError(
+            f"global_batch {config.global_batch} is not a multiple of {num_shards} ranks; change one of them"
+        )
     if config.loader == "synthetic":
         return _synthetic_loaders(config, context, sharding)
     num_workers = machine.resolve_num_workers(config.workers, context.device.type == "cuda")

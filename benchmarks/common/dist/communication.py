@@ -24,13 +24,13 @@ def one_rank(tensor: torch.Tensor) -> torch.Tensor:
 @dataclasses.dataclass(frozen=True)
 class Communication:
     """all_reduce: sums a tensor over the ranks. communicate: the communication of a step alone; None: it cannot be
-    separated. without_communication: a step without it; None: it cannot be left out. waits_in_modules: ranks wait for
-    each other within forward and backward of the model's modules, where no mark can tell the wait apart."""
+    separated. without_communication: a step without it; None: it cannot be left out. waits_within_phases: ranks wait
+    for each other within other phases of the step, where no mark can tell the wait apart."""
 
     all_reduce: AllReduce = one_rank
     communicate: Communicate | None = None
     without_communication: WithoutCommunication | None = None
-    waits_in_modules: bool = False
+    waits_within_phases: bool = False
 
 
 def ddp_communication(model: DistributedDataParallel) -> Communication:
@@ -46,9 +46,11 @@ def _without_communication(model: DistributedDataParallel) -> Iterator[None]:
     By itself no_sync leaves out the broadcast of the *next* forward pass (DDP._post_forward).
     """
     model.require_forward_param_sync = False
-    with model.no_sync():
-        yield
-    model.require_forward_param_sync = True
+    try:
+        with model.no_sync():
+            yield
+    finally:
+        model.require_forward_param_sync = True
 
 
 class _GivenGradients(torch.autograd.Function):

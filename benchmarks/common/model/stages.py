@@ -84,7 +84,7 @@ def num_microbatches(config: Config, num_stages: int) -> int:
             "raise it, or use --pipeline-schedule gpipe"
         )
     if config.global_batch % microbatches:
-        raise UserError(f"global_batch {config.global_batch} does not divide by {microbatches} microbatches")
+        raise UserError(f"global_batch {config.global_batch} is not a multiple of {microbatches} microbatches")
     return microbatches
 
 

@@ -37,7 +37,7 @@ RUNS = (
         "`warm-up` (round 0, which counts nowhere)",
         "suite",
     ),
-    Column("reason", "text", "why it is not ok: the first cause, or the remedy", "suite"),
+    Column("reason", "text", "why it is not ok: the first cause of the failure, or what to do", "suite"),
     Column("exit_code", "number", "of the launch command", "suite"),
     Column("repeat", "number", "the number of its round; 0: it warmed the machine", "suite"),
     Column(
@@ -197,12 +197,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("step_ms", "number", "the whole step"),
         Column("data_ms", "number", "waiting for the loader"),
         Column("copy_ms", "number", "copying the batch to the device"),
-        Column("forward_ms", "number", "the forward pass"),
+        Column("forward_ms", "number", "the forward pass, without exposed communication"),
         Column("backward_ms", "number", "the backward pass, without exposed communication"),
         Column("optimizer_ms", "number", "the optimizer's update"),
         Column("other_ms", "number", "the rest of the step"),
         Column("exposed_comm_ms", "number", "how much longer communication makes forward and backward"),
-        Column("wait_ms", "number", "of a pipeline: waiting for other ranks"),
+        Column("wait_ms", "number", "of a pipeline: the bubble, and messages"),
     ),
     # where the wall clock of a run went
     "wall": (

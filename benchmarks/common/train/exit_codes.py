@@ -7,6 +7,7 @@ fail after it are victims.
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 import time
@@ -32,8 +33,8 @@ def boot_id() -> str:
 
 
 def timed_out(reason: str) -> bool:
-    """Whether a rank gave up waiting for another one."""
-    return "timed out" in reason.lower() or "timeout" in reason.lower()
+    """Whether a rank gave up waiting for another one. A remedy that names the option --timeout-s does not say so."""
+    return bool(re.search("timed out|(?<!--)timeout", reason, re.IGNORECASE))
 
 
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:

@@ -11,13 +11,13 @@ for data, not the time that the loader worked beside it. Marks come from torch's
   step before, that is what the device still has to wait for when this step starts.
 - forward: from there to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
 - backward: from there to the optimizer's update, with the unscaling of gradients under AMP.
-- optimizer: the update. other: the rest, such as the meters and the learning rate.
+- optimizer: the update. other: the rest, such as the meters, the learning rate, and local SGD's averages of weights.
 - exposed communication: how much longer forward and backward take with communication than without it, for which each
   step has a twin that leaves it out. It holds the wait for slower ranks. Single values can be below zero, where noise
   is larger than what they measure. Step, twin and the communication alone are interleaved, in all orders.
 - wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
   of the model and no backward pass runs. There the steps of every rank have a row, for they differ. FSDP waits in hooks
-  of its modules, between no two marks: forward and backward hold its waits, and wait is empty.
+  of its modules, and local SGD in its averages, between no two marks: other phases hold these waits, and wait is empty.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from benchmarks.common.dist.devices import AllReduce, RankContext, synchronize
 from benchmarks.common.train.clock import Clock, Moment
 from benchmarks.common.train.strategy import Strategy
 
-PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
+MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
 Marks = list[tuple[str, Moment]]
 """(phase that ends here, moment) in order; the first one's phase is empty."""
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -71,8 +71,8 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
     """
     config, context, communication = strategy.config, strategy.context, strategy.communication
     without_communication = communication.without_communication if num_devices > 1 else None
-    several = without_communication is None and context.world_size > 1
-    waits = several and not communication.waits_in_modules
+    exchange_stays = without_communication is None and context.world_size > 1
+    waits = exchange_stays and not communication.waits_within_phases
     clock = Clock(context.device, strategy.devices)
     recorder = PhaseRecorder(clock)
     batches = _endless(strategy.loaders.train, config.epochs, recorder.mark)
@@ -100,12 +100,12 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
     synchronize(context.device)
     phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in taken.items()}
     communication_ms = [each["step"] for each in phases.get("communication", [])]
-    if waits:
-        rows = _of_all_ranks(phases["step"], context, communication.all_reduce)
-        return rows, {"comm_ms": statistics.fmean(communication_ms)} if communication_ms else {}
     if without_communication is None:
         summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
-        unknown = {"wait_ms": None} if several else {}
+        summary |= {"comm_ms": statistics.fmean(communication_ms)} if communication_ms else {}
+        if waits:
+            return _of_all_ranks(phases["step"], context, communication.all_reduce), summary
+        unknown = {"wait_ms": None} if exchange_stays else {}
         return [_row(each, each, summary.get("exposed_comm_ms")) | unknown for each in phases["step"]], summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
@@ -215,7 +215,7 @@ def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduc
 
 
 def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:
-    phases_ms = dict.fromkeys(PHASES, 0.0)
+    phases_ms = dict.fromkeys(MARKED_PHASES, 0.0)
     for (_, before), (phase, after) in itertools.pairwise(marks):
         phases_ms[phase] += clock.between_ms(before, after)
     return phases_ms | {"step": clock.between_ms(marks[0][1], marks[-1][1])}
@@ -226,16 +226,18 @@ def _compute_ms(phases_ms: dict[str, float]) -> float:
 
 
 def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | None) -> dict:
-    """A row of steps.csv: the step, but forward and backward as its twin without communication takes them."""
+    """A row of steps.csv: `<phase>_ms` and step_ms, but forward and backward as its twin without communication takes
+    them. step, twin: milliseconds of each phase."""
     phases_ms = step | {"forward": twin["forward"], "backward": twin["backward"]}
     return {f"{phase}_ms": ms for phase, ms in phases_ms.items()} | {"exposed_comm_ms": exposed_ms}
 
 
 def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Means. Overlap: how much of the communication the backward pass hid, in per cent of what it takes alone.
+    """Columns of runs.csv: exposed_comm_ms and comm_ms, means in milliseconds, and overlap_pct.
 
-    0 also where it cost more than it takes alone: on a CPU it takes cores from the backward pass, and the wait for
-    the slowest rank is in it.
+    Overlap: how much of the communication the backward pass hid, in per cent of what it takes alone. 0 also where it
+    cost more than it takes alone: on a CPU it takes cores from the backward pass, and the wait for the slowest rank is
+    in it.
     """
     exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
     if not comm_ms:

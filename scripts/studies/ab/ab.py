@@ -189,8 +189,8 @@ class VariantRunner:
             why = f"{row.status}: {row.reason}" if row is not None else f"its launcher ended with code {code}"
             log = run_folder.log if run_folder.log.exists() else run_folder.path
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
-        met = run_folder.settings().get("met", {})
-        if f"{met.get('commit')} {met.get('local_changes')}".strip() != self.variants[name].source:
+        resolved = run_folder.settings().get("met", {})
+        if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != self.variants[name].source:
             why = "its files were changed while they were measured (or git sees those in the result set)"
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
         if not round_number:

@@ -39,7 +39,7 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
         raise UserError("no strategy is given; for example: ./bench study ablation --strategy ddp")
     strategy, config = strategy_list.parse_strategy(variables.strategy), load_config(variables.flags)
     if machine.num_gpus() and not names_images(variables):
-        config = dataclasses.replace(config, loader="synthetic")  # else the baseline's Pillow is all that is timed
+        config = dataclasses.replace(config, loader="synthetic")  # else Pillow's decoding would be most of the time
     config = with_a_batch_that_fits(variables, strategy, config)
     preflight.check_ranks([config], [variables.ranks_here])
     why_not = {option.name: missing(option, config, variables.ranks_here) for option in OPTIONS}
