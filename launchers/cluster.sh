@@ -11,6 +11,9 @@ find_cluster() { # fails, with the reason in WHY, where none answers
     local num_others
     num_others=$(stat -c %u -- "$folder" "$conf" | grep -vxcE "0|$EUID") || true
     [ "$num_others" = 0 ] || return 1
+    WHY="others may write to $folder or $conf; start the cluster again: scripts/setup/slurm_local.sh stop, then start"
+    num_others=$(stat -c %A -- "$folder" "$conf" | grep -cE '^.{5}w|^.{8}w') || true
+    [ "$num_others" = 0 ] || return 1
     export SLURM_CONF=$conf # of slurm_local.sh
   fi
   WHY="no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"

@@ -76,7 +76,8 @@ def check_machine() -> Path:
         if importlib.util.find_spec(name) is None:
             raise CannotBegin(f"{sys.executable} has no {name}; use the interpreter that has it")
     output = Path(os.environ["OUTPUT"]).absolute()
-    for folder in (output.parent.resolve(), *output.parent.resolve().parents):
+    output = output.parent.resolve() / output.name  # another user may turn a link elsewhere after the look
+    for folder in output.parents:
         status = folder.stat()
         is_replaceable = bool(status.st_mode & 0o002) and not status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, os.geteuid(), os.stat("/").st_uid) or is_replaceable:

@@ -14,6 +14,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.results import write_text_atomically
+from benchmarks.common.system.programs import run_main_and_exit
 
 
 def make(folder: Path) -> Path:
@@ -36,4 +37,4 @@ def main(folder: Path, installer: Path, /) -> None:
 
 
 if __name__ == "__main__":
-    tyro.cli(main, description=__doc__)
+    run_main_and_exit(lambda: tyro.cli(main, description=__doc__))

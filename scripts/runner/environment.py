@@ -14,6 +14,7 @@ import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
 from benchmarks.common.system import machine
+from benchmarks.common.system.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 # of Make, which say how the runs were started
@@ -61,4 +62,4 @@ def describe_environment() -> dict:
 
 if __name__ == "__main__":
     options = tyro.cli(EnvironmentOptions)
-    write_json(options.results / "environment.json", describe_environment())
+    run_main_and_exit(lambda: write_json(options.results / "environment.json", describe_environment()))

@@ -160,6 +160,7 @@ if __name__ == "__main__":
         print(__doc__)
         sys.exit(sys.argv[1:] not in (["-h"], ["--help"]))
     end_on_signals()
+    os.umask(os.umask(0o077) | 0o002)  # nobody else puts packages into the environment
     try:
         main(Path(sys.argv[1]))
     except (UserError, OSError, subprocess.CalledProcessError) as error:

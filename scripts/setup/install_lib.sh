@@ -4,6 +4,7 @@
 # The scripts work in the checkout's folder: its .venv is used, it is on Python's path, and relative paths begin there.
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+umask o-w # libraries are code: nobody else changes them
 for name in "${!GIT_@}"; do # GIT_DIR of a hook or of dotfiles names another repository, which git would change
     [[ $name == GIT_CONFIG* ]] || unset "$name"
 done

@@ -25,7 +25,8 @@ from typing import Annotated
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import make_own_folder
+from benchmarks.common.system.files import read_regular_file
+from benchmarks.common.system.folders_of_others import make_own_folder, refuse_place_of_others
 from benchmarks.common.system.output import guard_output
 from scripts.options.data_options import MakeDatasetOptions
 from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
@@ -33,6 +34,7 @@ from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, set
 PACKED = "packed"  # the folder of ./bench data pack, which can write its files again
 IMAGE_PATH = re.compile(r"(?:train|val)/(\w+)/\1_\d{4,}\.JPEG")  # as cut_photographs.py names an image
 STALE_S = 3600  # making takes seconds, so a workshop this old is a killed run's
+MANIFEST_BYTES = 100_000_000
 
 
 def read_dataset_manifest(output: Path) -> dict | None:
@@ -45,7 +47,7 @@ def read_dataset_manifest(output: Path) -> dict | None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
-            text = (output / "manifest.json").read_text(errors="replace")
+            text = read_regular_file(output / "manifest.json", MANIFEST_BYTES).decode(errors="replace")
             break
     if f'"made_by": "{MADE_BY}"' not in text:
         raise ValueError(
@@ -124,6 +126,7 @@ def make_dataset(options: MakeDatasetOptions) -> dict:
         raise ValueError("--seed must be 0 or more, --num-train-per-class and --num-val-per-class 1 or more")
     output = options.output.resolve()  # through a link, so that the rename stays on the target's disk
     if not is_ready(output, options):
+        refuse_place_of_others(options.output, "give --output a folder that you have made")
         make_own_folder(output.parent, "give --output a folder that you have made")
         prefix = f".{output.name}.making-"
         for path in output.parent.iterdir():
@@ -184,6 +187,7 @@ def main(options: MakeDatasetOptions) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that the workshop is removed
+    os.umask(os.umask(0o077) | 0o002)  # the data set is never writable by everybody
     guard_output()  # a manifest.json that came with the folder has names in it
     sys.exit(
         main(

@@ -23,6 +23,7 @@
 set -euo pipefail
 unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 PATH=$PATH:/usr/sbin:/sbin
+umask 022  # slurm.conf names programs that root runs
 
 say() { printf 'slurm_local: %s\n' "$*" >&2; }
 die() { local code=$1; shift; say "$@"; exit "$code"; }
@@ -170,9 +171,13 @@ CONF
 ours_alone() {  # a folder of another user's may hold a slurm.conf that names programs
     local path
     for path in "$dir" "$SLURM_CONF"; do
-        [[ ! -e $path && ! -L $path ]] || [[ ! -L $path && $(stat -c %u -- "$path") =~ ^(0|$EUID)$ ]] ||
+        [[ -e $path || -L $path ]] || continue
+        [[ ! -L $path && $(stat -c %u -- "$path") =~ ^(0|$EUID)$ ]] ||
             die 3 "not possible here: $path belongs to another user; choose another SLURM_LOCAL_DIR"
+        (($(stat -c 0%a -- "$path") & 022)) &&
+            die 3 "not possible here: others may write to $path; run: chmod go-w $path, or choose another SLURM_LOCAL_DIR"
     done
+    return 0
 }
 
 launch() {  # a daemon that keeps our lock or the caller's pipe open would block them for ever

@@ -3,6 +3,8 @@
 .venv/bin/python -m pytest tests/benchmarks/test_exit_codes.py
 """
 
+import os
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +15,8 @@ from benchmarks.common.train.exit_codes import timed_out
 
 pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
 
+TINY = "--loader synthetic --image-size 32 --global-batch 8 --steps 4 --windows 1 --window-steps 2".split()
+TINY += ["--warmup-steps", "1"]
 RANK = """
 import atexit, time
 from benchmarks.common.system.errors import UserError
@@ -57,6 +61,25 @@ def test_nothing_is_made_that_everybody_may_write_to():
     assert done.stdout == "002\n", done.stderr
     shell = subprocess.run(["bash", "-c", "umask 000; umask o-w; umask"], capture_output=True, text=True)
     assert shell.stdout == "0002\n"
+
+
+@pytest.mark.medium
+def test_no_command_makes_what_everybody_may_write_to(tmp_path):
+    """Protects the same in the real commands. In a .venv that everybody could write to, packages of others would run.
+    Mutants: bench without a umask; the installer without."""
+    own = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "-q", ROOT, own], check=True)
+    shutil.copy(ROOT / "bench", own)
+    shutil.copy(ROOT / "scripts/setup/install.py", own / "scripts/setup")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_ARGS": "--no-index"}
+    subprocess.run(["./bench", "setup"], cwd=own, env=env, umask=0, capture_output=True, timeout=300)  # finds no torch
+    assert (own / ".venv/bin/python").exists()
+    command = [ROOT / "bench", "run", "single", "--repeats", "1", "--results", tmp_path / "set", "--", *TINY]
+    started = environment(PYTHON=sys.executable, SETUP="no")
+    done = subprocess.run(command, env=started, umask=0, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    made = [*(own / ".venv").rglob("*"), *(tmp_path / "set").rglob("*")]
+    assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o002] == []
 
 
 @pytest.mark.parametrize(

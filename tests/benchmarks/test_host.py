@@ -84,6 +84,13 @@ def test_settings_of_an_allocator_can_be_published(name, text):
     assert public_variables(f"{name}={text}") == recorded
 
 
+def test_the_address_of_a_network_card_is_not_published():
+    """Protects whose machine it is: systemd names a USB card after its address. Mutant: the value as it is."""
+    recorded = kernel_variables({"GLOO_SOCKET_IFNAME": "enx0050b6aabbcc", "NCCL_SOCKET_IFNAME": "enp129s0f0np0"})
+    assert "0050b6aabbcc" not in recorded and recorded.endswith("NCCL_SOCKET_IFNAME=enp129s0f0np0")
+    assert "0050b6aabbcc" not in public_variables("GLOO_SOCKET_IFNAME=enx0050b6aabbcc")
+
+
 def test_variables_that_only_say_where_something_is_are_not_recorded():
     """Protects groups from falling apart: images of containers, and torch itself, set some of these."""
     env = {"CUDA_HOME": "/usr/local/cuda", "CUDA_VERSION": "13.2", "CUDA_VISIBLE_DEVICES": "0", "TRITON_HOME": "/x"}

@@ -150,6 +150,15 @@ def test_no_state_is_written_where_another_user_could_replace_the_folder(tmp_pat
         carried.check_machine()
 
 
+def test_the_state_is_written_where_its_links_led_when_they_were_looked_at(tmp_path, monkeypatch):
+    """Protects a state.tar of the user's elsewhere: the owner of a link turned it there during the checks. Mutant: the
+    path as it was typed."""
+    (real := tmp_path / "real").mkdir()
+    (link := tmp_path / "link").symlink_to(real)
+    monkeypatch.setenv("OUTPUT", str(link / "state.tar"))
+    assert carried.check_machine() == real / "state.tar"
+
+
 @pytest.mark.medium
 def test_no_pip_of_the_current_folder_is_run(tmp_path):
     """Protects who types the command in /tmp, where anybody can put a folder pip. Mutants: without -P; in the current

@@ -16,6 +16,7 @@ from support import ROOT, environment
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
 from scripts.runner import preflight, schedule
+from scripts.runner.make_variables import read_variables
 
 
 @pytest.fixture
@@ -118,6 +119,18 @@ def test_a_set_is_neither_the_folder_of_all_sets_nor_the_name_of_the_newest(tmp_
             preflight.open_result_set(preflight.Path(name))
     assert [*tmp_path.iterdir()] == []
     preflight.open_result_set(preflight.Path("results/one"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a link of another user")
+def test_a_link_of_another_user_is_no_result_set(tmp_path, monkeypatch):
+    """Protects a set of the user's: another user linked to it, and runs were added. Mutant: a look behind the link."""
+    (tmp_path / "set").mkdir()
+    (link := tmp_path / "link").symlink_to(tmp_path / "set")
+    monkeypatch.setenv("RESULTS", str(link))
+    assert read_variables().results.resolve() == tmp_path / "set"
+    os.chown(link, 12345, -1, follow_symlinks=False)
+    with pytest.raises(UserError, match=r"link belongs to another user \(12345\); choose another RESULTS"):
+        read_variables()
 
 
 def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, capsys):

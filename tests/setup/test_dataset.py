@@ -59,13 +59,21 @@ def one_line(capsys):
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
 def test_nothing_is_made_or_removed_where_another_user_may_swap_it(tmp_path):
     """Protects the user's own files: the owner of the folder above put a link in the place of the half-made set, and
-    gave a folder of the user's the name of a left-over. Mutants: no look; a left-over by its name and age alone."""
+    gave a folder of the user's the name of a left-over. Mutants: no look; a look behind the link alone; a left-over by
+    its name and age alone."""
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", 12345, -1)
     with pytest.raises(
         UserError, match=r"theirs belongs to another user \(12345\); give --output a folder that you have"
     ):
         make_dataset.make_dataset(options(tmp_path / "theirs/a set"))
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "sets")
+    os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
+    for output in ("link", "link/a set"):
+        with pytest.raises(UserError, match=r"link belongs to another user \(12345\); give --output"):
+            make_dataset.make_dataset(options(tmp_path / output))
+    assert not any((tmp_path / "sets").iterdir())
     for name in ("mine", "left over"):
         (tmp_path / name).mkdir()
     (tmp_path / "mine/thesis").touch()

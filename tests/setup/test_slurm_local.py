@@ -27,7 +27,10 @@ SCRIPT = Path(__file__).parents[2] / "scripts/setup/slurm_local.sh"
 def slurm_local(command, folder, **environment):
     """Run the script on a state folder; returns the finished process with its text output."""
     environment = {**os.environ, "SLURM_LOCAL_DIR": str(folder), **environment}
-    return subprocess.run([SCRIPT, command], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    # umask: where everybody can write to slurm.conf, everybody chooses the programs that root's daemons run
+    return subprocess.run(
+        [SCRIPT, command], env=environment, umask=0, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def srun_command(folder, script, *options):
@@ -94,6 +97,8 @@ def cluster(tmp_path_factory):
         pytest.skip(started.stderr.strip().splitlines()[-1])
     assert started.returncode == 0, started.stderr
     assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
+    assert [path for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o022] == []
+    assert [path for path in folder.rglob("*") if path.is_dir() and path.stat().st_mode & 0o022] == []
     yield folder
     stopped = slurm_local("stop", folder)
     assert stopped.returncode == 0, stopped.stderr
@@ -185,6 +190,23 @@ def test_a_host_whose_name_is_no_loopback_address_is_refused(tmp_path):
         pytest.skip("needs root")
     assert refused.returncode == 3 and "/etc/hosts" in refused.stderr and "LISTEN=all" in refused.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["", "slurm.conf"])
+def test_a_cluster_that_others_can_change_is_not_used(tmp_path, name):
+    """Protects the user from programs that another user has named in slurm.conf. Mutant: the owners alone."""
+    (tmp_path / "slurm.conf").touch()
+    script = 'source "$0/launchers/cluster.sh"; find_cluster || echo "$WHY"'
+    env = {**os.environ, "SLURM_LOCAL_DIR": str(tmp_path), "PATH": f"{tmp_path}/none:{os.environ['PATH']}"}
+    env.pop("SLURM_CONF", None)
+    if Path("/etc/slurm/slurm.conf").exists():
+        pytest.skip("this machine has a cluster of its own")
+    command = ["bash", "-c", script, SCRIPT.parents[2]]
+    assert "others may write" not in subprocess.run(command, env=env, capture_output=True, text=True).stdout
+    (tmp_path / name).chmod(0o777)
+    assert "others may write" in subprocess.run(command, env=env, capture_output=True, text=True).stdout
+    started = slurm_local("start", tmp_path)
+    assert started.returncode == 3 and ("others may write" in started.stderr or "needs root" in started.stderr)
 
 
 def test_status_distinguishes_up_from_down(cluster, tmp_path):

@@ -67,6 +67,9 @@ WITH_VALUE = {
     *(*OF_CUDA, *OF_HOROVOD),
 }
 WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
+MAC_ADDRESS = re.compile(
+    r"[0-9a-f]{12}"
+)  # in the name of a network card: systemd.net-naming-scheme(7), enx0050b6aabbcc
 HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
 LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*", re.ASCII)
 NONE = "none"
@@ -144,7 +147,8 @@ def nccl_conf(env: Mapping[str, str]) -> str:
 
 def recorded_value(name: str, text: str) -> str:
     """The value of a variable as a set may say it: that of a listed one, LD_PRELOAD's file names, or else a hash."""
-    if HASHED.fullmatch(text) or (name in WITH_VALUE and WORD.fullmatch(text)):
+    has_address = name in INTERFACES and MAC_ADDRESS.search(text)
+    if HASHED.fullmatch(text) or (name in WITH_VALUE and WORD.fullmatch(text) and not has_address):
         return text
     files = [path.rpartition("/")[2] for path in re.split(r"[\s:]+", text.strip())]
     if name == "LD_PRELOAD" and all(LIBRARY.fullmatch(file) for file in files):

@@ -47,8 +47,6 @@ WARMUP_STEPS = 3
 
 def main(config: Config, results: Path | None) -> None:
     if results:
-        if why := preflight.why_not_writable(results):
-            raise UserError(why)
         refuse_foreign_set(results)
         check_alike(config, results)
     if config.loader == "synthetic":
@@ -181,6 +179,8 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     """Measure with the configuration of these flags, else with Make's variables. Raises UserError for no result set."""
     if results and not results.is_dir():
         raise UserError(f"{results} is no result set; start ./bench run first, or leave --results out")
+    if results and (why := preflight.why_not_writable(results)):
+        raise UserError(why)
     if results and (why := why_not_here(hardware_of_set(results), hardware_here())):
         raise UserError(f"{results}: {why}; measure there, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
