@@ -47,11 +47,14 @@ def read_dataset_manifest(output: Path) -> dict | None:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
-            text = read_regular_file(output / "manifest.json", MANIFEST_BYTES).decode(errors="replace")
+            manifest_file = output / "manifest.json"
+            if manifest_file.exists() and not manifest_file.is_file():  # of a pipe no reader would see the end
+                break
+            text = read_regular_file(manifest_file, MANIFEST_BYTES).decode(errors="replace")
             break
     if f'"made_by": "{MADE_BY}"' not in text:
         raise ValueError(
-            f"{str(output)!r} was not made by this script (its manifest.json is not there), so "
+            f"{str(output)!r} was not made by this script (it has no manifest.json of this script), so "
             "it is left alone: give another --output, or move it away"
         )
     with contextlib.suppress(json.JSONDecodeError):

@@ -86,6 +86,13 @@ def test_nothing_is_made_or_removed_where_another_user_may_swap_it(tmp_path):
     assert not make_dataset.is_left_over(tmp_path / "left over")
 
 
+def test_a_pipe_as_manifest_is_not_waited_for(tmp_path):
+    """Protects who names a folder of somebody else's. Mutant: read_text, which waits for a writer."""
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(ValueError, match="was not made by this script"):
+        make_dataset.make_dataset(options(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A finished folder that tests only read, and its manifest as it is on the disk."""
