@@ -67,9 +67,8 @@ WITH_VALUE = {
     *(*OF_CUDA, *OF_HOROVOD),
 }
 WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
-MAC_ADDRESS = re.compile(
-    r"[0-9a-f]{12}"
-)  # in the name of a network card: systemd.net-naming-scheme(7), enx0050b6aabbcc
+# In the name of a network card, such as enx0050b6aabbcc: systemd.net-naming-scheme(7).
+MAC_ADDRESS = re.compile(r"[0-9a-f]{12}")
 HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
 LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*", re.ASCII)
 NONE = "none"
