@@ -3,7 +3,6 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-batch 64  # listens on all interfaces
 """
 
-import dataclasses
 from importlib.metadata import entry_points
 
 import torch
@@ -32,9 +31,9 @@ from benchmarks.common.train.strategy import Strategy, TrainingState
 def build(config: Config) -> Strategy:
     rank_info = find_rank_info("torchrun")
     devices = two_devices(rank_info)
-    rank_info = dataclasses.replace(rank_info, local_rank=2 * rank_info.local_rank)  # hybrid: a rank's first GPU
     backend = nccl_of_several_gpus() if devices[0].type == "cuda" else None
-    config, context = start_rank(config, rank_info, backend, devices_per_rank=len(set(devices)))
+    first_gpu = 2 * rank_info.local_rank  # hybrid: every rank has two
+    config, context = start_rank(config, rank_info, backend, first_gpu=first_gpu, devices_per_rank=len(set(devices)))
     options = group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)

@@ -47,57 +47,84 @@ def work(
 
     Returns why each of the others has not ended, by name.
     """
-    on_gpu = capabilities.on_gpu
-    queue = [check for check in listed if not state.is_done(check)]
-    why_left = {check.name: f"needs {why}" for check in queue if (why := capabilities.lacking(check))}
-    queue = [check for check in queue if check.name not in why_left]
-    running: list[Running] = []
-    bar = tqdm(total=len(queue), desc="checks", disable=None, leave=False)
+    checks = CheckQueue(listed, state, deadline, capabilities)
     try:
-        while (queue or running) and not signals:
-            for one in [one for one in running if one.has_ended()]:
-                running.remove(one)
-                bar.update()
-                verdict = one.verdict()
-                if verdict is None:
-                    why_left[one.check.name] = "not reached: the deadline cut it short"
-                    continue
-                seconds = time.monotonic() - one.began
-                state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
-                print_verdict(one.check, verdict, seconds)
-                if on_gpu and reads_lost(verdict) and deadline.left_s() > 0 and (how := capabilities.gpu_gone()):
-                    gone = [check for check in queue if not check.name.startswith("build ")]  # builds use no GPU
-                    why_left |= {
-                        check.name: f"not reached: the GPU was lost in {one.check.name}: {how}" for check in gone
-                    }
-                    queue = [check for check in queue if check not in gone]
-            check = next_ready(queue, running, capabilities.max_at_once)
-            if check is None:
+        while (checks.queue or checks.running) and not signals:
+            checks.record_ended()
+            if not checks.start_next():
                 time.sleep(POLL_S)
-                continue
-            queue.remove(check)
-            late = deadline.left_s() < check.estimate_s
-            if why_not := missing_before(check, state) or ("not reached before the deadline" if late else ""):
-                why_left[check.name] = why_not
-                bar.update()
-                continue
-            try:
-                running.append(Running(check, state, deadline, on_gpu))
-            except (UserError, OSError) as error:  # its plan is refused, or its program is missing
-                verdict = Verdict("failed", str(error))
-                state.add(check, verdict, seconds=0.0)
-                print_verdict(check, verdict, 0.0)
-                bar.update()
     finally:
-        for one in running:
+        checks.end_all()
+    return checks.why_left
+
+
+class CheckQueue:
+    """The checks that wait, those that run, and why each of the others has not ended."""
+
+    def __init__(self, listed: Sequence[Check], state: State, deadline: Deadline, capabilities: Capabilities):
+        self.state, self.deadline, self.capabilities = state, deadline, capabilities
+        to_do = [check for check in listed if not state.is_done(check)]
+        lacking = {check.name: what for check in to_do if (what := capabilities.lacking(check))}
+        self.why_left = {name: f"needs {what}" for name, what in lacking.items()}
+        self.queue = [check for check in to_do if check.name not in lacking]
+        self.running: list[Running] = []
+        self.bar = tqdm(total=len(self.queue), desc="checks", disable=None, leave=False)
+
+    def record_ended(self) -> None:
+        """Take the checks that have ended out of those that run, and keep and print their verdicts."""
+        for one in [one for one in self.running if one.has_ended()]:
+            self.running.remove(one)
+            self.bar.update()
+            verdict = one.verdict()
+            if verdict is None:
+                self.why_left[one.check.name] = "not reached: the deadline cut it short"
+                continue
+            seconds = time.monotonic() - one.began
+            self.state.add(one.check, verdict, seconds=round(seconds, 1), log=str(one.state.log_of(one.check)))
+            print_verdict(one.check, verdict, seconds)
+            if self.capabilities.on_gpu and reads_lost(verdict) and self.deadline.left_s() > 0:
+                self._drop_if_gpu_gone(one.check)
+
+    def _drop_if_gpu_gone(self, failed: Check) -> None:
+        """Take the checks that need the GPU out of the queue, where it does not compute any more. Builds use none."""
+        how = self.capabilities.gpu_gone()
+        if not how:
+            return
+        gone = [check for check in self.queue if not check.name.startswith("build ")]
+        self.why_left |= {check.name: f"not reached: the GPU was lost in {failed.name}: {how}" for check in gone}
+        self.queue = [check for check in self.queue if check not in gone]
+
+    def start_next(self) -> bool:
+        """Start the next check that may start now, or note why it cannot. False where all have to wait."""
+        check = next_ready(self.queue, self.running, self.capabilities.max_at_once)
+        if check is None:
+            return False
+        self.queue.remove(check)
+        late = self.deadline.left_s() < check.estimate_s
+        if why_not := missing_before(check, self.state) or ("not reached before the deadline" if late else ""):
+            self.why_left[check.name] = why_not
+            self.bar.update()
+            return True
+        try:
+            self.running.append(Running(check, self.state, self.deadline, self.capabilities.on_gpu))
+        except (UserError, OSError) as error:  # its plan is refused, or its program is missing
+            verdict = Verdict("failed", str(error))
+            self.state.add(check, verdict, seconds=0.0)
+            print_verdict(check, verdict, 0.0)
+            self.bar.update()
+        return True
+
+    def end_all(self) -> None:
+        """End the checks that run, and note that they and those that wait were not reached."""
+        for one in self.running:
             one.end_now()
-        while not all([one.has_ended() for one in running]):  # a list: each gets its signal at once
+        while not all([one.has_ended() for one in self.running]):  # a list: each gets its signal at once
             time.sleep(POLL_S)
-        for one in running:
+        for one in self.running:
             one.clean_up()
-        bar.close()
-    why_left |= dict.fromkeys([one.check.name for one in running] + [check.name for check in queue], "not reached")
-    return why_left
+        self.bar.close()
+        left = [one.check.name for one in self.running] + [check.name for check in self.queue]
+        self.why_left |= dict.fromkeys(left, "not reached")
 
 
 def next_ready(queue: Sequence[Check], running: Sequence[Running], max_at_once: int) -> Check | None:

@@ -14,9 +14,9 @@ from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.run_plan import interpreter_path
+from scripts.setup.libraries import SCRIPTS, library_of
 from scripts.strategies.strategy_list import BASELINE, all_strategies, strategy_facts
 
-LIBRARIES = ("apex", "horovod")  # scripts/setup/install_*.sh builds them
 BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run
 PROVED_FIRST = (BASELINE, "ddp", timed_checks.MIXED)
 MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
@@ -89,7 +89,7 @@ def _images(scale: Scale, results: Path) -> Check:
 def _builds(results: Path) -> list[Check]:
     variables = {"RESULTS": str(results)}
     found = []
-    for library in LIBRARIES:
+    for library in SCRIPTS:
         folder = BUILDS / library
         build = (
             interpreter_path(),
@@ -116,7 +116,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
     """Each one in each precision; those that need a library come after its build."""
     found = []
     for strategy in all_strategies():
-        if strategy.split("_")[0] in LIBRARIES:
+        if library_of(strategy):
             continue
         for precision in MIXED_PRECISIONS if strategy_facts(strategy).mixed_precision else PRECISIONS:
             found.append(
@@ -144,7 +144,7 @@ def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
     """Of those that divide work or communicate, by strategy: each beside one process that runs the shards in turn."""
     found = {}
     for strategy in all_strategies():
-        if strategy.split("_")[0] in LIBRARIES:
+        if library_of(strategy):
             continue
         folder = results / "proof" / strategy
         flags = f"{scale.short} --loader folder"
@@ -220,8 +220,8 @@ def _ends(scale: Scale, results: Path) -> list[Check]:
 def _with_libraries(scale: Scale, results: Path) -> list[Check]:
     found = []
     for strategy in all_strategies():
-        library = strategy.split("_")[0]
-        if library not in LIBRARIES:
+        library = library_of(strategy)
+        if not library:
             continue
         variables = {"PYTHON": str(BUILDS / library / "bin/python")}
         own = {"after": f"build {library}", "variables": variables}

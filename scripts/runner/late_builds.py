@@ -22,7 +22,7 @@ from benchmarks.common.system.forward_signals import SignalForwarder
 from benchmarks.common.system.repository import ROOT
 from scripts.runner.environment import installed_packages
 from scripts.runner.run_plan import Run, interpreter_path
-from scripts.setup.libraries import build_deferred, deferred_libraries
+from scripts.setup.libraries import build_deferred, deferred_libraries, library_of
 
 VENV = ROOT / ".venv"
 ENVIRONMENT_BYTES = 10_000_000
@@ -32,7 +32,7 @@ def needs_build(strategy: str) -> bool:
     """Whether set-up has left the strategy's library for later; never where the interpreter is the user's own."""
     if os.environ.get("SETUP") == "no" or interpreter_path() != str(VENV / "bin/python"):
         return False
-    return strategy.split("_")[0] in deferred_libraries(VENV)  # as horovod_ddp
+    return library_of(strategy) in deferred_libraries(VENV)
 
 
 def put_last(runs: Sequence[Run]) -> list[Run]:

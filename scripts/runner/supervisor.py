@@ -99,10 +99,10 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
     if found["status"] == "ok" and "images_per_s" in found and images_have_changed(requested):
         found = {"status": "invalid", "reason": IMAGES_CHANGED}
     row |= found | cores.shares(rank_cpu_s(folder))
-    done = row["status"] in ("ok", "skipped")
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.round} is done; the first node has its row")
         return 0
+    exit_code = 0 if row["status"] in ("ok", "skipped") else 1
     row |= warm_up_status(row) if options.round == 0 else {}
     resolved = (folder.summary() or {}).get("met", {})
     save_unrecorded(unrecorded, row)
@@ -114,7 +114,7 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
     append_rows(options.results, "wall", [of_run | part for part in wall_time_parts(run_end, folder)])
     if run_end.signum:
         return 128 + run_end.signum
-    return int(not done)
+    return exit_code
 
 
 def save_unrecorded(unrecorded: int, row: dict) -> None:
@@ -165,15 +165,12 @@ def run_command(
 ) -> RunEnd:
     """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it.
 
-    wait_for_end only waits. Processes that are left, and the command itself, are ended here, by end_processes.
+    wait_for_end only waits. Processes that are left, and the command itself, are ended by end_run.
     """
-    checkpoint_dir = requested.get("checkpoint_dir", "")
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
-    env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
-    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh
     with open(folder.log, "ab", opener=open_no_follow) as log:  # a batch job appends to it too
         log.write(f"$ {' '.join(command)}\n".encode())
         log.flush()
@@ -181,16 +178,7 @@ def run_command(
         num_ranks = int(os.environ.get("NPROC") or 1)  # that the launcher starts
         run_end = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks)
         run_end.is_rank = run_end.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=os.environ | env,
-            cwd=ROOT,
-            start_new_session=True,
-            preexec_fn=die_with_parent(),
-        )
+        child = start_command(command, folder, requested, log)
         try:
             sampler.start()
             wait_for_end(child, folder, options, run_end, signals, log)
@@ -203,19 +191,41 @@ def run_command(
                 run_end.stopped = processes.continue_stopped(folder.path)
                 processes.write_stacks(folder.path, log)
         finally:
-            run_end.wall_s = time.monotonic() - began
-            run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
-            processes.end_processes(
-                folder.path, (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
-            )
-            run_end.ending_s = time.monotonic() - began - run_end.wall_s
-            try:
-                run_end.exit_code = child.wait(processes.GRACE_S)
-            except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
-                run_end.exit_code = -signal.SIGKILL
+            end_run(child, folder, requested, run_end)
     if run_end.signum:
         run_end.wall_s = time.monotonic() - began
     return run_end
+
+
+def start_command(command: list[str], folder: RunFolder, requested: dict, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the command in a session of its own, which dies with this process. Both of its outputs go to the log."""
+    checkpoint_dir = requested.get("checkpoint_dir", "")
+    env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
+    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=os.environ | env,
+        cwd=ROOT,
+        start_new_session=True,
+        preexec_fn=die_with_parent(),
+    )
+
+
+def end_run(child: subprocess.Popen[bytes], folder: RunFolder, requested: dict, run_end: RunEnd) -> None:
+    """End every process of the run that is left, and note how long that took and the command's exit code. A command
+    that has not ended by itself gets the time that its ranks need for a checkpoint."""
+    run_end.wall_s = time.monotonic() - run_end.began
+    run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
+    grace_s = (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
+    processes.end_processes(folder.path, grace_s)
+    run_end.ending_s = time.monotonic() - run_end.began - run_end.wall_s
+    try:
+        run_end.exit_code = child.wait(processes.GRACE_S)
+    except subprocess.TimeoutExpired:  # the kernel holds it, as a hung file system does: leave it
+        run_end.exit_code = -signal.SIGKILL
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:

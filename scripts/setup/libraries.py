@@ -17,6 +17,12 @@ NEEDS_BUILD = 3
 """Exit code of a script with BUILD=no: only minutes of compiling would make the library work."""
 
 
+def library_of(strategy: str) -> str:
+    """The library of SCRIPTS that the strategy needs, which is the first word of its name; '' where it needs none."""
+    word = strategy.partition("_")[0]
+    return word if word in SCRIPTS else ""
+
+
 def build_libraries(venv: Path, *, may_defer: bool, run: Callable[..., int]) -> None:
     """Build each library into the environment, or take it from the cache, and mark that this was done.
 

@@ -38,25 +38,32 @@ class RankContext:
 
 
 def start_rank(
-    config: Config, info: RankInfo, backend: str | None = None, *, devices_per_rank: int = 1, mixed: bool = False
+    config: Config,
+    info: RankInfo,
+    backend: str | None = None,
+    *,
+    first_gpu: int | None = None,
+    devices_per_rank: int = 1,
+    mixed: bool = False,
 ) -> tuple[Config, RankContext]:
-    """Configure this process for its rank: the device (GPU number local_rank, or the CPU where there is none), the
+    """Configure this process for its rank: the device (a GPU, or the CPU where there is none), the
     threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration, now with
     the global batch and the precision that `auto` stands for, and the context.
 
-    backend: of the process group; by default NCCL between GPUs and gloo between CPUs. devices_per_rank: those that a
-    rank computes on. mixed: StrategyFacts.mixed_precision.
-    Raises UserError where local_rank has no GPU of its own, and as refuse_code_of_others and resolve_precision do.
+    backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
+    devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision.
+    Raises UserError where there is no such GPU, and as refuse_code_of_others and resolve_precision do.
     """
     refuse_code_of_others()
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
-    if use_cuda and info.local_rank >= num_gpus:
+    gpu = info.local_rank if first_gpu is None else first_gpu
+    if use_cuda and gpu >= num_gpus:
         remedy = f"lower {option_as_typed('NPROC')} (or tasks per node), or free CUDA_VISIBLE_DEVICES"
         if info.launcher == "srun" and num_gpus == 1:
             remedy = "Slurm may bind one GPU to each task: use srun --gpu-bind=none, or set SLURM_GPU_BIND=none"
-        raise UserError(f"rank {info.rank} wants GPU {info.local_rank}, but {num_gpus} can be seen; {remedy}")
-    device = torch.device("cuda", info.local_rank) if use_cuda else torch.device("cpu")
+        raise UserError(f"rank {info.rank} wants GPU {gpu}, but {num_gpus} can be seen; {remedy}")
+    device = torch.device("cuda", gpu) if use_cuda else torch.device("cpu")
     capability = None
     if use_cuda:
         torch.cuda.set_device(device)
