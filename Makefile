@@ -60,7 +60,8 @@ $(BENCHES): bench-%:
 # All of them in several processes, file by file; TESTS in one, for a process more is seconds of imports.
 IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 # pytest keeps what it has compiled of the tests, whatever the environment says; without that each process does it again.
-PYTEST := PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
+# Under a umask of 000 everybody could write to what Python compiles, and the next command would run it.
+PYTEST := umask o-w; PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
 
 test: data
 	@$(PYTEST) -m "not medium and not slow" $${TESTS:-$(IN_PARALLEL)}
@@ -75,16 +76,16 @@ test-all: data
 	@$(PYTEST) $${TESTS:-$(IN_PARALLEL)}
 
 test-faults: data
-	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
+	@umask o-w; PRELOADED=no "$$PYTHON" -m pytest tests/faults
 
 fuzz: data
-	@PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $$ARGS
+	@umask o-w; PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $$ARGS
 
 lint: setup
-	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
-	@"$$PYTHON" -m mypy
+	@umask o-w; "$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
+	@umask o-w; "$$PYTHON" -m mypy
 	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh $$(find scripts -name "*.sh") .ci/run
 
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)
+	@umask o-w; "$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Not a strategy: starts many runs. `all.sh` is ./bench run; `all.sh sweep` plans its runs by scripts/studies/sweep/plan.py.
 set -euo pipefail
+umask o-w # or everybody could write to what Python compiles
 unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}

@@ -112,7 +112,11 @@ def launch_lines(results: ResultSet) -> list[str]:
     for group in results.groups:
         for log_path in group.ok_runs.log_path.head(1):
             if path := file_inside(results.path, log_path):
-                words = first_line(path).removeprefix("$ ").split()
+                line = first_line(path).removeprefix("$ ")
+                try:
+                    words = shlex.split(line)
+                except ValueError:  # a quote without its end
+                    words = line.split()
                 found += [printable(f"# {shlex.quote(group.label)}:"), "#   " + printable(shlex.join(words))]
     return found
 

@@ -56,10 +56,11 @@ KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
 QUOTED = re.compile(  # a path may have spaces where it is quoted
-    r"""(["'])(?:/[^"'\n]*/|(?!\./bench\b)\.\.?/(?:[^"'\n]*/)?)([^"'/\n]*)\1"""
+    r"""(["'])((?:--?[\w-]+=)?)(/[^"'\n]*/|(?!\./bench\b)\.\.?/(?:[^"'\n]*/)?)([^"'/\n]*)\1"""
 )
 HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
-ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!/)\S+")  # a host and a port; a path is a file's
+ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!'?/)\S+")  # a host and a port; a path is a file's
+QUOTED_ACCOUNT = re.compile(r"'(--(?:account|qos)=)[^']*'")
 ACCOUNT = re.compile(r"(--(?:account|qos)=).*?(?= --?\w|$)")  # of sbatch; a name may have spaces
 A_PATH = re.compile(rf"(?:(?<![\w.~:/>-])|{AFTER_OPTION})/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
@@ -209,7 +210,10 @@ def without_paths(text: str, private: dict[str, str]) -> str:
         stands = private[path].replace("\\", "\\\\")
         text = re.sub(rf"(?<![\w./~-]){re.escape(path)}(?![\w-])", stands, text)
     text = QUOTED.sub(
-        lambda found: found[0] if is_of_the_system(found[0][1:]) else f"{found[1]}{found[2]}{found[1]}", text
+        lambda found: (
+            found[0] if is_of_the_system(found[3] + found[4]) else f"{found[1]}{found[2]}{found[4]}{found[1]}"
+        ),
+        text,
     )
     text = A_PATH.sub(lambda found: found[0] if is_of_the_system(found[0]) else Path(found[0]).name, text)
     return without_dotted_paths(text)
@@ -223,7 +227,7 @@ def copy_commands(new: Path, source: ResultSet) -> None:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
             command = HOST_LIST.sub(r"\g<1>HOSTS", ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log)))
-            command = ACCOUNT.sub(r"\g<1>...", command)
+            command = ACCOUNT.sub(r"\g<1>...", QUOTED_ACCOUNT.sub(r"\g<1>...", command))
             (new / log_path).write_text(without_paths(command, private), encoding="utf-8")
 
 

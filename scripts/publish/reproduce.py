@@ -154,6 +154,8 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
         others = f"{option_as_typed('STRATEGIES')} takes others"
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
+    if requested["nodes"] > 1:
+        preflight.check_nodes_variables([run["strategy"]])
     ranks_and_nodes = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
     )

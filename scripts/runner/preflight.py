@@ -18,6 +18,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder, sync_folder
 from benchmarks.common.system.folders_of_others import (
+    make_own_folder,
     refuse_folder_of_everybody,
     refuse_place_of_others,
     use_own_temporary_folder,
@@ -124,8 +125,7 @@ def _new_result_set(prefix: str) -> Path:
     replace the folder of all sets, which may be a link, or where it cannot be written."""
     try:
         remedy = f"name a folder that you have made: {option_as_typed('RESULTS', 'FOLDER')}"
-        refuse_place_of_others(Path("results"), remedy)
-        make_folder(Path("results"))
+        make_own_folder(Path("results"), remedy)
     except OSError as error:
         another = option_as_typed("RESULTS", "FOLDER")
         raise UserError(f"results/ cannot be written: {error.strerror}; name another folder: {another}") from None

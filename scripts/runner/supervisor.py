@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -172,7 +173,7 @@ def run_command(
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
     with open(folder.log, "ab", opener=open_no_follow) as log:  # a batch job appends to it too
-        log.write(f"$ {' '.join(command)}\n".encode())
+        log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
         num_ranks = int(os.environ.get("NPROC") or 1)  # that the launcher starts

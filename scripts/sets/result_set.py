@@ -19,6 +19,7 @@ from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from scripts.sets.contradictions import find_contradictions
 from scripts.sets.identity import compute_precision, same_request, same_share_of_machine, same_work
+from scripts.sets.own_set import NO_SET
 from scripts.sets.recorded_settings import counted_settings, identities_by_hash, identities_of_runs
 from scripts.sets.run_group import RunGroup, group_runs, windows_by_run
 from scripts.sets.sessions import session_numbers
@@ -173,7 +174,7 @@ def load_set(path: Path) -> ResultSet:
     """
     path = Path(path)
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder of results; ./bench run makes one, results/latest is the newest")
+        raise UserError(f"{path} {NO_SET}")
     refuse_links(path)
     read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
     tables = {name: table for name, (table, _) in read.items()}

@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from pathlib import Path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock, open_lock
 from benchmarks.common.system.output import guard_output
-from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT
+from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, process_space
 
 KEPT_NAMES = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second
@@ -98,8 +97,8 @@ def _why_checkouts_stay(path: Path) -> str:
     found = CHECKOUTS_NAME.fullmatch(path.name)
     if not found:
         return ""
-    if found["host"] != socket.gethostname():
-        return f"checkouts of a process on {found['host']}"
+    if found["space"] != process_space():
+        return f"checkouts of a process on {found['space']}"
     return "checkouts that a process runs in" if Path(f"/proc/{found['pid']}").exists() else ""
 
 

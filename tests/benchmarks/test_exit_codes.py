@@ -81,6 +81,23 @@ def test_no_command_makes_what_everybody_may_write_to(tmp_path):
     assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o002] == []
 
 
+@pytest.mark.medium
+@pytest.mark.parametrize("command", [["make", "clean", "YES=yes"], ["launchers/all.sh"]], ids=["make", "all.sh"])
+def test_nobody_may_write_to_what_python_compiles(tmp_path, tiny_data, command):
+    """Protects whoever types a command under a umask of 000: another user replaced a file in __pycache__, and the next
+    command ran it. Mutants: either without its umask."""
+    own = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "-q", ROOT, own], check=True)
+    for name in ("Makefile", "launchers/all.sh"):
+        shutil.copy(ROOT / name, own / name)
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHON": sys.executable, "SETUP": "no"}
+    env |= {"PLAN": "yes", "DATA": str(tiny_data)}
+    done = subprocess.run(command, cwd=own, env=env, umask=0, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    compiled = [*own.rglob("__pycache__"), *own.rglob("*.pyc")]
+    assert compiled and [path for path in compiled if path.stat().st_mode & 0o002] == []
+
+
 @pytest.mark.parametrize(
     ("reason", "is_one"),
     [

@@ -14,7 +14,11 @@ import pytest
 
 from benchmarks.common.system import folders_of_others
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import refuse_folder_of_others, refuse_place_of_others
+from benchmarks.common.system.folders_of_others import (
+    refuse_folder_of_others,
+    refuse_place_of_others,
+    use_own_temporary_folder,
+)
 from benchmarks.common.system.repository import ROOT
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
@@ -114,6 +118,14 @@ def test_what_has_been_made_has_to_be_there(folder, missing):
     with pytest.raises(FileNotFoundError):
         refuse_place_of_others(folder / missing, "", is_made=True)
     refuse_place_of_others(folder / missing, "")
+
+
+def test_a_temporary_folder_that_is_moved_away_is_refused(folder, monkeypatch):
+    """Protects torchrun's store: the owner of the folder above moved it away while this process looked at it, and back
+    afterwards. Mutant: a folder that is yet to be made passes."""
+    monkeypatch.setattr("tempfile.tempdir", str(folder / "moved"))
+    with pytest.raises(UserError, match=r"No such file or directory; set TMPDIR to a folder that you have made$"):
+        use_own_temporary_folder()
 
 
 @needs_root

@@ -34,7 +34,7 @@ from scripts.publish import publish, readme
 from scripts.publish.manifest import read_manifest
 from scripts.publish.markdown_tables import read_cells
 from scripts.runner import preflight
-from scripts.sets.output_files import write_output
+from scripts.sets.output_files import refuse_output_of_others, write_output
 from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import load_set
 from scripts.studies.ablation import chart as ablation_chart
@@ -231,6 +231,20 @@ def test_all_programs_of_a_run_use_the_temporary_folder_that_was_looked_at(tmp_p
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert rank_environment(1)["TMPDIR"] == tempfile.gettempdir() != str(tmp_path / "gone")
+
+
+def test_a_set_that_is_not_there_is_refused(tmp_path):
+    """Protects from an owner of the folder above who moves the set away while it is looked at. Mutant: a set that is
+    not there passes."""
+    with pytest.raises(UserError, match="is not a folder of results"):
+        refuse_foreign_set(tmp_path / "moved away")
+
+
+def test_the_folder_of_a_named_file_is_made_before_the_file(tmp_path):
+    """Protects `gpu-check-file /tmp/x/gpu-check.pyz`: during its downloads another user made the folder, and put
+    another program in the place of the file. Mutant: a folder that is yet to be made is looked at only."""
+    refuse_output_of_others(tmp_path / "new" / "gpu-check.pyz", "FILE")
+    assert (tmp_path / "new").is_dir() and (tmp_path / "new").stat().st_uid == os.geteuid()
 
 
 def test_charts_are_drawn_into_no_folder_of_everybody(tmp_path):

@@ -495,6 +495,10 @@ def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monk
         ("--hosts=", "gpu-a17:8,gpu-a18:8", "HOSTS"),
         ("--account=", "lab 7", "..."),
         ("--qos=", "customer-x", "..."),
+        ("'--account=", "lab 7'", "..."),
+        ("--rdzv-endpoint ", "'/data/acme corp/tmp of alice/ranks.x/torchrun'", "'torchrun'"),
+        ("", "'/data/acme corp/venv/bin/python'", "'python'"),
+        ("", "'--log=/data/acme corp/a log'", "'--log=a log'"),
     ],
 )
 def test_hosts_and_accounts_in_a_runs_command_are_not_published(own, tmp_path, option, private, shown):
@@ -507,6 +511,7 @@ def test_hosts_and_accounts_in_a_runs_command_are_not_published(own, tmp_path, o
     change(own, "runs", lambda frame: frame.assign(log_path=f"logs/{run_id}/run.log"))
     publish_module.copy_commands(tmp_path, load_set(own))
     copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
+    option = option.lstrip("'")
     assert copied == f"$ launch python3 {option}{shown} -m benchmarks.ddp\n"
 
 

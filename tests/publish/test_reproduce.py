@@ -127,6 +127,17 @@ def test_a_device_of_a_set_does_not_steer_the_terminal(kept):
     assert plan.returncode == 0 and "on a GPU?[2J: again" in plan.stdout and "\x1b" not in plan.stdout + plan.stderr
 
 
+def test_nodes_that_no_launcher_would_use_are_refused(monkeypatch):
+    """Protects hours of runs: NODES is Slurm's, and torchrun started one rank where the set had two nodes. Mutant: only
+    the numbers of ranks compared."""
+    monkeypatch.setenv("NODES", "2")
+    monkeypatch.setenv("TASKS_PER_NODE", "1")
+    requested = {"strategy": "ddp", "ranks": 2, "nodes": 2, "threads_per_rank": 1, "fingerprint": "synthetic"}
+    run = {"label": "ddp", "strategy": "ddp", "asked": requested, "met": {}}
+    with pytest.raises(UserError, match="NODES would not reach ddp"):
+        reproduce.check_startable(run, "HEAD", Path("a set"))
+
+
 @pytest.mark.parametrize(
     ("reported", "variables", "words"),
     [

@@ -15,6 +15,7 @@ from support import ROOT, environment
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
+from benchmarks.common.system.repository import process_space
 from scripts.runner import preflight, schedule
 from scripts.runner.make_variables import read_variables
 
@@ -146,9 +147,18 @@ def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, c
 @pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["ours", "nobody's"])  # names alike in all processes
 def test_clean_leaves_checkouts_that_a_process_runs_in(checkout, pid):
     """./bench ab runs launchers there. Mutant: hidden folders removed as they are found."""
-    folder = checkout / f"results/.worktrees-{pid}@{os.uname().nodename}-abc"
+    folder = checkout / f"results/.worktrees-{pid}@{process_space()}-abc"
     folder.mkdir()
     assert clean(checkout, YES="yes").returncode == 0 and folder.exists() == (pid == os.getpid())
+
+
+def test_clean_leaves_checkouts_of_another_container(checkout):
+    """Protects ./bench ab in a container that has the host's name and processes of its own. Mutant: the name of the
+    host alone."""
+    folder = checkout / f"results/.worktrees-{2**22 + 1}@{os.uname().nodename}.1-abc"
+    folder.mkdir()
+    done = clean(checkout, YES="yes")
+    assert done.returncode == 0 and folder.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,16 @@ ROOT = Path(__file__).resolve().parents[3]
 """The folder that holds benchmarks/, scripts/ and results/."""
 CHECKOUTS_PREFIX = ".worktrees-"
 """How the name of a folder in results/ begins that has checkouts of other commits. All nodes of a job see it."""
-CHECKOUTS_NAME = re.compile(rf"{re.escape(CHECKOUTS_PREFIX)}(?P<pid>\d+)@(?P<host>.+)-[^-]+")
-"""Its whole name: the process and the host that made it, and what makes the name its own."""
+CHECKOUTS_NAME = re.compile(rf"{re.escape(CHECKOUTS_PREFIX)}(?P<pid>\d+)@(?P<space>.+)-[^-]+")
+"""Its whole name: the process that made it, its process_space, and what makes the name its own."""
 
 
 def own_checkouts_prefix() -> str:
     """How the names of this process's folders with checkouts begin."""
-    return f"{CHECKOUTS_PREFIX}{os.getpid()}@{os.uname().nodename}-"
+    return f"{CHECKOUTS_PREFIX}{os.getpid()}@{process_space()}-"
+
+
+def process_space() -> str:
+    """Where a process number means the same process: the host, and its namespace of processes. Containers may have the
+    name of their host, and processes of their own."""
+    return f"{os.uname().nodename}.{os.stat('/proc/self/ns/pid').st_ino}"

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.compiling import refuse_code_of_others, use_own_caches
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix
+from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 from scripts.runner import source_version
 from scripts.runner.secret_variables import is_secret
 
@@ -166,11 +165,11 @@ def environment_of_earlier_commits() -> Iterator[None]:
 
 
 def _remove_left_over() -> None:
-    """Worktrees of a process of this host that was killed."""
+    """Worktrees of a process of this host or container that was killed."""
     for line in git_text("worktree", "list", "--porcelain").splitlines():
         path = Path(line.removeprefix("worktree "))
         found = CHECKOUTS_NAME.fullmatch(path.parent.name) if line.startswith("worktree ") else None
-        if found and found["host"] == socket.gethostname() and not psutil.pid_exists(int(found["pid"])):
+        if found and found["space"] == process_space() and not psutil.pid_exists(int(found["pid"])):
             git_text("worktree", "remove", "--force", str(path))
             shutil.rmtree(path.parent, ignore_errors=True)
 

@@ -77,11 +77,11 @@ def main(options: PredictOptions) -> int:
     rows = scaling_forecast_rows(machine, strategy_options)
     print(machine.name, *(f"  {source}" for source in machine.sources), "", table(rows), STRONG_CAVEAT, sep="\n")
     out = options.out or (options.results if options.machine == "here" else Path("results/predict"))
-    if not options.out:
-        refuse_foreign_set(out)
     name = "predict" if options.machine == "here" else f"predict_{options.machine}"
     try:
         make_own_folder(out, "name a folder that you have made: --out")
+        if not options.out:
+            refuse_foreign_set(out)
         write_text_atomically(out / f"{name}.csv", csv_text(machine, rows))
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror}; name another folder: --out") from None
