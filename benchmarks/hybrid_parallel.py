@@ -32,7 +32,7 @@ def build(config: Config) -> Strategy:
     rank_info = find_rank_info("torchrun")
     devices = two_devices(rank_info)
     backend = nccl_of_several_gpus() if devices[0].type == "cuda" else None
-    first_gpu = 2 * rank_info.local_rank  # hybrid: every rank has two
+    first_gpu = 2 * rank_info.local_rank  # hybrid: a rank has this GPU and the next
     config, context = start_rank(config, rank_info, backend, first_gpu=first_gpu, devices_per_rank=len(set(devices)))
     options = group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other

@@ -3,6 +3,7 @@
 Needs no torch.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import shlex
@@ -112,13 +113,19 @@ def launch_lines(results: ResultSet) -> list[str]:
     for group in results.groups:
         for log_path in group.ok_runs.log_path.head(1):
             if path := file_inside(results.path, log_path):
-                line = first_line(path).removeprefix("$ ")
-                try:
-                    words = shlex.split(line)
-                except ValueError:  # a quote without its end
-                    words = line.split()
+                words = command_words(first_line(path))
                 found += [printable(f"# {shlex.quote(group.label)}:"), "#   " + printable(shlex.join(words))]
     return found
+
+
+def command_words(line: str) -> list[str]:
+    """The words of a run's command, from the first line of its log. Of a word with several lines, such as a script of
+    bash, it is the first."""
+    line = line.removeprefix("$ ")
+    for text in (line, f"{line.rstrip()}'"):
+        with contextlib.suppress(ValueError):  # a quote without its end
+            return shlex.split(text)
+    return line.split()
 
 
 def environment_facts(results: ResultSet) -> list[tuple[str, str]]:

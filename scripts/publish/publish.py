@@ -14,9 +14,11 @@ import datetime
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import tyro
@@ -33,6 +35,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.set_options import PublishOptions
 from scripts.pages.page import make_report
+from scripts.pages.provenance import command_words
 from scripts.publish import readme
 from scripts.publish.allowlist import (
     AFTER_OPTION,
@@ -56,12 +59,13 @@ KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
 EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
 QUOTED = re.compile(  # a path may have spaces where it is quoted
-    r"""(["'])((?:--?[\w-]+=)?)(/[^"'\n]*/|(?!\./bench\b)\.\.?/(?:[^"'\n]*/)?)([^"'/\n]*)\1"""
+    r"""(["'])(?:/[^"'\n]*/|(?!\./bench\b)\.\.?/(?:[^"'\n]*/)?)([^"'/\n]*)\1"""
 )
-HOST_LIST = re.compile(r"((?:^|\s)(?:-H|--hosts)[= ]+)\S+")  # of horovodrun
-ENDPOINT = re.compile(r"(--rdzv[-_]endpoint[= ]+)(?!'?/)\S+")  # a host and a port; a path is a file's
-QUOTED_ACCOUNT = re.compile(r"'(--(?:account|qos)=)[^']*'")
-ACCOUNT = re.compile(r"(--(?:account|qos)=).*?(?= --?\w|$)")  # of sbatch; a name may have spaces
+OPTION_OR_VARIABLE = re.compile(r"(-?-?[A-Za-z][\w-]*=)(.*)", re.DOTALL)
+HIDDEN = {"-H": "HOSTS", "--hosts": "HOSTS"}  # of horovodrun
+HIDDEN |= {"--rdzv-endpoint": "RDZV_ENDPOINT", "--rdzv_endpoint": "RDZV_ENDPOINT"}  # of torchrun: a host and a port
+HIDDEN |= {"--account": "...", "--qos": "..."}  # of sbatch
+"""Options of a run's command, and what stands for their values."""
 A_PATH = re.compile(rf"(?:(?<![\w.~:/>-])|{AFTER_OPTION})/(?:[\w.@+~-]+/)+[\w.@+~-]*")
 
 
@@ -210,10 +214,7 @@ def without_paths(text: str, private: dict[str, str]) -> str:
         stands = private[path].replace("\\", "\\\\")
         text = re.sub(rf"(?<![\w./~-]){re.escape(path)}(?![\w-])", stands, text)
     text = QUOTED.sub(
-        lambda found: (
-            found[0] if is_of_the_system(found[3] + found[4]) else f"{found[1]}{found[2]}{found[4]}{found[1]}"
-        ),
-        text,
+        lambda found: found[0] if is_of_the_system(found[0][1:]) else f"{found[1]}{found[2]}{found[1]}", text
     )
     text = A_PATH.sub(lambda found: found[0] if is_of_the_system(found[0]) else Path(found[0]).name, text)
     return without_dotted_paths(text)
@@ -226,9 +227,26 @@ def copy_commands(new: Path, source: ResultSet) -> None:
     for log_path in source.ok_runs.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
-            command = HOST_LIST.sub(r"\g<1>HOSTS", ENDPOINT.sub(r"\g<1>RDZV_ENDPOINT", first_line(log)))
-            command = ACCOUNT.sub(r"\g<1>...", QUOTED_ACCOUNT.sub(r"\g<1>...", command))
-            (new / log_path).write_text(without_paths(command, private), encoding="utf-8")
+            words = public_words(command_words(first_line(log)), private)
+            (new / log_path).write_text(f"$ {shlex.join(words)}\n", encoding="utf-8")
+
+
+def public_words(words: Sequence[str], private: dict[str, str]) -> list[str]:
+    """The words of a run's command without hosts, without Slurm's account and without paths of this machine."""
+    public, before = [], ""
+    for word in words:
+        found = OPTION_OR_VARIABLE.fullmatch(word)
+        name, value = found.groups() if found else ("", word)
+        option = name.removesuffix("=") or before
+        if option in HIDDEN and not value.startswith("/"):
+            value = HIDDEN[option]
+        elif '"' not in value and "\n" not in value:
+            value = without_paths(f'"{value}"', private)[1:-1]  # quoted, since a path may have spaces
+        else:
+            value = without_paths(value, private)
+        public.append(name + value)
+        before = word
+    return public
 
 
 def write_report(new: Path, source: ResultSet) -> None:

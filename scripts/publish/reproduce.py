@@ -41,6 +41,7 @@ from scripts.runner.hardware import why_too_many
 from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
+from scripts.strategies.strategy_list import all_strategies
 from scripts.studies.ab import worktrees
 from scripts.studies.compare import compare
 
@@ -154,8 +155,11 @@ def check_startable(run: dict, commit: str, published: Path) -> None:
     if resolved.get("device") == "cuda" and num_gpus < ranks_here:
         others = f"{option_as_typed('STRATEGIES')} takes others"
         raise UserError(f"{where} ran on {ranks_here} GPUs a machine, and here are {num_gpus}; {others}")
-    if requested["nodes"] > 1:
-        preflight.check_nodes_variables([run["strategy"]])
+    if requested["nodes"] > 1 and run["strategy"] in all_strategies():
+        try:
+            preflight.check_nodes_variables([run["strategy"]])
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
     ranks_and_nodes = (
         (ranks_here, 1) if worktrees.is_on_one_node(commit, run["strategy"]) else machine.ranks_and_nodes(ranks_here)
     )

@@ -199,7 +199,7 @@ def run_command(
 
 
 def start_command(command: list[str], folder: RunFolder, requested: dict, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the command in a session of its own, which dies with this process. Both of its outputs go to the log."""
+    """Start the command in a session of its own; it dies with this process. Both of its outputs go to the log."""
     checkpoint_dir = requested.get("checkpoint_dir", "")
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh

@@ -15,8 +15,8 @@ NO_SET = "is not a folder of results; ./bench run makes one, results/latest is t
 
 def refuse_foreign_set(folder: Path) -> None:
     """Raises UserError for a set into which nothing may be written: it has links, cannot be written, or another user
-    could put something else in its place, or into it, while it is read. So is one that is not there: another user may
-    have moved it away until the look is over."""
+    could put something else in its place, or into it, while it is read. A set that is not there is refused, too:
+    another user may have moved it away, to put it back after the look."""
     refuse_links(folder)
     try:
         refuse_place_of_others(folder, COPY, is_made=True)

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -98,7 +99,8 @@ def _why_checkouts_stay(path: Path) -> str:
     if not found:
         return ""
     if found["space"] != process_space():
-        return f"checkouts of a process on {found['space']}"
+        remedy = f"where that has ended: rm -r {shlex.quote(str(path))}, and git worktree prune"
+        return f"checkouts of a process elsewhere ({found['space']}); {remedy}"
     return "checkouts that a process runs in" if Path(f"/proc/{found['pid']}").exists() else ""
 
 

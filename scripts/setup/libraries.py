@@ -18,7 +18,7 @@ NEEDS_BUILD = 3
 
 
 def library_of(strategy: str) -> str:
-    """The library of SCRIPTS that the strategy needs, which is the first word of its name; '' where it needs none."""
+    """The library (a key of SCRIPTS) that the strategy needs: the first word of its name; '' where it needs none."""
     word = strategy.partition("_")[0]
     return word if word in SCRIPTS else ""
 

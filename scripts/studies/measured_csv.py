@@ -30,10 +30,6 @@ def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
     """
     refuse_output_of_others(path)
     columns = [*rows[0], *(of_all := origin())]
-    try:
-        make_folder(path.parent)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
     append_csv(path, columns, [row | of_all for row in rows], replace=replace)
 
 

@@ -24,6 +24,7 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.safe_cells import without_formulas
 from benchmarks.common.system.files import exchange
 from benchmarks.common.system.host import kernel_variables
+from scripts.pages.provenance import command_words
 from scripts.publish import allowlist, manifest
 from scripts.publish import publish as publish_module
 from scripts.publish.publish import PublishOptions, _private, _target_folder, replace_set, without_paths
@@ -493,12 +494,13 @@ def test_a_home_in_json_is_left_out_whatever_its_letters_are(own, tmp_path, monk
         ("--rdzv_endpoint=", "gpu7.corp.example:23456", "RDZV_ENDPOINT"),
         ("-H ", "gpu-a17:8,gpu-a18:8", "HOSTS"),
         ("--hosts=", "gpu-a17:8,gpu-a18:8", "HOSTS"),
-        ("--account=", "lab 7", "..."),
         ("--qos=", "customer-x", "..."),
         ("'--account=", "lab 7'", "..."),
-        ("--rdzv-endpoint ", "'/data/acme corp/tmp of alice/ranks.x/torchrun'", "'torchrun'"),
-        ("", "'/data/acme corp/venv/bin/python'", "'python'"),
+        ("--rdzv-endpoint ", "'/data/acme corp/tmp of alice/ranks.x/torchrun'", "torchrun"),
+        ("", "'/data/acme corp/venv/bin/python'", "python"),
         ("", "'--log=/data/acme corp/a log'", "'--log=a log'"),
+        ("", "'DATA=/data/acme corp/x'", "DATA=x"),
+        ("", "--a=/scratch/ckpt --lr=1 --config=/data/x.yaml", "--a=ckpt --lr=1 --config=x.yaml"),
     ],
 )
 def test_hosts_and_accounts_in_a_runs_command_are_not_published(own, tmp_path, option, private, shown):
@@ -513,6 +515,13 @@ def test_hosts_and_accounts_in_a_runs_command_are_not_published(own, tmp_path, o
     copied = (tmp_path / f"logs/{run_id}/run.log").read_text()
     option = option.lstrip("'")
     assert copied == f"$ launch python3 {option}{shown} -m benchmarks.ddp\n"
+
+
+def test_the_words_of_a_command_with_a_script_of_several_lines():
+    """Protects the names in a Slurm step's command: its first line ends inside a script. Mutant: words without quotes
+    where a quote has no end."""
+    words = command_words("$ srun '--account=lab 7' bash -c 'look () {\n")
+    assert words == ["srun", "--account=lab 7", "bash", "-c", "look () {"]
 
 
 @pytest.mark.medium

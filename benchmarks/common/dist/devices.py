@@ -52,7 +52,7 @@ def start_rank(
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
     devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision.
-    Raises UserError where there is no such GPU, and as refuse_code_of_others and resolve_precision do.
+    Raises UserError where the machine has no GPU of that number, and as refuse_code_of_others and resolve_precision do.
     """
     refuse_code_of_others()
     num_gpus = usable_gpus()

@@ -94,11 +94,12 @@ def use_own_temporary_folder() -> None:
     torchrun unpickles what lies in it. Python falls back to /tmp where TMPDIR names a folder that is not there, and
     bash does not: another user could make that folder between the two looks. Raises UserError for a folder of others.
     """
-    folder, remedy = tempfile.gettempdir(), "set TMPDIR to a folder that you have made"
+    remedy = "set TMPDIR to a folder that you have made"
     try:
-        refuse_place_of_others(Path(folder), remedy, is_made=True)  # Python has just tried it
+        folder = tempfile.gettempdir()
+        refuse_place_of_others(Path(folder), remedy, is_made=True)  # it is there: Python has written into it
     except OSError as error:
-        raise UserError(f"the temporary folder {shlex.quote(folder)}: {error.strerror}; {remedy}") from None
+        raise UserError(f"there is no temporary folder: {error.strerror}; {remedy}") from None
     os.environ["TMPDIR"] = folder
 
 

@@ -18,6 +18,6 @@ def own_checkouts_prefix() -> str:
 
 
 def process_space() -> str:
-    """Where a process number means the same process: the host, and its namespace of processes. Containers may have the
-    name of their host, and processes of their own."""
+    """Within what a process number names one process: the host and its PID namespace. A container may have its host's
+    name, but its own process numbers."""
     return f"{os.uname().nodename}.{os.stat('/proc/self/ns/pid').st_ino}"
