@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import fcntl
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -99,8 +98,7 @@ def _why_checkouts_stay(path: Path) -> str:
     if not found:
         return ""
     if found["space"] != process_space():
-        remedy = f"where that has ended: rm -r {shlex.quote(str(path))}, and git worktree prune"
-        return f"checkouts of a process elsewhere ({found['space']}); {remedy}"
+        return f"checkouts of a process elsewhere ({found['space']}); remove the folder yourself once that has ended"
     return "checkouts that a process runs in" if Path(f"/proc/{found['pid']}").exists() else ""
 
 
