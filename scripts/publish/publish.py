@@ -227,7 +227,10 @@ def copy_commands(new: Path, source: ResultSet) -> None:
     for log_path in source.ok_runs.log_path:
         if log_path.startswith("logs/") and (log := file_inside(source.path, log_path)):
             (new / log_path).parent.mkdir(parents=True, exist_ok=True)
-            words = public_words(command_words(first_line(log)), private)
+            line = first_line(log)
+            for path in private:  # before words are told apart: older code has written a path with a space unquoted
+                line = line.replace(path, private[path]) if path.startswith("/") else line
+            words = public_words(command_words(line), private)
             (new / log_path).write_text(f"$ {shlex.join(words)}\n", encoding="utf-8")
 
 

@@ -8,19 +8,24 @@ from pathlib import Path
 from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import make_own_folder
+from benchmarks.common.system.folders_of_others import make_own_folder, refuse_place_of_others
 
 
-def refuse_output_of_others(path: Path | None, option: str = "--output") -> None:
-    """Make the folder of `path` where it is missing. Raises UserError where another user could put a link to a folder
-    of this user's in the place of one above `path`, where `path` is a table of a result set, or where nothing can be
-    written there. None passes."""
+def refuse_output_of_others(path: Path | None, option: str = "--output", *, makes_folder: bool = False) -> None:
+    """Raises UserError where another user could put a link to a folder of this user's in the place of one above `path`,
+    where `path` is a table of a result set, or where nothing can be written there. None passes.
+
+    makes_folder: make the folder of `path` where it is missing, which is an error otherwise.
+    """
     if path is None:
         return
     if path.name in {f"{table}.csv" for table in TABLES} and path.exists():
         raise UserError(f"{path} is a table that runs have written; name another file: {option}")
     try:
-        make_own_folder(path.parent, f"name a file in a folder that you have made: {option}")
+        remedy = f"name a file in a folder that you have made: {option}"
+        if makes_folder:
+            make_own_folder(path.parent, remedy)
+        refuse_place_of_others(path.parent, remedy, is_made=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another file: {option}") from None
 

@@ -28,7 +28,7 @@ def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
     replace: they replace those that are there. Raises UserError where the file has other columns or cannot be written,
     and as refuse_output_of_others does.
     """
-    refuse_output_of_others(path)
+    refuse_output_of_others(path, makes_folder=True)
     columns = [*rows[0], *(of_all := origin())]
     append_csv(path, columns, [row | of_all for row in rows], replace=replace)
 

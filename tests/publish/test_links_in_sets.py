@@ -240,11 +240,14 @@ def test_a_set_that_is_not_there_is_refused(tmp_path):
         refuse_foreign_set(tmp_path / "moved away")
 
 
-def test_the_folder_of_a_named_file_is_made_before_the_file(tmp_path):
+def test_the_folder_of_a_named_file_must_be_there(tmp_path):
     """Protects `gpu-check-file /tmp/x/gpu-check.pyz`: during its downloads another user made the folder, and put
-    another program in the place of the file. Mutant: a folder that is yet to be made is looked at only."""
-    refuse_output_of_others(tmp_path / "new" / "gpu-check.pyz", "FILE")
-    assert (tmp_path / "new").is_dir() and (tmp_path / "new").stat().st_uid == os.geteuid()
+    another program in the place of the file. Mutant: a folder that is yet to be made passes."""
+    file = tmp_path / "new" / "gpu-check.pyz"
+    with pytest.raises(UserError, match=r"cannot write .*: No such file or directory; name another file: FILE"):
+        refuse_output_of_others(file, "FILE")
+    refuse_output_of_others(file, "FILE", makes_folder=True)
+    assert file.parent.stat().st_uid == os.geteuid()
 
 
 def test_charts_are_drawn_into_no_folder_of_everybody(tmp_path):

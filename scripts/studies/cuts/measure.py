@@ -47,7 +47,7 @@ class Measured:
 
 
 def main(options: CutsOptions) -> int:
-    refuse_output_of_others(options.output)
+    refuse_output_of_others(options.output, makes_folder=True)
     if options.builds * options.pairs_per_build < 3:
         raise UserError("an interval needs 3 pairs or more; raise --builds or --pairs-per-build")
     if gpus.usable_gpus():

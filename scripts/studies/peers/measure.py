@@ -106,7 +106,7 @@ PEERS = [
 
 
 def main(options: PeersOptions) -> int:
-    refuse_output_of_others(options.output)
+    refuse_output_of_others(options.output, makes_folder=True)
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only]
     if unknown := {*options.only} - {peer.name for peer in PEERS}:
         raise UserError(f"no peer {unknown.pop()!r}; there are {', '.join(peer.name for peer in PEERS)}")

@@ -47,7 +47,7 @@ NUM_EMPTY_WINDOWS = 1000
 
 
 def main(options: OverheadOptions) -> int:
-    refuse_output_of_others(options.output)
+    refuse_output_of_others(options.output, makes_folder=True)
     if options.pairs < 6:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]

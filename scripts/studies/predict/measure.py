@@ -78,7 +78,7 @@ class Workers:
 
 
 def main(options: PredictCheckOptions) -> int:
-    refuse_output_of_others(options.output)
+    refuse_output_of_others(options.output, makes_folder=True)
     if options.rounds < 3:
         raise UserError(f"--rounds is {options.rounds}, but an interval needs 3 or more")
     if gpus.usable_gpus():  # whatever NUM_GPUS says: ranks would use them, and those of `alone` all the same one
