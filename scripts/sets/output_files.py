@@ -25,7 +25,8 @@ def refuse_output_of_others(path: Path | None, option: str = "--output", *, make
         remedy = f"name a file in a folder that you have made: {option}"
         if makes_folder:
             make_own_folder(path.parent, remedy)
-        refuse_place_of_others(path.parent, remedy, is_made=True)
+        else:
+            refuse_place_of_others(path.parent, remedy, is_made=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another file: {option}") from None
 
