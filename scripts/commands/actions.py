@@ -52,9 +52,14 @@ def prove(steps: run_options.ProofOptions | None = None, found: dict[str, Any] |
 
 
 def write_report(results: Path | str, measure: bool) -> int:
+    """The report of a set, after what it lacks was measured where `measure` is true; returns the exit code."""
+    from scripts.commands import measure_missing
     from scripts.pages import page
 
-    return page.main(set_options.ReportOptions(Path(results), measure))
+    failed = measure_missing.measure(Path(results)) if measure else 0
+    if failed > 1:  # a signal ended it
+        return failed
+    return page.main(set_options.ReportOptions(Path(results))) or failed
 
 
 def run_with_data(name: str, options: Any, flags: Sequence[str]) -> int:

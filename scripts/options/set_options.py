@@ -26,8 +26,6 @@ class ReportOptions:
 
     results: Path = Path("results/latest")
     """The result set."""
-    measure: Flag = False
-    """Measure first what the set lacks; minutes, with ImageNet hours."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,8 @@ from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.repository import ROOT
 from scripts.charts import plot
 from scripts.charts.figures import save_chart
-from scripts.pages import measure_missing, page
+from scripts.commands import actions, measure_missing
+from scripts.pages import page
 from scripts.pages.markdown import code_span, escape_markdown
 from scripts.proof.allowed_settings import why_not_allowed
 from scripts.publish import publish, readme
@@ -51,7 +52,7 @@ SET = readme.PUBLISHED / "cpu2-epyc_torch2.15_202611b"
 COMMANDS = {
     "plot": lambda path: plot.main(plot.PlotOptions((path,))),
     "report": lambda path: page.main(page.ReportOptions(path)),
-    "report that measures": lambda path: page.main(page.ReportOptions(path, measure=True)),
+    "report that measures": lambda path: actions.write_report(path, measure=True),
     "sweep": lambda path: sweep_chart.main(sweep_chart.SweepChartOptions(strategy="ddp", key="workers", results=path)),
     "scaling": lambda path: scaling_chart.main(scaling_chart.StudyChartOptions(strategy="ddp", results=path)),
     "ablate": lambda path: ablation_chart.main(ablation_chart.StudyChartOptions(strategy="ddp", results=path)),

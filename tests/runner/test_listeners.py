@@ -141,11 +141,11 @@ STARTED_BY = {
     "studies.roofline.profile_step": ["profile"],
     # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
     "commands.actions": [],
+    "commands.measure_missing": [],
     "commands.start": [],
     "gpu_check.carried": [],
     "gpu_check.carry": [],
     "pages.latex": [],
-    "pages.measure_missing": [],
     "publish.reproduce": [],
     "runner.late_builds": [],
     "runner.lost_runs": [],

@@ -23,6 +23,7 @@ from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images, why_too_many
+from scripts.sets.own_set import refuse_foreign_set
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {
@@ -40,6 +41,7 @@ def measure(results_folder: Path) -> int:
     Raises UserError for a published set, and for one whose configuration asks for more loader workers than this machine
     starts.
     """
+    refuse_foreign_set(results_folder)
     if not (results_folder / "runs.csv").exists():
         return 0
     if why := preflight.why_not_writable(results_folder):  # nobody measures beside what was measured elsewhere

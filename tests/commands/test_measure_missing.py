@@ -1,6 +1,6 @@
-"""What `make report` measures before it writes: the parts that a set lacks, each in a process; signals end it all.
+"""What `./bench report` measures before it writes: the parts that a set lacks, each in a process; signals end it all.
 
-.venv/bin/python -m pytest tests/pages/test_measure_missing.py
+.venv/bin/python -m pytest tests/commands/test_measure_missing.py
 """
 
 import json
@@ -19,7 +19,7 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.host import host
-from scripts.pages import measure_missing
+from scripts.commands import measure_missing
 from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
 from scripts.runner.hardware import Hardware, why_not_here, why_too_many
@@ -29,7 +29,7 @@ STUB = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from scripts.pages import measure_missing
+from scripts.commands import measure_missing
 from scripts.pages.study_sections import Measurement
 
 def parts(results):
