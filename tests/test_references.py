@@ -44,6 +44,7 @@ FOREIGN_FILES = {
 }
 # Of bash, pandas, torchgpipe, oneDNN, ATen, Slurm, Kubernetes and browsers, and of a user's own job there.
 FOREIGN_NAMES = {
+    "__pycache__",  # Python makes it
     "BASH_ENV", "Index", "balance_by_time", "SBATCH_CONSTRAINT", "SBATCH_RESERVATION", "JOB_COMPLETION_INDEX", "POD_0",
     "innerWidth", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY",
 }  # fmt: skip
