@@ -13,7 +13,6 @@ from scripts.studies.allreduce.links import Link
 from scripts.studies.predict.step_model import (
     STEP_TIME_MODELS,
     Cluster,
-    HalfPrecision,
     StepTimes,
     StrategyOptions,
     ddp,
@@ -106,7 +105,7 @@ def test_ddp_hides_what_is_ready_early():
 
 def test_two_bytes_a_value_halve_the_exchange():
     assert ddp_compressed(ONE, PAIR, 2, DEFAULTS) == pytest.approx(3.75 + 0.5)
-    slow_halves = dataclasses.replace(PAIR, half_precision=HalfPrecision(Link(0.0, 25 * MIB), 0.0))
+    slow_halves = dataclasses.replace(PAIR, half_precision=Link(0.0, 25 * MIB))
     assert ddp_compressed(ONE, slow_halves, 2, DEFAULTS) == pytest.approx(3.75 + 2.0)
     assert ddp(ONE, slow_halves, 2, DEFAULTS) == pytest.approx(3.75 + 1.0)
 

@@ -9,7 +9,14 @@ from scripts.sets.step_breakdown import mean_over_steps, step_parts
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.allreduce.links import LinkFit
 from scripts.studies.allreduce.uncertain_value import UncertainValue, approximate, exact
-from scripts.studies.predict.machine_models import GB, NCCL_CONTENTION, DeviceStep, MachineModel, UncertainLink
+from scripts.studies.predict.machine_models import (
+    CPU_CONTENTION,
+    GB,
+    NCCL_CONTENTION,
+    DeviceStep,
+    MachineModel,
+    UncertainLink,
+)
 from scripts.studies.predict.timeline import Gradient
 
 PHASES_MS = ["data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms"]
@@ -38,7 +45,7 @@ def this_machine(
         raise UserError(f"the links are of {', '.join(fits)}, but not of gloo or NCCL; run ./bench study allreduce")
     assert group is not None
     fit, half = fits[path], fits.get(f"{path}, bf16")
-    on_cpu = path == "gloo"  # on GPUs, `busy` is that of the CPU, which waits, and says nothing about the GPU
+    on_cpu = path == "gloo"
     gbit = between_gbit or ASSUMED_GBIT
     device_bytes_per_s = gbit * GB / 8 / devices_per_node
     between_bytes_per_s = UncertainValue(
@@ -50,7 +57,7 @@ def this_machine(
         devices_per_node,
         within=UncertainLink(fit.latency_s, fit.bytes_per_s),
         between=UncertainLink(approximate(30e-6, 0.5), between_bytes_per_s),
-        contention=fit.busy if on_cpu else NCCL_CONTENTION,
+        contention=exact(CPU_CONTENTION) if on_cpu else NCCL_CONTENTION,
         slowdown=slowdown or exact(1.0),
         has_trees=not on_cpu,
         step=_measured_step(parts, num_images, gradients),
@@ -59,16 +66,14 @@ def this_machine(
             f"between nodes: {gbit:g} Gb/s {'as given' if between_gbit else 'are assumed'}; that 72 to 96 % of it are "
             "usable, and 30 us, are assumed",
             "spread of devices: that of one device's steps",
-            "busy (CPU time that communication takes from computing): links.csv"
+            "while gloo sends, a CPU rank does not compute: found by ./bench study predict-check"
             if on_cpu
-            else "busy (what NCCL's kernels take from computing), 3 to 25 %, is assumed: links.csv has that of a CPU "
-            "that waited",
+            else "the fraction of computing that NCCL's kernels take, 3 to 25 %, is assumed",
             f"beside other ranks computing takes {slowdown.value:.2f} times as long: ./bench study predict-check"
             if slowdown
             else "ranks are assumed not to slow each other's computing; ./bench study predict-check measures it",
         ),
         half_precision_bytes_per_s=half.bytes_per_s if half else None,
-        half_precision_contention=(half.busy if on_cpu else NCCL_CONTENTION) if half else None,
     )
 
 

@@ -22,11 +22,10 @@ from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import geometric_mean, mean_interval
 from scripts.studies.allreduce.links import Link, estimate_link, ring
 from scripts.studies.allreduce.uncertain_value import PERCENTILES, SIGMAS, UncertainValue
-from scripts.studies.predict.machine_models import gradient_of
+from scripts.studies.predict.machine_models import CPU_CONTENTION, gradient_of
 from scripts.studies.predict.step_model import (
     STEP_TIME_MODELS,
     Cluster,
-    HalfPrecision,
     StepTimeModel,
     StepTimes,
     StrategyOptions,
@@ -155,14 +154,11 @@ def predicted_s(step_seconds: StepTimeModel, inputs: CaseInputs, rounds: numpy.n
     links = {}
     for path, times in inputs.all_reduces.items():
         of_rounds = rounds % len(times.seconds)
-        links[path] = estimate_link(NUM_RANKS, times.sizes, times.seconds[of_rounds], times.cpu_s[of_rounds])
-    latency_s, bytes_per_s, busy = links[FLOAT32_PATH]
-    link = Link(latency_s, bytes_per_s)
-    half = None
-    if BFLOAT16_PATH in links:
-        half_latency_s, half_bytes_per_s, half_busy = links[BFLOAT16_PATH]
-        half = HalfPrecision(Link(half_latency_s, half_bytes_per_s), half_busy)
-    cluster = Cluster(NUM_RANKS, link, link, busy, side_by_side_s / step.seconds, half, has_trees=False)
+        seconds, cpu_s = times.seconds[of_rounds], times.cpu_s[of_rounds]
+        latency_s, bytes_per_s, _ = estimate_link(NUM_RANKS, times.sizes, seconds, cpu_s)
+        links[path] = Link(latency_s, bytes_per_s)
+    link, half, slowdown = links[FLOAT32_PATH], links.get(BFLOAT16_PATH), side_by_side_s / step.seconds
+    cluster = Cluster(NUM_RANKS, link, link, CPU_CONTENTION, slowdown, half, has_trees=False)
     return float(step_seconds(step, cluster, NUM_RANKS, StrategyOptions()))
 
 

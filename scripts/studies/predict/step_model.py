@@ -57,14 +57,6 @@ class StepTimes:
 
 
 @dataclasses.dataclass(frozen=True)
-class HalfPrecision:
-    """How messages of 2-byte values travel where their summation has another speed than that of 4-byte values."""
-
-    within: Link
-    contention: Number
-
-
-@dataclasses.dataclass(frozen=True)
 class Cluster:
     """Nodes with several devices each, and the links between the devices."""
 
@@ -77,7 +69,9 @@ class Cluster:
     """The fraction of its speed that computing loses while communication is under way, 0 to 1."""
     slowdown: Number = 1.0
     """How many times as long computing takes beside other devices that compute."""
-    half_precision: HalfPrecision | None = None
+    half_precision: Link | None = None
+    """Between two devices of a node for 2-byte values, where their summation has another speed than that of 4-byte
+    values."""
     has_trees: bool = True
     """Whether the library has tree and hierarchical all-reduces, as NCCL has; gloo has one ring over all devices."""
 
@@ -159,8 +153,8 @@ def ddp(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOp
 
 def ddp_compressed(step: StepTimes, cluster: Cluster, num_devices: int, options: StrategyOptions) -> Number:
     """DDP whose gradients travel as 2-byte values. The casts take no time, unless the measured step contains them."""
-    if (half := cluster.half_precision) is not None:
-        cluster = dataclasses.replace(cluster, within=half.within, contention=half.contention)
+    if cluster.half_precision is not None:
+        cluster = dataclasses.replace(cluster, within=cluster.half_precision)
     return _bucketed_s(step, cluster, num_devices, options, 0.5)
 
 
