@@ -124,7 +124,8 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise
                     "other_ms": 1,
                 }
                 for n in range(4)
-            ],
+            ]
+            + [{"rank": 0, "step": n, "step_ms": 100} for n in range(4, 24)],  # those of the windows
             "wall": [{"part": "imports", "seconds": 5.0}, {"part": "timed windows", "seconds": 15.0}],
             "telemetry": [
                 {"t_s": n / 2, "device": device, "util_pct": 50.0, "memory_used_mb": 4000.0 + n}

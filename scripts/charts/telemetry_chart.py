@@ -15,6 +15,7 @@ from scripts.charts.figures import (
     make_figure,
 )
 from scripts.sets.result_set import ResultSet
+from scripts.sets.used_gpus import drop_unused_gpus
 from scripts.stats.formatting import plural
 
 # device, column, title, factor, how the devices of one sample become one value
@@ -33,7 +34,7 @@ LEAST_SHOWN = 0.1  # a panel in which nothing rises above this shows nothing
 
 def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     """Utilisation, memory, power and network over the time of each ok run, a colour a strategy."""
-    samples_of_sets = [_in_order(results.table("telemetry")) for results in sets]
+    samples_of_sets = [_in_order(drop_unused_gpus(results.table("telemetry"), results.ok_runs)) for results in sets]
     sampled = [
         (label_with_set(group, results, sets), group, number)
         for number, results in enumerate(sets)
@@ -81,7 +82,8 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
     labelled = [pair for axes in axes_list for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     handles = {text: handle for handle, text in labelled}
     draw_legend(legend, [*handles.values()], [*handles], num_legend_columns)
-    footnote(figure, ["sampled beside each run, the whole machine; thick with markers: the first run."])
+    what = "the whole machine" + ", and the GPUs that the run uses" * any(panel[0] == "gpu" for panel in panels)
+    footnote(figure, [f"sampled beside each run, {what}; thick with markers: the first run."])
     return figure
 
 

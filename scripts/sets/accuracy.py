@@ -12,7 +12,7 @@ import pandas
 
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.settings import seed_of_round
-from scripts.sets.identity import comparable
+from scripts.sets.identity import RESOLVED_GLOBAL_BATCH, comparable
 from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural, plural_of_several
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, welch_p_value, wilson_interval
@@ -93,13 +93,16 @@ class Top1Difference:
 
 
 def furthest_apart(groups: Sequence[RunGroup]) -> Top1Difference | None:
-    """The two groups whose top-1 differs most; None where all are equal, or cannot be compared."""
+    """The two groups whose top-1 differs most; None where all are equal, or cannot be compared, as after training with
+    unequal batches."""
     found = {group: each for group in groups if (each := top1_accuracy(group)) and each.num_images}
     if not found:
         return None
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
     ways, num_images = ({each.num_seeds > 1 for each in found.values()}, {each.num_images for each in found.values()})
     if len(ways) > 1 or len(num_images) > 1 or not comparable(worst.identity, best.identity):
+        return None
+    if len({_global_batch(group) for group in found}) > 1:  # in as many steps they trained on other numbers of images
         return None
     num_results = len({each.fractions for each in found.values()})
     if found[worst].percent == found[best].percent:
@@ -128,6 +131,8 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
             f"approximation), {difference.corrected_p_value:.2g} as one of {plural(difference.num_pairs, 'pair')}: "
             + (f"they differ{_batches(groups)}" if difference.is_significant else "no difference seen")
         )
+    elif len({_global_batch(group) for group in found}) > 1:
+        text += ". Strategies with unequal global batches trained on unequal numbers of images, and are not compared"
     return text + "."
 
 
@@ -162,9 +167,13 @@ def _batches(groups: Sequence[RunGroup]) -> str:
 
 def _images_at_once(group: RunGroup) -> float | None:
     """Images of the part of a batch that passes the model at once; None where its shape was not recorded."""
-    batch, num_shards, num_microbatches = (
-        group.settings.get(name) for name in ("global_batch", "num_shards", "num_microbatches")
-    )
+    batch = _global_batch(group)
+    num_shards, num_microbatches = (group.settings.get(name) for name in ("num_shards", "num_microbatches"))
     if not batch or not num_shards or not num_microbatches:
         return None
     return float(batch / (num_shards * num_microbatches))
+
+
+def _global_batch(group: RunGroup) -> int | None:
+    """Images of a step: as requested, or what the images of a device came to."""
+    return group.settings.get(RESOLVED_GLOBAL_BATCH) or group.settings.get("global_batch")

@@ -15,6 +15,8 @@ from scripts.sets.device_use import device_use
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.sessions import measured_in_other_sessions
+from scripts.sets.step_breakdown import step_parts
+from scripts.sets.used_gpus import drop_unused_gpus
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
 
@@ -269,7 +271,7 @@ def throttled(results: ResultSet) -> Iterator[CausedWarning]:
         "thermal": "improve the cooling, or lower the room's temperature",
         "power": "raise the power limit, or compare at the same limit only",
     }
-    telemetry = results.table("telemetry")
+    telemetry = drop_unused_gpus(results.table("telemetry"), results.ok_runs)
     gpus = telemetry[telemetry.device.str.startswith("gpu")]
     for cause, remedy in remedies.items():
         held = gpus.assign(share=gpus.throttle == cause)
@@ -313,10 +315,11 @@ def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
     """On GPUs: a step that waits for images is the loader's, and a speed-up may be that of more loader workers."""
     steps, found = results.table("steps"), {}
     for group in results.groups:
-        run_ids = group.ok_runs[group.ok_runs.device == "cuda"].run_id
-        ms = steps[steps.run_id.isin(run_ids)][["data_ms", "step_ms"]].sum()
-        if ms.data_ms > WAITING_SHARE * ms.step_ms:
-            found[group.label] = f"its steps wait for images in {100 * ms.data_ms / ms.step_ms:.0f} % of their time"
+        if not (group.ok_runs.device == "cuda").any():
+            continue
+        ms = step_parts(group, steps).drop(columns="run_id").sum()
+        if ms.data_ms > WAITING_SHARE * ms.sum():
+            found[group.label] = f"its steps wait for images in {100 * ms.data_ms / ms.sum():.0f} % of their time"
     remedy = "pack the images (./bench data pack) or raise --workers; --loader synthetic times steps without images"
     yield from _of_one_cause(results, "steps that wait for images", found, remedy)
 

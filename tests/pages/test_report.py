@@ -16,6 +16,7 @@ from html.parser import HTMLParser
 
 import matplotlib
 import numpy
+import pandas
 import pytest
 from matplotlib.figure import Figure
 from result_sets import CPU, add_runs, join_sets
@@ -503,6 +504,18 @@ def test_throttling_is_read_from_the_telemetry(tmp_path):
     telemetry.loc[(telemetry.device == "gpu0") & (telemetry.t_s == 0.5), "throttle"] = "thermal"
     found = [text for text in find_warnings(results) if "held down" in text]
     assert len(found) == 1 and "(thermal) in 25 %" in found[0]
+
+
+def test_throttling_is_that_of_the_gpus_that_a_run_uses(tmp_path):
+    """Three more GPUs are sampled and idle. Mutant: the mean over all GPUs that can be seen, 25 %."""
+    results = load_set(add_runs(tmp_path, "single", 100, num_repeats=2, world_size=1))
+    telemetry = results.table("telemetry")
+    used = telemetry[telemetry.device == "gpu0"]
+    telemetry.loc[used.index, "throttle"] = "power"
+    idle = [used.assign(device=f"gpu{number}", throttle="") for number in (1, 2, 10)]
+    results.tables["telemetry"] = pandas.concat([telemetry, *idle], ignore_index=True)
+    (found,) = [text for text in find_warnings(results) if "held down" in text]
+    assert "(power) in 100 %" in found
 
 
 def test_unsteady_windows_beside_other_programs_name_them(tmp_path):

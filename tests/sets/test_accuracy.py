@@ -85,6 +85,15 @@ def test_the_sentence_says_n_and_whether_the_furthest_differ(tmp_path):
     assert "furthest" not in describe_top1(load_set(tmp_path / "other").groups), "other images are not compared"
 
 
+def test_strategies_of_unequal_batches_are_not_compared(tmp_path):
+    """Protects the GPUs' default, 256 images a device: eight ranks train on eight times the images of `single` in as
+    many steps, and Fisher's test blamed BatchNorm. Mutant: a comparison whatever the batch."""
+    for strategy, batch, correct in (("single", 256, 60), ("ddp", 2048, 110)):
+        add_runs(tmp_path, strategy, 3 * [(correct, 2.0)], global_batch=batch, batch_per_device=256)
+    text = describe_top1(load_set(tmp_path).groups)
+    assert "furthest" not in text and text.endswith("unequal numbers of images, and are not compared.")
+
+
 @pytest.mark.parametrize("columns", [{"val_samples": ""}, {"val_samples": 0}])
 def test_an_unknown_number_of_images_has_no_interval(tmp_path, columns):
     add_runs(tmp_path, "single", [(60, 2.0)], **columns)

@@ -408,7 +408,9 @@ def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, tmp_path, monkey
             "driver 535.1 is too old.*torch<2.11 fits",
         ),
         (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)], starts=False), None, None, "built without CUDA; torch>=2.11 fits"),
+        ("exit 9", FakeCuda([(7, 0)]), None, "13.2", r"no kernels for GPU 0 \(sm_70\); torch<2.11 fits"),
         (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)]), "0,7", "13.2", "0,7 names 2 GPUs, but 1"),
+        (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)]), "MIG-1f,MIG-8a-1b", "13.2", "1b names 2 GPUs, but 1"),
         (f"echo '{A100}, 580.1'", FakeCuda([], starts=False), "7", "13.2", "7 names no GPU"),
         (f"echo '{A100}, 580.1'", FakeCuda([(8, 0)], starts=False), None, "13.2", "does not start: CUDA unknown error"),
         (

@@ -6,6 +6,7 @@ choose_build(query_gpus())   # for set-up, before anything is installed
 Needs the standard library alone. Imports torch only where there are signs of an NVIDIA driver.
 """
 
+import itertools
 import os
 import platform
 import re
@@ -90,7 +91,10 @@ def driver_version() -> str:
 def _visible_devices() -> list[str] | None:
     """The devices in CUDA_VISIBLE_DEVICES, up to a -1, which ends the list; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return None if visible is None else [name.strip() for name in re.split(r",?\s*-1", visible)[0].split(",")]
+    if visible is None:
+        return None
+    names = [name.strip() for name in visible.split(",")]
+    return [*itertools.takewhile(lambda name: name != "-1", names)]  # a UUID may hold "-1", too
 
 
 def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
@@ -197,8 +201,11 @@ def usable_gpus() -> int:
     for index in range(num_gpus):
         capability = torch.cuda.get_device_capability(index)
         if not has_kernels(torch.cuda.get_arch_list(), capability):
-            gpu = f"{torch.cuda.get_device_name(index)} ({_sm_name(capability)})"
-            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(query_gpus())}")
+            name, found = torch.cuda.get_device_name(index), query_gpus()
+            if found.problem:  # nvidia-smi is not there, and torch knows the GPU
+                found = NvidiaSmiResult(((name, capability),), driver_version() or str(BUILDS[-1].driver))
+            gpu = f"{name} ({_sm_name(capability)})"
+            raise UserError(f"torch {torch.__version__} has no kernels for {gpu}; {_remedy(found)}")
     return num_gpus
 
 
