@@ -1,6 +1,7 @@
 """NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --opt-level O1  # listens on all interfaces
+torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --config configs/smoke.yaml --opt-level O1
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 import contextlib

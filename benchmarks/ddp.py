@@ -1,6 +1,7 @@
 """DistributedDataParallel by torchrun: one process a GPU, gradients averaged while the backward pass runs.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml  # listens on all interfaces
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """torch.compile and DistributedDataParallel: the model's own operations fused, its graph split at DDP's buckets.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --global-batch 64  # listens on all interfaces
+torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config configs/smoke.yaml
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 import time
@@ -44,8 +45,8 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def compile_s() -> float:
-        """Seconds of one step on no images, which compiles forward and backward; the model stays as it was."""
+    def time_compilation() -> float:
+        """Seconds of the first forward and backward pass, on images of zeros, which compile; buffers are restored."""
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         images = torch.zeros(config.global_batch // context.world_size, 3, config.image_size, config.image_size)
         images = images.to(context.device, memory_format=loaders.train.memory_format)
@@ -55,6 +56,8 @@ def build(config: Config) -> Strategy:
         for name, buffer in module.named_buffers():
             buffer.data.copy_(before[name])
         return time.perf_counter() - began_s
+
+    compile_s = time_compilation()  # ddp_compile: before the first step, so that none of them holds it
 
     return Strategy(
         config,
@@ -69,7 +72,7 @@ def build(config: Config) -> Strategy:
         predict=module.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
         columns={
             "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
-            "compile_s": compile_s(),  # ddp_compile: before the first step, so that none of them holds it
+            "compile_s": compile_s,
             "optimize_ddp": str(torch._dynamo.config.optimize_ddp),  # ddp_compile: the graph is split at the buckets
         },
         shut_down=dist.destroy_process_group,

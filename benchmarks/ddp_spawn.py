@@ -45,7 +45,7 @@ def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) ->
 
 
 def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
-    """rank_info: None: it is read from the variables of torchrun, which starts the ranks of studies."""
+    """Without `rank_info`, as in studies, the rank comes from torchrun's variables."""
     config, context = start_rank(config, rank_info or find_rank_info("torchrun"))
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):

@@ -1,6 +1,7 @@
 """FSDP2 or HSDP: ranks shard weights, gradients and momentum, gather weights by block, and reduce-scatter gradients.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --shard-ranks 2  # in pairs; listens on all interfaces
+torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --config configs/smoke.yaml --shard-ranks 2
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
-from benchmarks.common.model.model import build_model, in_precision, optimizer_of
+from benchmarks.common.model.model import autocast_forward, build_model, optimizer_of
 from benchmarks.common.model.model_families import residual_blocks
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
@@ -41,7 +42,7 @@ def build(config: Config) -> Strategy:
     fp32_config = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
     model = build_model(fp32_config, len(loaders.train.classes), context.device)
     if not casts_weights(config):
-        model = in_precision(config, model)  # fsdp: autocast, as in other strategies
+        model = autocast_forward(config, model)  # fsdp: autocast, as in other strategies
     if config.shard_ranks:  # fsdp: HSDP's two dimensions
         shape, names = (context.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
         mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)
@@ -95,22 +96,19 @@ def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
     beside float32 statistics. FSDP does not cast their inputs.
     """
     in_bf16 = config.precision == "bf16" and casts_weights(config)
-    weights, sums = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
-    blocks = MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums)
-    norms = MixedPrecisionPolicy(cast_forward_inputs=False)
-    apart = {name: each for name, each in model.named_modules() if in_bf16 and isinstance(each, _BatchNorm)}
+    param_dtype, reduce_dtype = (torch.bfloat16, torch.float32) if in_bf16 else (None, None)
+    block_policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+    norm_policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    root_policy = dataclasses.replace(block_policy, output_dtype=torch.float32)
+    norms_left = {name: each for name, each in model.named_modules() if in_bf16 and isinstance(each, _BatchNorm)}
     for name, block in residual_blocks(model).items():
-        norms_of_block: list[nn.Module] = [apart.pop(each) for each in [*apart] if each.startswith(f"{name}.")]
-        if norms_of_block:  # fsdp: all norms of a block are gathered at once
-            fully_shard(norms_of_block, mesh=mesh, mp_policy=norms)
-        fully_shard(block, mesh=mesh, mp_policy=blocks)
-    for norm_of_stem in apart.values():
-        fully_shard(norm_of_stem, mesh=mesh, mp_policy=norms)
-    fully_shard(
-        model,
-        mesh=mesh,
-        mp_policy=MixedPrecisionPolicy(param_dtype=weights, reduce_dtype=sums, output_dtype=torch.float32),
-    )
+        norms: list[nn.Module] = [norms_left.pop(each) for each in [*norms_left] if each.startswith(f"{name}.")]
+        if norms:  # fsdp: all norms of a block are gathered at once
+            fully_shard(norms, mesh=mesh, mp_policy=norm_policy)
+        fully_shard(block, mesh=mesh, mp_policy=block_policy)
+    for norm_of_stem in norms_left.values():
+        fully_shard(norm_of_stem, mesh=mesh, mp_policy=norm_policy)
+    fully_shard(model, mesh=mesh, mp_policy=root_policy)
 
 
 def layout(config: Config, num_devices: int) -> Layout:

@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.channels_last import InOrder, all_in_order
+from benchmarks.common.dist.channels_last import ContiguousCompressor, contiguous_views
 from benchmarks.common.dist.communication import Communication
 from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Layout
@@ -43,11 +43,12 @@ def build(config: Config) -> Strategy:
     with rank_first(context.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         loaders = build_loaders(config, context)
     model = build_model(config, len(loaders.train.classes), context.device)
-    hvd.broadcast_parameters(all_in_order(model), root_rank=0)  # horovod: everyone starts from rank 0's weights
+    hvd.broadcast_parameters(contiguous_views(model), root_rank=0)  # horovod: everyone starts from rank 0's weights
     optimizer = hvd.DistributedOptimizer(  # horovod: step() waits for the averaged gradients
         build_optimizer(config, model),
         named_parameters=model.named_parameters(),
-        compression=InOrder(getattr(hvd.Compression, config.compression)),  # horovod: it takes contiguous tensors only
+        # horovod: it takes contiguous tensors only
+        compression=ContiguousCompressor(getattr(hvd.Compression, config.compression)),
     )
     criterion = nn.CrossEntropyLoss()
 
@@ -61,7 +62,7 @@ def build(config: Config) -> Strategy:
 
     # horovod: its broadcast_optimizer_state takes a hidden step on a fresh optimizer, which decays the weights
     def sync_state() -> None:  # horovod: rank 0's weights, BatchNorm statistics and momentum for everyone
-        hvd.broadcast_parameters(all_in_order(model, optimizer), root_rank=0)
+        hvd.broadcast_parameters(contiguous_views(model, optimizer), root_rank=0)
 
     def all_reduce(tensor: torch.Tensor) -> torch.Tensor:  # horovod: returns the sum; `tensor` stays one rank's
         return hvd.allreduce(tensor, op=hvd.Sum)

@@ -1,6 +1,7 @@
 """Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --global-batch 64  # listens on all interfaces
+torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --config configs/smoke.yaml
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 from importlib.metadata import entry_points
@@ -18,8 +19,8 @@ from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_op
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
 from benchmarks.common.model.measured_cuts import choose_cuts
-from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import Staged, cuts_of, num_splits, send, stages_at
+from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer
+from benchmarks.common.model.stages import Staged, cut_column, num_splits, send, stages_at
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -43,7 +44,7 @@ def build(config: Config) -> Strategy:
     module = build_model(config, len(loaders.train.classes), context.device)
     cuts = choose_cuts(config, context, module, 2, config.split_size or config.global_batch // context.world_size)
     stages = stages_at(module, cuts)
-    staged = in_precision(config, Staged(stages, devices, config.split_size, send))
+    staged = autocast_forward(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids
     optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
@@ -74,7 +75,7 @@ def build(config: Config) -> Strategy:
         predict=staged,
         communication=ddp_communication(model),
         devices=devices,
-        columns={"cut": cuts_of(stages), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
+        columns={"cut": cut_column(cuts), "bucket_cap_mb": model.bucket_bytes_cap / 2**20},
         shut_down=dist.destroy_process_group,
     )
 
@@ -106,7 +107,13 @@ def two_devices(rank_info: RankInfo) -> list[torch.device]:
 def layout(config: Config, num_devices: int) -> Layout:
     num_shards = max(1, num_devices // 2)
     num_microbatches = num_splits(config.split_size, config.global_batch // num_shards)
-    return Layout(num_shards, 2, num_microbatches, config.split_size, num_gradient_copies=1)
+    return Layout(
+        num_shards=num_shards,
+        num_stages=2,
+        num_microbatches=num_microbatches,
+        split_size=config.split_size,
+        num_gradient_copies=1,
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Local SGD: ranks train alone, and average their weights every few steps. Groups of ranks can train as in DDP.
 
-torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --local-period 8  # listens on all interfaces
+torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --config configs/smoke.yaml --local-period 8
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 import copy

@@ -13,8 +13,8 @@ from benchmarks.common.dist.devices import start_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.measured_cuts import choose_cuts
-from benchmarks.common.model.model import build_model, build_optimizer, in_precision
-from benchmarks.common.model.stages import Send, Staged, cuts_of, num_splits, send, stages_at
+from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer
+from benchmarks.common.model.stages import Send, Staged, cut_column, num_splits, send, stages_at
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
@@ -37,7 +37,7 @@ def build(config: Config) -> Strategy:
     stages = stages_at(module, cuts)  # model_parallel: module's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
-    model = in_precision(config, model)
+    model = autocast_forward(config, model)
     optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
@@ -60,7 +60,7 @@ def build(config: Config) -> Strategy:
         layout=layout(config, len(set(devices))),
         predict=model,
         devices=devices,
-        columns={"cut": cuts_of(stages)},
+        columns={"cut": cut_column(cuts)},
     )
 
 
@@ -89,8 +89,13 @@ def send_on_streams(devices: list[torch.device]) -> Send:
 
 def layout(config: Config, num_devices: int) -> Layout:
     num_microbatches = num_splits(config.split_size, config.global_batch)
-    num_stage_devices = min(2, num_devices)
-    return Layout(1, 2, num_microbatches, config.split_size, num_stage_devices=num_stage_devices)
+    return Layout(
+        num_shards=1,
+        num_stages=2,
+        num_microbatches=num_microbatches,
+        split_size=config.split_size,
+        num_stage_devices=min(2, num_devices),
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Pipeline parallel: each rank has one stage of the layers, and micro-batches are under way in all stages at once.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --microbatches 4  # listens on all interfaces
+torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --config configs/smoke.yaml --microbatches 4
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 import dataclasses
@@ -19,15 +20,15 @@ from benchmarks.common.dist.devices import RankContext, all_reduce_sum, group_op
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_first
 from benchmarks.common.model.measured_cuts import choose_cuts
-from benchmarks.common.model.model import build_model, build_optimizer, in_precision, state_of_zeros
+from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer, state_of_zeros
 from benchmarks.common.model.stages import (
     blocks_of,
-    cuts_of,
+    cut_column,
     from_rows,
     num_microbatches,
-    rounds_as_whole,
     rows_between,
     stages_at,
+    sums_like_whole_model,
     to_rows,
 )
 from benchmarks.common.system.errors import Unavailable
@@ -94,10 +95,10 @@ def build(config: Config) -> Strategy:
         loaders=loaders,
         criterion=criterion,
         step=step,
-        layout=dataclasses.replace(layout(config, context.world_size), exact=rounds_as_whole(config, cuts)),
+        layout=dataclasses.replace(layout(config, context.world_size), exact=sums_like_whole_model(config, cuts)),
         communication=Communication(all_reduce_sum),
         state=TrainingState(sync=sync_state),
-        columns={"cut": cuts_of(stages)},
+        columns={"cut": cut_column(cuts)},
         shut_down=dist.destroy_process_group,
     )
 
@@ -124,7 +125,7 @@ def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential
     first, last = context.rank == 0, context.rank == context.world_size - 1
     taken = from_rows(config, shapes[context.rank], is_image=first)
     stage = nn.Sequential(taken, stages[context.rank], to_rows(config, is_score=last))
-    stage = in_precision(config, stage, logits=False)  # pipeline: in bf16, activations travel in bf16
+    stage = autocast_forward(config, stage, float32_output=False)  # pipeline: in bf16, activations travel in bf16
     return ShapedStage(
         stage, context.rank, context.world_size, context.device, rows[context.rank], rows[context.rank + 1]
     )

@@ -30,7 +30,8 @@ from benchmarks.common.train.strategy import Strategy
 
 
 def rendezvous_options(config: Config, context: RankContext, slurm_step: SlurmStep) -> dict[str, Any]:
-    """By what the ranks find each other: a file with a name of this job's step alone, or the first node's address."""
+    """Arguments by which init_process_group connects the ranks: a file named after this job step, or the first node's
+    address."""
     if config.rendezvous == "file":
         path = os.path.abspath(os.path.join(slurm_step.folder, f"rendezvous-{slurm_step.name}"))
         return {"store": file_store(path, config, context)}

@@ -1,6 +1,7 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
-torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml  # listens on all interfaces
+torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
+On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
 """
 
 from typing import Any
@@ -57,7 +58,7 @@ def build(config: Config) -> Strategy:
                 message = torch.zeros(zeros.shape, device=context.device)
                 if state_here.get(name) is not None:
                     message.copy_(state_here[name])
-                dist.reduce(message, 0)  # of one rank's and zeros
+                dist.reduce(message, 0)  # zero1: the owner's values, and zeros of all others
                 zeros.copy_(message)
             if whole_state:
                 states[number] = whole_state

@@ -148,8 +148,8 @@ def fit_on_nothing(strategy) -> None:
         with unset_fake_temporarily():
             return torch.zeros(shape, dtype=torch.float64)
 
-    val.batches.num_steps = 2  # in the second, this rank has no image
-    val.host_batches = [Decoded(strategy.config, val.batches, strategy.context.device).batch]
+    val.sampler.num_steps = 2  # in the second, this rank has no image
+    val.host_batches = [Decoded(strategy.config, val.sampler, strategy.context.device).batch]
     engine.fit(dataclasses.replace(strategy, communication=dataclasses.replace(communication, all_reduce=real_zeros)))
 
 

@@ -18,7 +18,7 @@ from round_budget import budget_rows
 from simulate import ab_verdicts, day_verdicts
 
 from scripts.sets.result_set import load_set
-from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
+from scripts.stats.independence import rounds_are_autocorrelated, standard_error_factor
 from scripts.stats.intervals import MIN_ROUNDS, SMALLEST_SD, sidak_critical_value
 from scripts.stats.stopping_rule import FIRST_LOOK_ROUNDS
 from scripts.studies.ab.sequential import MAX_ROUNDS
@@ -75,7 +75,7 @@ def families(logs: numpy.ndarray, pairs: numpy.ndarray) -> Families:
     errors = numpy.sqrt(squares / numpy.maximum(rounds - 1, 1) / numpy.maximum(rounds, 1))
     errors *= _of_rounds_that_ran(standard_error_factor, tables)[:, None]
     errors[errors < SMALLEST_SD] = numpy.nan  # no spread, no interval
-    return Families(means, critical * errors, _of_rounds_that_ran(rounds_follow_one_another, tables))
+    return Families(means, critical * errors, _of_rounds_that_ran(rounds_are_autocorrelated, tables))
 
 
 def _of_rounds_that_ran(function: Callable[[numpy.ndarray], numpy.ndarray], tables: numpy.ndarray) -> numpy.ndarray:

@@ -5,7 +5,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from benchmarks.common.data.contents import HashedFiles, cached_contents, hash_of_image, sampled_names
+from benchmarks.common.data.contents import HashedFiles, cached_contents, image_hash, sampled_names
 from benchmarks.common.data.fingerprint import cached_fingerprint, stat_of
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
@@ -56,7 +56,7 @@ class FolderTarget:
                 raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
             sha256 = hashlib.sha256(image.content).digest()
             name = f"{shard.split}/{image.class_name}/{image.name}"
-            rows.append((name, hash_of_image(sha256, image.content).hex(), stat))
+            rows.append((name, image_hash(sha256, image.content).hex(), stat))
             num_bytes += len(image.content)
             sum_of_checksums += image_checksum(shard.split, image, sha256)
             progress.add(len(image.content), len(image.content))

@@ -16,7 +16,7 @@ import numpy
 import pandas
 
 from benchmarks.common.config.config import Config, PackKind
-from benchmarks.common.data.contents import contents_from_hashes, hash_of_image
+from benchmarks.common.data.contents import contents_from_hashes, image_hash
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
@@ -88,7 +88,7 @@ class PackTarget:
                 start = self._reserve(shard.split, len(stored))
                 write_at(descriptor, stored, HEADER_BYTES + start)
                 sha256 = hashlib.sha256(content).digest()
-                source = (image.class_name, image.name, len(content), hash_of_image(sha256, content).hex())
+                source = (image.class_name, image.name, len(content), image_hash(sha256, content).hex())
                 rows.append((*source, start, start + len(stored), *shape, zlib.crc32(stored)))
                 checksum += image_checksum(shard.split, image, sha256)
                 progress.add(len(content), len(stored))

@@ -59,9 +59,8 @@ class SharedOptions:
     """Result set; default: a new one. Of one that exists only the missing runs are started."""
     plan: Flag = False
     """Print the runs, and start none."""
-    timeout_s: OptionalSeconds = None
-    """Seconds that one run may take; default: the field limit_s. After -- the flag --timeout-s is another: the longest
-    wait in one collective."""
+    limit_s: OptionalSeconds = None
+    """Seconds that one run may take; default: the configuration's limit_s."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
 
@@ -194,9 +193,8 @@ class VerifyOptions(ProofOptions):
     """YAML file: proves what this configuration would run, in place of the set's runs."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-    timeout_s: OptionalSeconds = None
-    """Seconds that one run may take; default: the field limit_s. After -- the flag --timeout-s is another: the longest
-    wait in one collective."""
+    limit_s: OptionalSeconds = None
+    """Seconds that one run may take; default: the configuration's limit_s."""
     json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
 

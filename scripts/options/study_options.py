@@ -189,7 +189,7 @@ class BenchPeersOptions(PeersOptions):
     """Result set to write into; default: a new one."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-    timeout_s: OptionalSeconds = None
+    limit_s: OptionalSeconds = None
     """Seconds that one launch may take."""
 
 

@@ -33,22 +33,30 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
     remove_rendezvous(folder.path)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
-    row = row_at_start(folder, run.strategy, run.round, run.requested, env)
     finished = read_unrecorded(folder)
-    finished |= {"run_id": folder.run_id} if finished else {}
-    ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
-    row |= {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
-    if signum and -code in ENDING_SIGNALS:
-        row |= {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
-    row |= warm_up_status(row) if run.round == 0 else {}
-    row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
-    row = with_settings(folder, finished) if "status" in finished else row
+    if "status" in finished:
+        row = with_settings(folder, finished | {"run_id": folder.run_id})
+    else:
+        row = row_at_start(folder, run.strategy, run.round, run.requested, env) | why_lost(code, signum)
+        row |= warm_up_status(row) if run.round == 0 else {}
+        row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     append_rows(folder.results, "runs", [row])
     reason = printable(str(row.get("reason", "")))
     print(
         f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}",
         flush=True,
     )
+
+
+def why_lost(code: int, signum: int) -> dict[str, str]:
+    """The columns `status` and `reason` of a run about which nothing else is known.
+
+    code: the launcher's exit code, negative for a signal. signum: the signal that the suite got, 0 without one.
+    """
+    if signum and -code in ENDING_SIGNALS:
+        return {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
+    ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
+    return {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
 
 
 def record_lost_runs(results: Path) -> None:
@@ -66,7 +74,7 @@ def record_lost_runs(results: Path) -> None:
 
 
 def record_lost_run(folder: RunFolder) -> None:
-    """The same for one run, whose lock is held."""
+    """End the processes of one run and write its row. Its lock is held."""
     processes.end_processes(folder.path, processes.GRACE_S)
     remove_rendezvous(folder.path)
     if not (read_table(folder.results, "runs").run_id == folder.run_id).any():

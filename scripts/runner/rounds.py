@@ -94,19 +94,19 @@ def generate_rounds(
     Prints why no more rounds are added, where UNTIL or BUDGET decides that.
     """
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
-    begun = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
-    begun_rounds, warm = num_planned_rounds(variables, of_round), is_only_run(left, variables)
-    added = (of_round(round_number) for round_number in itertools.count(begun_rounds + 1))
-    for runs in itertools.chain(begun, added if open_ended(variables) else ()):
-        # what is left of a round that was begun is run in any case
-        if runs[0].round > begun_rounds and _is_finished(runs, variables, results, began, round_s):
+    num_planned, needs_warm_up = num_planned_rounds(variables, of_round), not is_only_run(left, variables)
+    planned = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
+    added = (of_round(round_number) for round_number in itertools.count(num_planned + 1))
+    for runs in itertools.chain(planned, added if open_ended(variables) else ()):
+        # what is left of a planned round is run in any case
+        if runs[0].round > num_planned and _is_finished(runs, variables, results, began, round_s):
             return
-        if not warm:
+        if needs_warm_up:
             yield from _warm_up(runs, results)
-            warm = True
-        started = time.monotonic()
+            needs_warm_up = False
+        round_began = time.monotonic()
         yield skip_what_does_not_fit(runs, results)  # an earlier run may have measured a cut
-        round_s = max(round_s, time.monotonic() - started)  # charts are drawn in it, too
+        round_s = max(round_s, time.monotonic() - round_began)  # charts are drawn in it, too
 
 
 def is_only_run(left: Sequence[Run], variables: MakeVariables) -> bool:

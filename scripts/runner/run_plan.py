@@ -128,7 +128,7 @@ def make_run(variables: MakeVariables, template: RunTemplate, round_number: int 
         config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if template.one_node else strategy_list.total_ranks_and_nodes(template.strategy, ranks_here)
     requested = requested_settings(config, template.strategy, *place, threads, images_fingerprint(config))
-    requested |= {"contents": images_contents(config)}
+    requested |= {"contents": images_content_hash(config)}
     requested |= {"seeds": seeds} if seeds else {}
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
@@ -188,7 +188,7 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
     return cached_fingerprint(Path(data))
 
 
-def images_contents(config: Config) -> str:
+def images_content_hash(config: Config) -> str:
     """The name of the bytes of the images that a run reads, or that its packs were made of; '' where these are
     synthetic, or where the packs do not say. Raises UserError without any."""
     if config.loader == "synthetic":

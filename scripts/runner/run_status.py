@@ -79,7 +79,7 @@ class RunEnd:
     num_ranks: int = 1
     is_rank: bool = False
     """The process that was started is the one rank, and starts no others."""
-    timed_out_after_s: float = 0.0
+    timed_out: bool = False
     stopped: list[str] | None = None
     signum: int = 0
     grace_s: float = 0.0
@@ -93,7 +93,7 @@ def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
     measured = measured_columns(folder, sampler)
     if run_end.signum:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
-    if run_end.timed_out_after_s:
+    if run_end.timed_out:
         hung = f"; {' and '.join(run_end.stopped)} was stopped by a signal" if run_end.stopped else ""
         slow = f"; the stacks are in the log; raise {option_as_typed('TIMEOUT')} if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s{hung}{slow}"}

@@ -73,7 +73,7 @@ def run_planned(
             record_environment(results, runs[0], child_runner)
             total = max(total, num_done + len(runs))
             first_charts.last_of_round = runs[-1]
-            all_ok &= run_each(mark_skipped(runs, skipped), results, child_runner, num_done + 1, total, launchers)
+            all_ok &= run_each(hide_known_skips(runs, skipped), results, child_runner, num_done + 1, total, launchers)
             skipped |= skipped_settings(runs, results)
             num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
@@ -82,13 +82,22 @@ def run_planned(
                 break
         print(flush=True)
         if (results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
-            failed = child_runner.run(draw, after_signal=True, cwd=ROOT) != 0
-            is_timed = bool((read_table(results, "runs").status == "ok").any())
-            all_ok &= not (failed and is_timed)
-            if num_unfit and not is_timed and not child_runner.signum:
-                print(NOTHING_TIMED, file=sys.stderr)
-                all_ok = False
+            all_ok &= draw_last_charts(results, draw, child_runner, num_unfit)
     return 128 + child_runner.signum if child_runner.signum else int(not all_ok)
+
+
+def draw_last_charts(results: Path, draw: Sequence[object], child_runner: SignalForwarder, num_unfit: int) -> bool:
+    """Draw the charts after the last round, and print their table. num_unfit: planned runs that did not fit.
+
+    Returns False where the charts of timed runs could not be drawn, and where nothing was timed since nothing fits.
+    """
+    drawn = child_runner.run(draw, after_signal=True, cwd=ROOT) == 0
+    if (read_table(results, "runs").status == "ok").any():
+        return drawn
+    if num_unfit and not child_runner.signum:
+        print(NOTHING_TIMED, file=sys.stderr)
+        return False
+    return True
 
 
 def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
@@ -99,7 +108,7 @@ def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
     return {name for name, number in zip(skipped.settings, skipped["repeat"], strict=True) if (name, number) in keys}
 
 
-def mark_skipped(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
+def hide_known_skips(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
     """The runs; where a run of an earlier round with the same settings was skipped, another skip is not printed."""
     said = {SKIP_PRINTED: "yes"}
     return [

@@ -188,7 +188,7 @@ def run_command(
             if signals and child.poll() != 0:
                 run_end.signum = signals[0]
             elif child.poll() is None:
-                run_end.timed_out_after_s = time.monotonic() - began
+                run_end.timed_out = True
                 run_end.stopped = processes.continue_stopped(folder.path)
                 processes.write_stacks(folder.path, log)
         finally:

@@ -1,10 +1,10 @@
 """Does the method keep its promise on this set? The family simulated with the set's own covariance.
 
 Rounds are drawn, each by itself, from a normal distribution whose covariance between strategies is the set's own: every
-strategy is as noisy as it is here, and rounds have as much in common. Heavy tails and rounds that follow one another
+strategy is as noisy as it is here, and rounds have as much in common. Heavy tails and autocorrelated rounds
 are not in it. All strategies are then equally fast, so that each verdict is a false alarm; and, one at a time, faster
-by DIFFERENCE, which is to be found. Where the check of their order takes the drawn rounds for no repeats, there is no
-verdict, as in a set. Seeded. Needs numpy and scipy only.
+by DIFFERENCE, which is to be found. Where the drawn rounds look autocorrelated, there is no verdict, as in a set.
+Seeded. Needs numpy and scipy only.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy
 
 from scripts.stats.families import ThroughputSample, log_table
-from scripts.stats.independence import rounds_follow_one_another, standard_error_factor
+from scripts.stats.independence import rounds_are_autocorrelated, standard_error_factor
 from scripts.stats.intervals import MIN_ROUNDS, sidak_critical_value
 
 NUM_SETS = 2000
@@ -28,7 +28,7 @@ def calibrate(logs: numpy.ndarray, pairs: numpy.ndarray, num_sets: int = NUM_SET
     num_rounds = logs.shape[1]
     root = (logs - logs.mean(axis=1, keepdims=True)) / numpy.sqrt(num_rounds - 1)
     drawn = root @ numpy.random.default_rng(0).normal(size=(num_sets, num_rounds, num_rounds))
-    decided = ~rounds_follow_one_another(drawn)
+    decided = ~rounds_are_autocorrelated(drawn)
     differences = drawn[:, pairs[:, 0]] - drawn[:, pairs[:, 1]]
     means = differences.mean(axis=2)
     errors = standard_error_factor(drawn)[:, None] * differences.std(axis=2, ddof=1) / numpy.sqrt(num_rounds)
@@ -52,7 +52,7 @@ def calibration_text(samples: Mapping[str, ThroughputSample], baselines: Mapping
     return (
         f"Calibration: of {NUM_SETS:,} simulated sets of {complete.shape[1]} independent normal rounds with this set's "
         f"own covariance of strategies, {100 * false_alarms:.1f} % raise a false alarm (5 % are nominal), "
-        f"{100 * undecided:.0f} % have no verdict since their rounds seem to follow one another, and a difference of "
+        f"{100 * undecided:.0f} % have no verdict since their rounds seem to be autocorrelated, and a difference of "
         f"{100 * DIFFERENCE:.0f} % from the baseline is found in {100 * power:.0f} %. "
         "Where the noise of each strategy drifts by itself, families with a verdict err more often."
     )

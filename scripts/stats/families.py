@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy
 
 from scripts.stats.formatting import plural
-from scripts.stats.independence import FOLLOWS, rounds_follow_one_another, standard_error_factor
+from scripts.stats.independence import AUTOCORRELATED, rounds_are_autocorrelated, standard_error_factor
 from scripts.stats.intervals import (
     FEW_ROUNDS,
     MIN_ROUNDS,
@@ -106,7 +106,7 @@ def ratios_of_pairs(samples: Mapping[str, ThroughputSample], pairs: Sequence[Pai
     num_comparisons, why, error_factor = len(counted), "", 1.0
     if counted:
         logs = log_table({name: compared[name] for name in dict.fromkeys(itertools.chain(*counted))})
-        why = FOLLOWS if rounds_follow_one_another(logs) else ""
+        why = AUTOCORRELATED if rounds_are_autocorrelated(logs) else ""
         error_factor = float(standard_error_factor(logs))
     found = {}
     for (of, to), rounds in zip(pairs, differences, strict=True):

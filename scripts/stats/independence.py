@@ -1,7 +1,7 @@
-"""Are the rounds of a set repeats of one another, or does each take after the one before?
+"""Are the rounds of a set independent, or is each correlated with the round before?
 
-Where the noise of strategies wanders over the rounds, ten rounds say less than ten repeats do, and Student's t errs
-(scripts/stats/README.md has how often). Rounds that are repeats could have come in any order. So the lag-1 correlation
+Of autocorrelated rounds ten say less than ten independent ones, and Student's t errs (scripts/stats/README.md has how
+often). Independent rounds could have come in any order. So the lag-1 correlation
 of the table, over all strategies, is compared with that of the same rounds in other orders (a permutation test: exact,
 whatever strategies have in common in a round). Five rounds show it in half of such sets only. In the others standard
 errors grow with the same correlation: to those of as many independent rounds as these are worth, n (1 - r) / (1 + r)
@@ -19,7 +19,7 @@ LEVEL = 0.08  # significance level: this share of sets with independent rounds g
 NUM_ORDERS = 999
 MAX_LISTED = 5  # rounds whose orders are all tried
 CORRELATIONS = numpy.linspace(0, 0.95, 96)  # of a round with the one before, in an AR(1) series
-FOLLOWS = "rounds follow one another more than chance explains, so that they are no repeats"
+AUTOCORRELATED = "rounds are more correlated with the round before than chance explains, so they are not independent"
 
 
 @functools.cache
@@ -33,7 +33,7 @@ def _orders(num_rounds: int) -> numpy.ndarray:
 
 
 def order_p_value(logs: numpy.ndarray) -> numpy.ndarray:
-    """p-value, [...], that rounds are repeats, against a positive correlation with the round before.
+    """p-value, [...], that rounds are independent, against a positive correlation with the round before.
 
     logs: log throughput, float64 [..., num_strategies, num_rounds], NaN for a run that is missing.
     """
@@ -45,8 +45,11 @@ def order_p_value(logs: numpy.ndarray) -> numpy.ndarray:
     return (sums >= sums[..., :1] - 1e-9).mean(axis=-1)
 
 
-def rounds_follow_one_another(logs: numpy.ndarray) -> numpy.ndarray:
-    """Whether that is so at LEVEL, bool [...]; not of a table that is all equal. logs: as of order_p_value."""
+def rounds_are_autocorrelated(logs: numpy.ndarray) -> numpy.ndarray:
+    """Whether order_p_value is below LEVEL, bool [...]; False for a table that is all equal.
+
+    logs: as of order_p_value.
+    """
     return order_p_value(logs) < LEVEL
 
 

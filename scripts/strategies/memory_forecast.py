@@ -25,7 +25,7 @@ from benchmarks.common.data.loaders import IMAGENET_CLASSES
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import state_of_zeros
 from benchmarks.common.model.model_families import draw_model
-from benchmarks.common.model.stages import blocks_of, find_cuts, stages_at, trace
+from benchmarks.common.model.stages import blocks_of, find_cuts, flops_and_shapes, stages_at
 from benchmarks.common.system.errors import UserError
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -86,7 +86,7 @@ def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
         plan = draw_model(config, IMAGENET_CLASSES)
     cuts = _cuts(config, layout, plan, num_images // layout.num_microbatches)
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
-    shapes += [shape for _, shape in trace(stages_at(plan, cuts)[:-1], config.image_size)]
+    shapes += [shape for _, shape in flops_and_shapes(stages_at(plan, cuts)[:-1], config.image_size)]
     net = copy.deepcopy(plan)
     with FakeTensorMode() as fake:
         _make_fake(net)

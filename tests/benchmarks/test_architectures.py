@@ -34,12 +34,12 @@ from benchmarks.common.model.model import (
 from benchmarks.common.model.model_families import FAMILIES, draw_model, family_of, residual_blocks
 from benchmarks.common.model.stages import (
     blocks_of,
+    flops_and_shapes,
     from_rows,
-    rounds_as_whole,
     rows_between,
     stages_at,
+    sums_like_whole_model,
     to_rows,
-    trace,
 )
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -311,9 +311,11 @@ def test_a_cut_behind_the_last_stride_of_convnext_is_not_called_exact():
     """Protects a pipeline of many stages from a proof that fails by the last bit."""
     config = Config(arch="convnext_tiny")
     assert (
-        rounds_as_whole(config, [7]) and rounds_as_whole(config, [5, 10, 15]) and not rounds_as_whole(config, [8, 16])
+        sums_like_whole_model(config, [7])
+        and sums_like_whole_model(config, [5, 10, 15])
+        and not sums_like_whole_model(config, [8, 16])
     )
-    assert rounds_as_whole(Config(arch="resnet18"), [7]) and rounds_as_whole(Config(arch="vit_b_16"), [11])
+    assert sums_like_whole_model(Config(arch="resnet18"), [7]) and sums_like_whole_model(Config(arch="vit_b_16"), [11])
     with torch.device("meta"):
         net = draw_model(config, 10)
     last_stage = [name for name in residual_blocks(net) if name.startswith("features.7.")]
@@ -339,7 +341,7 @@ def test_attention_is_counted_in_evaluation_too():
     config = Config(arch="vit_b_16", image_size=32)
     net = build_model(config, 10, CPU).eval()
     tokens, width = 5, 768
-    ((flops, shape),) = trace(blocks_of(net)[:1], 32)
+    ((flops, shape),) = flops_and_shapes(blocks_of(net)[:1], 32)
     patches = 2 * 4 * width * 3 * 16 * 16
     block = 2 * tokens * 12 * width**2 + 2 * 2 * tokens**2 * width
     assert (flops, shape) == (patches + block, (tokens, width))

@@ -17,7 +17,7 @@ from start_up_times import make_images, start_up_row
 from support import ROOT
 
 from benchmarks.common.data import contents
-from benchmarks.common.data.contents import CONTENTS, cached_contents, contents_from_hashes, hash_images, hash_of_image
+from benchmarks.common.data.contents import CONTENTS, cached_contents, contents_from_hashes, hash_images, image_hash
 from benchmarks.common.data.fingerprint import cached_fingerprint, file_stat
 from benchmarks.common.data.listing import cache_path, list_images
 
@@ -44,7 +44,7 @@ def taken(folder: Path) -> str:
 
 
 def stated_hash(path: Path) -> bytes:
-    return hash_of_image(hashlib.sha256(path.read_bytes()).digest(), path.read_bytes())
+    return image_hash(hashlib.sha256(path.read_bytes()).digest(), path.read_bytes())
 
 
 def test_a_replaced_image_of_the_same_size_is_seen(images, tmp_path):

@@ -120,7 +120,7 @@ def test_augmentation_differs_by_epoch_and_seed_and_can_be_off(tiny_data):
     def by_image(seed=0, epoch=0, **changes):
         loader = loaders(tiny_data, seed=seed, **changes)[0]
         loader.set_epoch(epoch)
-        order = [index for batch in loader.batches for _, _, index in batch]
+        order = [index for batch in loader.sampler for _, _, index in batch]
         return dict(zip(order, pixels(loader, epoch)[0], strict=True))
 
     def same(a, b):

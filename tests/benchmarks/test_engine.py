@@ -201,7 +201,7 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{run_dir}/rendezvous", timedelta(seconds=120), rank=rank, world_size=2)
-    worker = RankContext(CPU, rank, rank, 2, reports=rank == 0)
+    worker = RankContext(CPU, rank, rank, 2)
     loaders = build_loaders(config, worker)
     num_classes = len(loaders.train.classes)
     model = build_model(config, num_classes, CPU)

@@ -60,7 +60,7 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int,
     how often this rank was asked for scores to calls-<rank> in it."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
-    config, worker = config_of(data, global_batch), RankContext(CPU, rank, rank, world_size, reports=rank == 0)
+    config, worker = config_of(data, global_batch), RankContext(CPU, rank, rank, world_size)
     loaders = build_loaders(config, worker)
     num_classes = len(loaders.train.classes)
     model = build_model(config, num_classes, CPU)

@@ -85,7 +85,7 @@ def test_measuring_leaves_the_model_and_the_random_numbers_as_they_were():
 
 @pytest.mark.parametrize("changes", [{"precision": "bf16"}, {"norm": "group", "memory_format": "channels_last"}])
 def test_blocks_are_measured_as_they_will_train(changes, monkeypatch):
-    """Protects the times from another arithmetic or layout. Mutants: no in_precision; contiguous images."""
+    """Protects the times from another arithmetic or layout. Mutants: no autocast_forward; contiguous images."""
     seen = []
 
     def convolution(images, *rest, real=torch.nn.functional.conv2d):

@@ -238,7 +238,7 @@ CACHES += ["TORCH_EXTENSIONS_DIR"]
 
 def start_compiled() -> None:
     """What a compiled rank does before it takes code from any cache."""
-    compiling.refuse_code_of_others()
+    compiling.refuse_shared_compile_caches()
     compiling.prepare_compiler(on_gpu=False)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.model.model import build_model, in_precision
+from benchmarks.common.model.model import autocast_forward, build_model
 
 CPU = torch.device("cpu")
 
@@ -54,7 +54,7 @@ def test_a_replica_computes_with_its_own_weights():
 def test_other_precisions_leave_the_module_as_it_is():
     """Protects fp32: no class, and no cast, is put between."""
     net = build_model(small("fp32"), 4, CPU)
-    assert in_precision(small("tf32"), net) is net and type(net).__name__ == "ResNet"
+    assert autocast_forward(small("tf32"), net) is net and type(net).__name__ == "ResNet"
 
 
 @pytest.mark.slow

@@ -31,12 +31,12 @@ from benchmarks.common.model.stages import (
     FLOPS_PER_BYTE,
     Staged,
     block_times,
-    cuts_of,
+    cut_column,
     find_cuts,
+    flops_and_shapes,
     num_splits,
     send,
     stages_at,
-    trace,
 )
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
@@ -101,11 +101,11 @@ def test_stages_in_turn_are_the_model_for_every_cut(arch):
         for cut in range(1, num_blocks):
             config = Config(arch=arch, image_size=32, cut=cut)
             first, second = stages_at(net, find_cuts(config, net, 2))
-            assert len(first) == cut == cuts_of([first, second])
+            assert len(first) == cut == cut_column([cut])
             assert torch.equal(second(first(images)), expected)
         stages = stages_at(net, find_cuts(Config(arch=arch, image_size=32), net, num_blocks))  # one block each
         assert torch.equal(torch.nn.Sequential(*stages)(images), expected)
-        assert cuts_of(stages) == ", ".join(map(str, range(1, num_blocks)))
+        assert cut_column([*range(1, num_blocks)]) == ", ".join(map(str, range(1, num_blocks)))
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
@@ -141,7 +141,7 @@ def test_flops_are_torchvisions_and_halves_take_nearly_the_same_time(arch, image
     """Protects the count: torchvision's tables give 1.81 and 4.09 GFLOPs, counting a multiply-add once."""
     config = Config(arch=arch, image_size=image_size)
     net = build_model(config, 1000, CPU)
-    (one, one_shape), (two, two_shape) = trace(stages_at(net, find_cuts(config, net, 2)), image_size)
+    (one, one_shape), (two, two_shape) = flops_and_shapes(stages_at(net, find_cuts(config, net, 2)), image_size)
     assert one + two == pytest.approx(total_gflops * 1e9, rel=0.005)
     halves = block_times(stages_at(net, find_cuts(config, net, 2, num_images=8)), image_size, 8)
     assert min(halves) / max(halves) > 0.8

@@ -66,9 +66,9 @@ def test_an_option_is_written_as_it_is_typed(monkeypatch):
     """Protects the four forms, and a variable for which the typed command has no option."""
     monkeypatch.setenv("TYPED_OPTIONS", "")
     assert (option_as_typed("RESULTS"), option_as_typed("RESULTS", "x")) == ("RESULTS", "RESULTS=x")
-    remember_options(["results", "plan", "measure", "timeout_s"])
+    remember_options(["results", "plan", "measure", "limit_s"])
     forms = [("RESULTS", "x"), ("PLAN", "yes"), ("MEASURE", "no"), ("TIMEOUT", 9), ("NNODES", 2), ("ARGS", None)]
-    expected = ["--results x", "--plan", "--no-measure", "--timeout-s 9", "NNODES=2", "the options after --"]
+    expected = ["--results x", "--plan", "--no-measure", "--limit-s 9", "NNODES=2", "the options after --"]
     assert [option_as_typed(*form) for form in forms] == expected
 
 

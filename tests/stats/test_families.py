@@ -21,9 +21,9 @@ from scripts.stats.families import (
     ratios_to_own_baselines,
 )
 from scripts.stats.independence import (
-    FOLLOWS,
+    AUTOCORRELATED,
     order_p_value,
-    rounds_follow_one_another,
+    rounds_are_autocorrelated,
     shared_drift_p_value,
     standard_error_factor,
 )
@@ -192,12 +192,12 @@ def test_the_error_of_correlated_rounds_is_that_of_an_autoregressive_series():
 def test_rounds_that_wander_are_no_repeats_and_repeats_are():
     rng = numpy.random.default_rng(14)
     wander = numpy.cumsum(rng.normal(size=(6, 10)), axis=1)
-    assert rounds_follow_one_another(wander) and not rounds_follow_one_another(rng.permuted(wander, axis=1))
-    assert not rounds_follow_one_another(rng.normal(size=(6, 1)) + wander[0]), "what rounds do to all alike"
-    assert not rounds_follow_one_another(numpy.ones((3, 6)))
+    assert rounds_are_autocorrelated(wander) and not rounds_are_autocorrelated(rng.permuted(wander, axis=1))
+    assert not rounds_are_autocorrelated(rng.normal(size=(6, 1)) + wander[0]), "what rounds do to all alike"
+    assert not rounds_are_autocorrelated(numpy.ones((3, 6)))
     found = {name: ThroughputSample(0.05 * row, [*range(10)]) for name, row in zip(NAMES, wander, strict=True)}
-    assert {each.why for each in ratios_to_baseline("single", found).values()} == {FOLLOWS}
-    share = numpy.mean([rounds_follow_one_another(rng.normal(size=(4, 6))) for _ in range(600)])
+    assert {each.why for each in ratios_to_baseline("single", found).values()} == {AUTOCORRELATED}
+    share = numpy.mean([rounds_are_autocorrelated(rng.normal(size=(4, 6))) for _ in range(600)])
     assert 0.04 <= share <= 0.11  # LEVEL is 0.08
 
 

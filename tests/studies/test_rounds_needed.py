@@ -12,7 +12,7 @@ from simulate import PUBLISHED, samples_of
 from benchmarks.common.system.errors import UserError
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline
-from scripts.stats.independence import FOLLOWS
+from scripts.stats.independence import AUTOCORRELATED
 from scripts.studies.power import rounds_needed
 
 
@@ -33,7 +33,7 @@ def test_the_difference_is_found_by_80_in_100(strategies, rounds):
         logs = sd * rng.normal(size=(strategies, rounds))
         logs[1] += slow
         found.append(ratios_to_baseline("0", samples_of(logs))["1"])
-    found = [each.verdict == "faster" for each in found if each.why != FOLLOWS]
+    found = [each.verdict == "faster" for each in found if each.why != AUTOCORRELATED]
     least = 0.75 if rounds >= 10 else 0.70  # what few rounds seem to have in common makes some intervals wider
     assert least <= numpy.mean(found) <= 0.85
 

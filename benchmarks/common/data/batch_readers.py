@@ -96,13 +96,14 @@ class BatchIndexSampler:
 
 
 class HostLoader:
-    """Iterate for a pass over `batches`, one shard's. A Batch keeps its pixels until the next but one is requested."""
+    """Iterate for a pass over the batches of `sampler`, one shard's. A Batch keeps its pixels until the next but one is
+    requested."""
 
-    def __init__(self, config: Config, context: RankContext, images: ImageDataset, batches: GlobalBatchSampler):
+    def __init__(self, config: Config, context: RankContext, images: ImageDataset, sampler: GlobalBatchSampler):
         num_workers = int(config.workers)  # build_loaders has resolved `auto`
-        num_images = -(-batches.global_batch // batches.num_shards)
+        num_images = -(-sampler.global_batch // sampler.num_shards)
         self.pool = BufferPool(images, PREFETCHED_PER_WORKER * num_workers + NUM_IN_USE, num_images)
-        indices = BatchIndexSampler(batches, self.pool.num_buffers)
+        indices = BatchIndexSampler(sampler, self.pool.num_buffers)
         self.start_reading: Callable[[], Iterator[FilledBuffer]]
         if not num_workers:
             self.start_reading = lambda: map(self.pool.read, indices)
@@ -112,7 +113,7 @@ class HostLoader:
             )
         else:
             self.start_reading = functools.partial(iter, worker_processes(config, self.pool, indices))
-        self.batches: Sized = batches
+        self.sampler: Sized = sampler
         self.device, self.num_prefetched = context.device, config.prefetch
 
     def __iter__(self) -> Iterator[Batch]:
@@ -122,7 +123,7 @@ class HostLoader:
                 batches = prefetch_to_gpu(batches, self.device, self.num_prefetched)
             yield from batches
         finally:  # training takes as many as there are, and does not ask for one more
-            if len(self.batches) > LONG_PASS * self.pool.num_buffers:
+            if len(self.sampler) > LONG_PASS * self.pool.num_buffers:
                 self.pool.release_pages()
 
 

@@ -1,4 +1,6 @@
-"""A hash of the bytes of a folder's images, as fingerprint.py has one of their names. A run's settings hold both.
+"""A hash of the names and bytes of a folder's images, as fingerprint.py has one of names and sizes.
+
+A run's settings hold both.
 
     >>> cached_contents(Path("data/imagenet-mini"))
     '612-of-612-99ab6a71545deb75'
@@ -40,7 +42,7 @@ NUM_FIRST_BYTES = max(map(len, FIRST_BYTES.values()))
 UNREADABLE = hashlib.sha256(b"unreadable").digest()  # a run says so, or skips the file
 
 HashedFiles = Mapping[str, tuple[bytes, list[int]]]
-"""By <part>/<class>/<image>: what hash_of_image gives, and file_stat of the file that had these bytes."""
+"""By <part>/<class>/<image>: what image_hash gives, and file_stat of the file that had these bytes."""
 
 
 def cached_contents(data: Path, hashed: HashedFiles | None = None) -> str:
@@ -72,9 +74,9 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
         try:
             hashed = pool.map(lambda path: _hash_file(path, stop), (path for _, path in chosen))
             bar = tqdm(hashed, "hashing images", len(chosen), unit="image", delay=2, disable=None, leave=False)
-            for (_, path), (content, stat, trouble) in zip(chosen, bar, strict=True):
+            for (_, path), (digest, stat, trouble) in zip(chosen, bar, strict=True):
                 stats[path] = stat
-                hashes.append(content)
+                hashes.append(digest)
                 unreadable += [f"{path!r} ({trouble})"] if trouble else []
         except BaseException:  # as ^C: else the pool would hash all that is left
             stop.set()
@@ -86,13 +88,13 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
     return _join_hashes(train, val, [name for name, _ in chosen], hashes), stats
 
 
-def contents_from_hashes(train: ImageListing, val: ImageListing, sha256: Callable[[str], bytes]) -> str:
+def contents_from_hashes(train: ImageListing, val: ImageListing, hash_of: Callable[[str], bytes]) -> str:
     """The contents of images whose hashes are known.
 
-    sha256: hash_of_image of the image <part>/<class>/<image>.
+    hash_of: gives the image_hash of an image by its name, <part>/<class>/<image>.
     """
     names = [name for name, _ in _sample_of_both(train, val)]
-    return _join_hashes(train, val, names, [sha256(name) for name in names])
+    return _join_hashes(train, val, names, [hash_of(name) for name in names])
 
 
 def sampled_names(train: ImageListing, val: ImageListing) -> Iterator[str]:
@@ -100,7 +102,7 @@ def sampled_names(train: ImageListing, val: ImageListing) -> Iterator[str]:
     return (name for name, _ in _sample_of_both(train, val))
 
 
-def hash_of_image(sha256: bytes, content: bytes | memoryview) -> bytes:
+def image_hash(sha256: bytes, content: bytes | memoryview) -> bytes:
     """What stands for an image's file in the contents: its SHA-256, or UNREADABLE where the file is no image."""
     return sha256 if _may_be_image(bytes(content[:NUM_FIRST_BYTES])) else UNREADABLE
 
@@ -125,10 +127,10 @@ def _contents_of_hashed(train: ImageListing, val: ImageListing, hashed: HashedFi
 
 
 def _join_hashes(train: ImageListing, val: ImageListing, names: list[str], hashes: list[bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, content in zip(names, hashes, strict=True):
-        digest.update(os.fsencode(name) + b"\0" + content)
-    return f"{len(names)}-of-{len(train) + len(val)}-{digest.hexdigest()[:DIGITS]}"
+    total = hashlib.sha256()
+    for name, digest in zip(names, hashes, strict=True):
+        total.update(os.fsencode(name) + b"\0" + digest)
+    return f"{len(names)}-of-{len(train) + len(val)}-{total.hexdigest()[:DIGITS]}"
 
 
 def _sample_of_both(train: ImageListing, val: ImageListing) -> list[tuple[str, str]]:

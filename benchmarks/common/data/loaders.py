@@ -49,12 +49,12 @@ class Loader:
     def __init__(
         self,
         host_batches: Iterable[Batch],
-        batches: GlobalBatchSampler,
+        sampler: GlobalBatchSampler,
         config: Config,
         device: torch.device,
         classes: list[str],
     ):
-        self.host_batches, self.batches, self.device = host_batches, batches, device
+        self.host_batches, self.sampler, self.device = host_batches, sampler, device
         self.resolved: dict[str, str | int] = {}
         self.classes, self.skip_bad_files = classes, config.skip_bad_files
         self.memory_format = MEMORY_FORMATS[config.memory_format]
@@ -66,11 +66,11 @@ class Loader:
     @property
     def num_steps(self) -> int:
         """Steps of a whole epoch."""
-        return self.batches.num_steps
+        return self.sampler.num_steps
 
     def set_epoch(self, epoch: int, start_step: int = 0) -> None:
         """Choose the epoch, and so its order and augmentations, and the step to start from."""
-        self.batches.epoch, self.batches.start_step = epoch, start_step
+        self.sampler.epoch, self.sampler.start_step = epoch, start_step
 
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
         """The next batch, or None at the end. For a GPU, its copy may be in progress.
@@ -84,7 +84,7 @@ class Loader:
         if batch.problems:
             if not self.skip_bad_files:
                 raise UserError(f"{batch.problems[0]}; repair or remove the file, or use --skip-bad-files")
-            if self.batches.shuffle and len(batch.target) < self.batches.global_batch // self.batches.num_shards:
+            if self.sampler.shuffle and len(batch.target) < self.sampler.global_batch // self.sampler.num_shards:
                 raise UserError(
                     f"{batch.problems[0]}, nor are the {MAX_REPLACEMENT_TRIES - 1} after it; repair the data set"
                 )
@@ -168,16 +168,16 @@ def _explain_worker_failures() -> Iterator[None]:
 class SyntheticBatches:
     """One random batch, already on the device, repeated for each step of an epoch: training without input."""
 
-    def __init__(self, config: Config, batches: GlobalBatchSampler, device: torch.device):
-        self.batches = batches
-        size = (config.global_batch // batches.num_shards, 3, config.image_size, config.image_size)
-        random = torch.Generator().manual_seed(config.seed + batches.shard.index)
+    def __init__(self, config: Config, sampler: GlobalBatchSampler, device: torch.device):
+        self.sampler = sampler
+        size = (config.global_batch // sampler.num_shards, 3, config.image_size, config.image_size)
+        random = torch.Generator().manual_seed(config.seed + sampler.shard.index)
         images = torch.randn(size, generator=random).contiguous(memory_format=MEMORY_FORMATS[config.memory_format])
         target = torch.randint(IMAGENET_CLASSES, size[:1], generator=random)
         self.batch = Batch(images.to(device), target.to(device))
 
     def __iter__(self) -> Iterator[Batch]:
-        return itertools.repeat(self.batch, len(self.batches))
+        return itertools.repeat(self.batch, len(self.sampler))
 
 
 def build_loaders(config: Config, context: RankContext, sharding: Sharding | None = None) -> Loaders:
@@ -201,19 +201,19 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
     resolved: dict[str, str | int] = {"decoder": decoder, "decoder_version": decode.decoder_version(decoder)}
     resolved |= {"workers": num_workers}
     # one process that loads for several devices gets the workers that as many ranks would have
-    for_train, for_val = (
+    train_config, val_config = (
         dataclasses.replace(config, workers=num_workers * shard.num_devices) for shard in (sharding.train, sharding.val)
     )
     train_set, val_set = open_datasets(config)
-    train_batches, val_batches = _samplers(config, len(train_set), len(val_set), sharding)
+    train_sampler, val_sampler = _samplers(config, len(train_set), len(val_set), sharding)
     train_host: Iterable[Batch]
     if sharding.reads_train_images:
-        train_host = HostLoader(for_train, context, train_set, train_batches)
+        train_host = HostLoader(train_config, context, train_set, train_sampler)
     else:
-        train_host = _unread_batches(train_batches, context.device)
-    train = Loader(train_host, train_batches, config, context.device, train_set.classes)
-    val_host = HostLoader(for_val, context, val_set, val_batches)
-    val = Loader(val_host, val_batches, config, context.device, train_set.classes)
+        train_host = _unread_batches(train_sampler, context.device)
+    train = Loader(train_host, train_sampler, config, context.device, train_set.classes)
+    val_host = HostLoader(val_config, context, val_set, val_sampler)
+    val = Loader(val_host, val_sampler, config, context.device, train_set.classes)
     train.resolved = resolved
     return Loaders(train, val)
 
@@ -221,7 +221,7 @@ def build_loaders(config: Config, context: RankContext, sharding: Sharding | Non
 def _samplers(
     config: Config, num_train: int, num_val: int, sharding: Sharding
 ) -> tuple[GlobalBatchSampler, GlobalBatchSampler]:
-    """The batches of training and of validation, for data sets of these numbers of images."""
+    """The samplers of training and of validation, for data sets of these numbers of images."""
     global_batch, seed = config.global_batch, config.seed
     train_steps = config.steps or max(1, num_train // global_batch)
     val_steps = -(-num_val // global_batch)
@@ -230,23 +230,23 @@ def _samplers(
     return train, val
 
 
-def _unread_batches(batches: GlobalBatchSampler, device: torch.device) -> list[Batch]:
+def _unread_batches(sampler: GlobalBatchSampler, device: torch.device) -> list[Batch]:
     """Batches without images, with targets on the device to receive into: the same ones for each step."""
-    target = torch.zeros(batches.global_batch // batches.num_shards, dtype=torch.int64, device=device)
-    return [Batch(torch.empty(0, device=device), target)] * batches.num_steps
+    target = torch.zeros(sampler.global_batch // sampler.num_shards, dtype=torch.int64, device=device)
+    return [Batch(torch.empty(0, device=device), target)] * sampler.num_steps
 
 
 def _synthetic_loaders(config: Config, context: RankContext, sharding: Sharding) -> Loaders:
     """Training on one random batch, with an epoch of ImageNet's length, and no validation."""
-    train_batches, val_batches = _samplers(config, IMAGENET_TRAIN_IMAGES, 0, sharding)
+    train_sampler, val_sampler = _samplers(config, IMAGENET_TRAIN_IMAGES, 0, sharding)
     classes = [str(number) for number in range(IMAGENET_CLASSES)]
     train_host: Iterable[Batch]
     if sharding.reads_train_images:
-        train_host = SyntheticBatches(config, train_batches, context.device)
+        train_host = SyntheticBatches(config, train_sampler, context.device)
     else:
-        train_host = _unread_batches(train_batches, context.device)
-    train = Loader(train_host, train_batches, config, context.device, classes)
-    return Loaders(train, Loader([], val_batches, config, context.device, classes))
+        train_host = _unread_batches(train_sampler, context.device)
+    train = Loader(train_host, train_sampler, config, context.device, classes)
+    return Loaders(train, Loader([], val_sampler, config, context.device, classes))
 
 
 def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.system.compiling import refuse_code_of_others
+from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
@@ -24,17 +24,20 @@ AllReduce = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class RankContext:
-    """One rank at work. `reports` is true on the one rank that writes results."""
+    """One rank at work."""
 
     device: torch.device
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
     nodes: int = 1
-    launcher: str = "none"
     backend: str = "none"
-    reports: bool = True
     rendezvous_file: str = ""
+
+    @property
+    def reports(self) -> bool:
+        """Whether this is the one rank that writes results."""
+        return self.rank == 0
 
 
 def start_rank(
@@ -52,9 +55,10 @@ def start_rank(
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
     devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision.
-    Raises UserError where the machine has no GPU of that number, and as refuse_code_of_others and resolve_precision do.
+    Raises UserError where the machine has no GPU of that number, and as refuse_shared_compile_caches and
+    resolve_precision do.
     """
-    refuse_code_of_others()
+    refuse_shared_compile_caches()
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
     gpu = info.local_rank if first_gpu is None else first_gpu
@@ -82,9 +86,7 @@ def start_rank(
         local_rank=info.local_rank,
         world_size=info.world_size,
         nodes=info.nodes,
-        launcher=info.launcher,
         backend=backend,
-        reports=info.rank == 0,
         rendezvous_file=info.rendezvous_file,
     )
     return config, context

@@ -18,7 +18,7 @@ from benchmarks.common.config.settings import Half
 from benchmarks.common.data.loaders import MEMORY_FORMATS
 from benchmarks.common.dist.devices import RankContext, synchronize
 from benchmarks.common.model.cuts import balanced_cuts
-from benchmarks.common.model.model import in_precision
+from benchmarks.common.model.model import autocast_forward
 from benchmarks.common.model.stages import blocks_of, find_cuts
 from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.run_folder import RunFolder
@@ -91,7 +91,7 @@ def measure_block_s(
     that one block's activations are all that is kept. Gradients add up from pass to pass, as those of micro-batches do.
     What is trained are copies.
     """
-    copies = [in_precision(config, nn.Sequential(copy.deepcopy(block)), logits=False) for block in blocks]
+    copies = [autocast_forward(config, nn.Sequential(copy.deepcopy(block)), float32_output=False) for block in blocks]
     generator = torch.Generator().manual_seed(config.seed)  # the default one is training's
     images = torch.randn(num_images, 3, config.image_size, config.image_size, generator=generator)
     images = images.to(context.device, memory_format=MEMORY_FORMATS[config.memory_format])

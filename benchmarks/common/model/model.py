@@ -10,7 +10,7 @@ from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import MEMORY_FORMATS
 from benchmarks.common.model.model_families import draw_model
-from benchmarks.common.model.stages import trace
+from benchmarks.common.model.stages import flops_and_shapes
 from benchmarks.common.system.compiling import prepare_compiler
 from benchmarks.common.system.errors import UserError
 
@@ -26,7 +26,7 @@ def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Mo
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device=device, memory_format=MEMORY_FORMATS[config.memory_format])  # type: ignore[call-overload]
-    model = in_precision(config, model)
+    model = autocast_forward(config, model)
     if config.cuda_graphs and not (config.compile and device.type == "cuda"):
         raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
     if config.compile:
@@ -42,26 +42,26 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class InBf16(nn.Module):
-    """Mixed into a module's class: autocast around its forward pass, of which `logits` come out as float32.
+    """Mixed into a module's class: autocast around its forward pass. With float32_output it returns float32.
 
     Another class, and no other `forward` on the module itself: DataParallel's replicas would call the first GPU's.
     """
 
-    logits = True
+    float32_output = True
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         with torch.autocast(images.device.type, torch.bfloat16):
             output = super().forward(images)
-        return output.float() if self.logits else output
+        return output.float() if self.float32_output else output
 
 
-def in_precision(config: Config, module: ModuleT, logits: bool = True) -> ModuleT:
-    """`module` itself, whose forward pass computes in bf16 from now on, where config.precision says so. fp16 is not
-    turned on here: its script has its own autocast, beside its gradient scaler. logits: what comes out are scores, and
-    not activations."""
+def autocast_forward(config: Config, module: ModuleT, float32_output: bool = True) -> ModuleT:
+    """Change `module` so that its forward pass runs in bf16 autocast, where config.precision is bf16; returns it. fp16
+    is not turned on here: its script has its own autocast, beside its gradient scaler. float32_output: the output is
+    cast to float32, as scores are; activations between stages stay bf16."""
     if config.precision == "bf16":
         kind = type(module)
-        module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"logits": logits})
+        module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"float32_output": float32_output})
     return module
 
 
@@ -70,7 +70,7 @@ def flops_per_image(config: Config, num_classes: int) -> int:
     pass and a backward pass of twice as many (as in arXiv:2204.02311, appendix B; the first layer's is less)."""
     with torch.device("meta"):
         net = draw_model(config, num_classes)
-    return 3 * trace([net], config.image_size)[0][0]
+    return 3 * flops_and_shapes([net], config.image_size)[0][0]
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:

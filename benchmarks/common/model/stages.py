@@ -66,9 +66,8 @@ def blocks_of(net: nn.Module) -> list[nn.Sequential]:
     return [nn.Sequential(*modules) for modules in family_of(net).parts(net)]
 
 
-def cuts_of(stages: Sequence[nn.Sequential]) -> int | str:
-    """How many residual blocks come before the cut; before each of them, where there are several."""
-    cuts = list(itertools.accumulate(len(stage) for stage in stages[:-1]))
+def cut_column(cuts: Sequence[int]) -> int | str:
+    """The cuts as the column `cut` of a run's row has them: a number, or several with commas."""
     return cuts[0] if len(cuts) == 1 else ", ".join(map(str, cuts))
 
 
@@ -88,10 +87,10 @@ def num_microbatches(config: Config, num_stages: int) -> int:
     return microbatches
 
 
-def trace(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
+def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
     """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch.
 
-    Counted by torch.utils.flop_counter on copies without data (the meta device), in milliseconds. A backward
+    Counted by torch.utils.flop_counter on copies without data (the meta device), which takes milliseconds. A backward
     pass takes about twice as many, in every stage alike. FLOPs are not time: see block_times.
     """
     counters = [FlopCounterMode(display=False) for _ in stages]
@@ -104,7 +103,8 @@ def rows_between(
 ) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
     """What enters the first stage, then what leaves each: shapes without the batch, and tensors without data, of
     num_images flat rows, in the type in which it is computed on `device`."""
-    shapes = [(3, config.image_size, config.image_size)] + [shape for _, shape in trace(stages, config.image_size)]
+    shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
+    shapes += [shape for _, shape in flops_and_shapes(stages, config.image_size)]
     # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
     in_float32 = (config.norm == "group" and device.type == "cuda") or ARCHITECTURES[config.arch].float32_between_blocks
     in_bf16 = config.precision == "bf16" and not in_float32
@@ -134,7 +134,7 @@ def to_rows(config: Config, *, is_score: bool) -> nn.Module:
     return nn.Sequential(Permute([0, 2, 3, 1]), nn.Flatten(1))
 
 
-def rounds_as_whole(config: Config, cuts: Sequence[int]) -> bool:
+def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
     """Whether a pipeline with these cuts computes every sum in the order of the whole model, gradients included."""
     last_exact_cut = ARCHITECTURES[config.arch].last_exact_cut
     return not last_exact_cut or all(cut <= last_exact_cut for cut in cuts)

@@ -36,7 +36,7 @@ def missing_compiler(on_gpu: bool) -> str:
     return ""
 
 
-def refuse_code_of_others() -> None:
+def refuse_shared_compile_caches() -> None:
     """Call this in each rank, or before ranks are started: it makes the folders of OTHER_CACHES that the environment
     names. Their defaults are in the user's home. Raises UserError where one cannot be made, or where somebody else can
     write to it, or put another in its place."""

@@ -26,7 +26,7 @@ VARIABLE_OF_OPTION = {
     "aa": "AA",
     "plan": "PLAN",
     "retry": "RETRY",
-    "timeout_s": "TIMEOUT",
+    "limit_s": "TIMEOUT",
     "nproc": "NPROC",
     "key": "KEY",
     "values": "VALUES",

@@ -147,16 +147,19 @@ class _Run:
         self.step_ms += step_ms
 
     def _check_and_save(self, epoch: int, next_step: int, force: bool = False) -> None:
-        """Between windows: check the losses, obey a stop request, save a due checkpoint. force: now."""
-        save = 0 < self.config.checkpoint_steps <= self.steps_unsaved
+        """Between windows: check the losses, obey a stop request, save a due checkpoint.
+
+        force: also where no window has ended.
+        """
+        checkpoint_due = 0 < self.config.checkpoint_steps <= self.steps_unsaved
         ended = next_step == self.train_loader.num_steps
-        if not (save or ended or force or len(self.losses) >= self.config.window_steps):
+        if not (checkpoint_due or ended or force or len(self.losses) >= self.config.window_steps):
             return
         steps_done = epoch * self.train_loader.num_steps + next_step
         stop = agree(self.losses, self.stop.signum, steps_done, self.context.device, self.all_reduce)
         self.losses = []
         self.record.report_progress(steps_done)
-        if self.config.checkpoint_dir and (save or stop) and not (ended and not stop):
+        if self.config.checkpoint_dir and (stop or (checkpoint_due and not ended)):  # the epoch's end saves by itself
             self.save("last.pt", epoch, next_step)
         if stop:
             # wait for all: torchrun kills the others when one rank exits
@@ -222,7 +225,8 @@ class _Run:
 
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""
-        images, seconds = (sum(getattr(window, name) for window in self.windows) for name in ("images", "seconds"))
+        images = sum(window.images for window in self.windows)
+        seconds = sum(window.seconds for window in self.windows)
         flops = flops_per_image(self.config, self.strategy.num_classes) if self.context.reports else None
         memory_mb = gather([self.peak_memory_mb], self.context, self.all_reduce)
         self.summary |= {

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from benchmarks.common.dist.ranks import find_rank_info
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.compiling import refuse_code_of_others
+from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import Diverged, Stopped, Unavailable, UserError
 from benchmarks.common.system.output import guard_output
 
@@ -40,7 +40,7 @@ def timed_out(reason: str) -> bool:
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     """Call `main`, on an exception note the cause, and end the process at once: this never returns.
 
-    refuse_code_of_others comes first: strategies of other repositories end up here, too.
+    refuse_shared_compile_caches is called here as in start_rank: a strategy of another repository may not call that.
 
     At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, and, though
     all went well, at times for a thread of gloo that waits for the interpreter (pytorch issue 190489; torch 2.10).
@@ -49,7 +49,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     guard_output()  # people print the run's log, and a message may hold the name of somebody else's image
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the launcher asks a run that hangs for its stacks
     try:
-        refuse_code_of_others()
+        refuse_shared_compile_caches()
         main()
         exit_at_once(0)
     except UserError as error:

@@ -23,7 +23,7 @@ for data, not the time that the loader worked beside it. Marks come from torch's
 import contextlib
 import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from benchmarks.common.train.clock import Clock, Moment
 from benchmarks.common.train.strategy import Strategy
 
 MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
+WHOLE = "step"  # all phases together: step_ms in steps.csv
 Marks = list[tuple[str, Moment]]
 """(phase that ends here, moment) in order; the first one's phase is empty."""
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -89,17 +90,11 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
         works["twin"] = _within(without_communication, step)
     if num_devices > 1 and communication.communicate is not None:
         works["communication"] = communication.communicate
-    orders = itertools.cycle(itertools.permutations(works))  # so that no work is always after the same one
-    taken: dict[str, list[Marks]] = {name: [] for name in works}
     with _hooks(recorder.mark, strategy, waits):
-        for work in works.values():
-            recorded(work)  # the loader starts, and allocators find their sizes again
-        for order in itertools.islice(orders, config.account_steps):
-            for name in order:
-                taken[name].append(recorded(works[name]))
+        marks_of = _interleave(works, config.account_steps, recorded)
     synchronize(context.device)
-    phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in taken.items()}
-    communication_ms = [each["step"] for each in phases.get("communication", [])]
+    phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in marks_of.items()}
+    communication_ms = [each[WHOLE] for each in phases.get("communication", [])]
     if without_communication is None:
         summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
         summary |= {"comm_ms": statistics.fmean(communication_ms)} if communication_ms else {}
@@ -110,6 +105,20 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
     return rows, _summary(rows, communication_ms)
+
+
+def _interleave(
+    works: Mapping[str, Callable[[], None]], num_times: int, recorded: Callable[[Callable[[], None]], Marks]
+) -> dict[str, list[Marks]]:
+    """The marks of each work, by its name, from num_times times. Orders alternate, so that no work always follows the
+    same one. Before that each is done once: the loader starts, and allocators find their sizes again."""
+    for work in works.values():
+        recorded(work)
+    marks_of: dict[str, list[Marks]] = {name: [] for name in works}
+    for order in itertools.islice(itertools.cycle(itertools.permutations(works)), num_times):
+        for name in order:
+            marks_of[name].append(recorded(works[name]))
+    return marks_of
 
 
 def _within(
@@ -215,10 +224,11 @@ def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduc
 
 
 def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:
+    """Milliseconds of each phase, and of the WHOLE."""
     phases_ms = dict.fromkeys(MARKED_PHASES, 0.0)
     for (_, before), (phase, after) in itertools.pairwise(marks):
         phases_ms[phase] += clock.between_ms(before, after)
-    return phases_ms | {"step": clock.between_ms(marks[0][1], marks[-1][1])}
+    return phases_ms | {WHOLE: clock.between_ms(marks[0][1], marks[-1][1])}
 
 
 def _compute_ms(phases_ms: dict[str, float]) -> float:

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.independence import FOLLOWS
+from scripts.stats.independence import AUTOCORRELATED
 from scripts.stats.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
@@ -84,7 +84,7 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
         return SequentialResult(more, no_verdict(mean, NO_SPREAD))
     limits, correlation = planned[num_rounds], float(lag_1_correlation(logs))
     if correlation > limits.max_correlation:
-        return SequentialResult(more, no_verdict(mean, FOLLOWS), correlation=correlation)
+        return SequentialResult(more, no_verdict(mean, AUTOCORRELATED), correlation=correlation)
     error = float(standard_error(logs))
     estimate = ratio_with_verdict(mean, error, num_rounds - 1, limits.critical)
     clear = False

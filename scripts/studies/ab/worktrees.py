@@ -20,7 +20,7 @@ import yaml
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.compiling import refuse_code_of_others, use_own_caches
+from benchmarks.common.system.compiling import refuse_shared_compile_caches, use_own_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 from scripts.runner import source_version
@@ -148,13 +148,13 @@ def environment_of_earlier_commits() -> Iterator[None]:
     puts no secret where other users can read it: TMPDIR is a new folder, compiled code lies where only this user can
     write, and secrets are left out. That code may not do so itself.
 
-    Raises UserError as refuse_code_of_others and use_own_caches do.
+    Raises UserError as refuse_shared_compile_caches and use_own_caches do.
     """
     before = dict(os.environ)
     try:
         for name in [name for name, text in before.items() if is_secret(name, text)]:
             del os.environ[name]
-        refuse_code_of_others()
+        refuse_shared_compile_caches()
         use_own_caches()
         with tempfile.TemporaryDirectory(prefix="commits-", ignore_cleanup_errors=True) as own:
             os.environ["TMPDIR"] = own

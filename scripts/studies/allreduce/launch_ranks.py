@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-from benchmarks.common.system.compiling import refuse_code_of_others
+from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.folders_of_others import use_own_temporary_folder
 from scripts.runner.secret_variables import is_secret
 
@@ -23,9 +23,9 @@ def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
     Secrets are left out: horovodrun would write them into command lines. So are torchrun's own variables: with
     PET_STANDALONE it would not use the store that torchrun_command names. So is RUN_DIR, which names the folder of
     something else here: ranks would write their summary and their progress into it. Raises UserError as
-    refuse_code_of_others and use_own_temporary_folder do.
+    refuse_shared_compile_caches and use_own_temporary_folder do.
     """
-    refuse_code_of_others()
+    refuse_shared_compile_caches()
     use_own_temporary_folder()
     kept = {
         name: text for name, text in os.environ.items() if not (is_secret(name, text) or STRAY_NAME.fullmatch(name))

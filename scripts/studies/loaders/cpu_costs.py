@@ -65,7 +65,7 @@ def loading_stages(config: Config) -> list[Callable[[], object]]:
     context = RankContext(torch.device("cpu"))
     train, _ = build_loaders(config, context)
     with_queue, _ = build_loaders(dataclasses.replace(config, workers=1), context)
-    images, batches = open_datasets(config)[0], [*train.batches]
+    images, batches = open_datasets(config)[0], [*train.sampler]
     crops_of_batches = [
         [crop_of(images, key, choose) for key, choose in zip(keys, images.crops(keys), strict=True)] for keys in batches
     ]

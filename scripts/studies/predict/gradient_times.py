@@ -22,10 +22,10 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import synchronize
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.model.model_families import residual_blocks
-from benchmarks.common.model.stages import blocks_of, trace
+from benchmarks.common.model.stages import blocks_of, flops_and_shapes
 from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
-from benchmarks.common.system.compiling import refuse_code_of_others
+from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.programs import run_main_and_exit
@@ -60,7 +60,7 @@ class TimedStep:
 
 
 def main(options: GradientTimesOptions, config: Config) -> None:
-    refuse_code_of_others()
+    refuse_shared_compile_caches()
     out = output_file(options)
     device = torch.device("cuda" if usable_gpus() else "cpu")
     if device.type == "cpu":
@@ -138,7 +138,7 @@ def time_steps(config: Config, net: nn.Module, num_classes: int, device: torch.d
 
 def activation_bytes(config: Config, blocks: Mapping[str, nn.Module]) -> dict[str, int]:
     """Bytes of one image's activations after each block, in float32."""
-    num_bytes = [4 * math.prod(shape) for _, shape in trace([*blocks.values()], config.image_size)]
+    num_bytes = [4 * math.prod(shape) for _, shape in flops_and_shapes([*blocks.values()], config.image_size)]
     return dict(zip(blocks, num_bytes, strict=True))
 
 
