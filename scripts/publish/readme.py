@@ -126,7 +126,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "evaluated": f"{images} images in each of {len(results.ok_runs)} runs",
         **_smallest_differences(results),
         "all_cores": _all_cores_text(results),
-        "drift": ". In this set the mean over strategies drifted, so the interval is too narrow"
+        "drift": ". In this set the mean over strategies drifted, so all intervals over runs are too narrow"
         * bool(describe_shared_drift(results)),
         "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok_runs)} runs took {_elapsed_s(results) / 60:.0f} minutes",

@@ -17,6 +17,7 @@ from scripts.studies.predict.machine_models import MachineModel, UncertainLink, 
 from scripts.studies.predict.published_figures import RESNET50, published_rows
 from scripts.studies.predict.report import STRONG_CAVEAT, PredictOptions, machine_model, main
 from scripts.studies.predict.scaling_forecast import (
+    MODEL_ERROR,
     max_efficient_devices,
     remedies,
     scaling_forecast_rows,
@@ -235,7 +236,7 @@ def test_the_sentence_says_how_many_and_what_would_raise_it():
     above = summary_sentence(quick, scaling_forecast_rows(quick, StrategyOptions(), [2]), StrategyOptions(), [2])
     assert "stays above" in above, above
     for each in (text, above):
-        assert each.startswith("By the model of 8 x H100 ") and each.endswith("which was measured on two ranks only.")
+        assert each.startswith("By the model of 8 x H100 ") and each.endswith(MODEL_ERROR)
 
 
 def test_published_figures_have_an_error_each():

@@ -26,7 +26,10 @@ EFFICIENT = 0.8  # efficiency above which a number of devices counts as usable
 MAX_BUCKET_MIB = 2**20
 LONG_PERIOD_STEPS = 8  # between two averages of local SGD, as a remedy
 PIPELINE = "pipeline_parallel"
-MODEL_ERROR = "No bound here holds the model's own error, which was measured on two ranks only."
+MODEL_ERROR = (
+    "No bound here holds the model's own error: on GPUs and for many devices nobody measured it (predict/README.md has "
+    "what was checked)."
+)
 
 Row = dict[str, Any]
 """A row of predict.csv."""
@@ -117,7 +120,7 @@ def summary_sentence(
     threshold = f"{100 * EFFICIENT:.0f} % of one device's speed"
     subject = f"By the model of {machine.name}, ddp with {machine.step.images:g} images a device"
     if most >= max(device_counts):
-        worst = "" if low == most else f" (with the inputs at their worst, to {low:,})"
+        worst = "" if low == most else f" (at the lower end of 95 % of the draws, to {low:,})"
         until = f"up to {most:,} devices, the most that were computed{worst}"
         return f"{subject} stays above {threshold} {until}. {MODEL_ERROR}"
     of_ddp = [row for row in rows if (row["strategy"], row["mode"]) == ("ddp", "weak")]
