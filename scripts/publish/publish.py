@@ -49,6 +49,7 @@ from scripts.publish.manifest import write_manifest
 from scripts.publish.public_paths import PATH_FIELDS, public_path, without_dotted_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.settings_made_public import publish_settings
+from scripts.sets.output_files import refuse_results_of_others
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable
@@ -79,7 +80,9 @@ def main(options: PublishOptions) -> int:
     kind = "cpu" if (results.ok_runs.device == "cpu").all() else "gpu"
     if lines := [*lines, *find_problems(results), *_missing_sweeps(options.results, kind)]:
         return _refuse(options, lines)
+    refuse_results_of_others(readme.PUBLISHED)
     with tempfile.TemporaryDirectory(prefix=".publishing-", dir=readme.PUBLISHED) as scratch:
+        refuse_results_of_others(Path(scratch))
         new = Path(scratch) / options.name
         names = local_names() | _hosts(results)
         copy_set(options.results, new, _private(results, options.name), names)

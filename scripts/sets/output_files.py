@@ -1,4 +1,5 @@
-"""Files that a user names by an option: they are written only where no other user could redirect them.
+"""Files that a user names by an option, and folders below results/: they are written only where no other user could
+redirect them.
 
 Needs no torch.
 """
@@ -29,6 +30,16 @@ def refuse_output_of_others(path: Path | None, option: str = "--output", *, make
             refuse_place_of_others(path.parent, remedy, is_made=True)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; name another file: {option}") from None
+
+
+def refuse_results_of_others(folder: Path) -> None:
+    """Raises UserError where another user could put another folder in the place of `folder`, which is results/ of the
+    checkout or is in it, whatever RESULTS names. Both may be links to a disk of many users."""
+    remedy = "put a folder of your own in the place of results/"
+    try:
+        refuse_place_of_others(folder, remedy, is_made=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; {remedy}") from None
 
 
 def write_output(path: Path, text: str, option: str = "--output") -> None:

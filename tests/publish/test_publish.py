@@ -22,6 +22,7 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.columns import COLUMNS
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.safe_cells import without_formulas
+from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import exchange
 from benchmarks.common.system.host import kernel_variables
 from scripts.pages.provenance import command_words
@@ -702,6 +703,34 @@ def test_publishing_moves_figures_and_links(publish, good, tmp_path):
             ), path
     assert "python -m benchmarks.ddp --data photos" in (new / "report.html").read_text()  # of the log's first line
     assert find_problems(load_set(new)) == []
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_nothing_is_published_where_another_user_may_replace_it(good, tmp_path, monkeypatch, when):
+    """Protects a published set, and the user's other folders: results/ may be a link to a disk of many users, one of
+    whom puts a link in the place of the folder in which the new set is made. Mutants: no look at results/published;
+    none at the new folder."""
+    (above := tmp_path / "disk").mkdir()
+    (above / "results/published").mkdir(parents=True)
+    (tmp_path / "results").symlink_to(above / "results")
+    monkeypatch.setattr(publish_module.readme, "PUBLISHED", tmp_path / "results/published")
+    monkeypatch.setattr(publish_module, "_missing_sweeps", lambda folder, kind: [])
+    monkeypatch.setattr(publish_module, "copy_set", lambda *words: pytest.fail("it was written all the same"))
+    make = publish_module.tempfile.TemporaryDirectory
+
+    def make_and_open(*words, **options):
+        made = make(*words, **options)
+        if "dir" in options:
+            assert when == "meanwhile"
+            above.chmod(0o777)
+        return made
+
+    if when == "before":
+        above.chmod(0o777)
+    monkeypatch.setattr(publish_module.tempfile, "TemporaryDirectory", make_and_open)
+    with pytest.raises(UserError, match=r"^everybody may write to .*disk; run: chmod o-w "):
+        publish_module.main(PublishOptions(name="cpu2_new", results=good))
+    assert not [*(above / "results/published").iterdir()]
 
 
 @pytest.mark.medium

@@ -254,6 +254,44 @@ def test_an_earlier_commit_takes_nothing_that_lies_in_tmp(kept, monkeypatch):
     assert dict(os.environ) == before and not temporary.exists()
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_no_commit_is_checked_out_where_another_user_may_replace_it(kept, tmp_path, monkeypatch, when):
+    """Protects whose RESULTS is a folder of their own, while results/ is a link to a disk of many users: one of these
+    moved the folder of the worktrees away, and their launchers ran. Mutants: no look at results/; none at the new
+    folder."""
+    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
+    monkeypatch.setattr(source_version, "ROOT", kept.folder)
+    (above := tmp_path / "disk").mkdir()
+    (kept.folder / "results").rename(above / "results")
+    (kept.folder / "results").symlink_to(above / "results")
+    try:
+        with worktrees.checked_out([kept.made_at]) as folders:
+            assert (folders[kept.made_at] / "launchers/ddp.sh").is_file()
+        make = tempfile.mkdtemp
+
+        def make_and_open(*words, **options):
+            made = make(*words, **options)
+            above.chmod(0o777)
+            return made
+
+        if when == "before":
+            above.chmod(0o777)
+        else:
+            monkeypatch.setattr(worktrees.tempfile, "mkdtemp", make_and_open)
+        with (
+            pytest.raises(UserError, match=r"^everybody may write to .*disk; run: chmod o-w "),
+            worktrees.checked_out([kept.made_at]),
+        ):
+            pass
+        assert len([*above.glob("results/.worktrees-*")]) == (when == "meanwhile")
+        assert not [*above.glob("results/.worktrees-*/*")]
+    finally:  # other tests have this clone, too
+        for folder in above.glob("results/.worktrees-*"):
+            folder.rmdir()
+        (kept.folder / "results").unlink()
+        (above / "results").rename(kept.folder / "results")
+
+
 @pytest.mark.medium
 def test_a_set_does_not_choose_a_commit_with_weaknesses(kept, monkeypatch):
     """Protects from what a set's commit allows others; with --anyway the user has chosen it. Mutant: a warning."""

@@ -25,6 +25,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 from scripts.runner import source_version
 from scripts.runner.secret_variables import is_secret
+from scripts.sets.output_files import refuse_results_of_others
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
@@ -120,16 +121,21 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     """The folder of a worktree of each commit, by its hash; without commits nothing is made.
 
     Meanwhile the environment is that of `environment_of_earlier_commits`. Signals must not end this process before the
-    end: see forward_signals.py. Raises UserError where git fails, and as `environment_of_earlier_commits` does.
-    Whoever starts a run there asks commit_weaknesses.py first.
+    end: see forward_signals.py. Raises UserError where git fails, where another user could put other code in the place
+    of the worktrees, and as `environment_of_earlier_commits` does. Whoever starts a run there asks commit_weaknesses.py
+    first.
     """
     commits = [*dict.fromkeys(commits)]
     if not commits:
         yield {}
         return
-    _remove_left_over()
     (ROOT / "results").mkdir(exist_ok=True)
+    refuse_results_of_others(ROOT / "results")  # the runs' own folder, which was looked at, may be elsewhere
+    _remove_left_over()
     folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))
+    refuse_results_of_others(
+        folder
+    )  # its mode does not keep others from moving it: results/ may have changed meanwhile
     try:
         for commit in commits:
             if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):
