@@ -12,11 +12,11 @@ import os
 import sys
 
 # Modules of the current folder, and of folders beside it, would go before the standard library's. An empty part of
-# PYTHONPATH is the current folder.
+# PYTHONPATH is the current folder. With PYTHONSAFEPATH it may be the first.
 if __name__ == "__main__":
     relative = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if not os.path.isabs(part)]
     left_out = {os.path.realpath(part) for part in ["", *relative]}
-    sys.path[1:] = [folder for folder in sys.path[1:] if os.path.realpath(folder) not in left_out]
+    sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) not in left_out]
     sys.pycache_prefix = None  # PYTHONPYCACHEPREFIX may name another user's folder, whose compiled modules would run
     os.environ.pop("PYTHONPYCACHEPREFIX", None)
 

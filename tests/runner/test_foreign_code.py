@@ -73,18 +73,22 @@ def test_a_launcher_is_started_from_anywhere(tmp_path):
     assert done.returncode == 2 and "'none'" in done.stderr and not ran.exists()
 
 
+@pytest.mark.parametrize("safe_path", ["", "1"])
+@pytest.mark.parametrize("search_path", ["/opt/x:src:", ":/opt/x", "src:/opt/x"])
 @pytest.mark.parametrize("program", ["bench", "scripts/gpu_check/carried.py"])
-def test_the_command_takes_no_module_of_the_current_folder(tmp_path, program):
+def test_the_command_takes_no_module_of_the_current_folder(tmp_path, program, search_path, safe_path):
     """Protects who asks for help in a folder that was downloaded, where PYTHONPATH has an empty part, as
-    `PYTHONPATH=/opt/x:$PYTHONPATH` leaves one, or a relative one. Mutants: sys.path as Python makes it; the empty part
-    alone left out."""
+    `PYTHONPATH=/opt/x:$PYTHONPATH` leaves one, or a relative one. With PYTHONSAFEPATH it may be the first of sys.path,
+    where the program's own folder is otherwise. Mutants: sys.path as Python makes it; the empty part alone left out;
+    the first of sys.path kept."""
     (tmp_path / "src").mkdir()
     for name in ("signal", "functools", "pathlib", "fcntl", "contextlib", "hashlib", "json", "subprocess"):
         for folder in (tmp_path, tmp_path / "src"):
             (folder / f"{name}.py").write_text("open('ran', 'w')\n")
-    words, env = [sys.executable, "-S", ROOT / program, "--help"], environment(PYTHONPATH="/opt/x:src:")
+    env = environment(PYTHONPATH=search_path, PYTHONSAFEPATH=safe_path)
+    words = [sys.executable, "-S", ROOT / program, "--help"]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert not (tmp_path / "ran").exists() and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 0 and not (tmp_path / "ran").exists() and "Traceback" not in done.stderr, done.stderr
 
 
 def test_a_makefile_of_another_folder_is_refused(tmp_path):
