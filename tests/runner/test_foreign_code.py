@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/runner/test_foreign_code.py
 """
 
+import encodings
 import importlib.util
 import marshal
 import struct
@@ -134,6 +135,29 @@ def test_no_compiled_module_of_a_chosen_folder_is_run(tmp_path, monkeypatch):
         env = environment(PYTHONPYCACHEPREFIX=tmp_path, PYTHON=sys.executable, SETUP="no")
         done = subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True)
         assert done.returncode == 0 and not (tmp_path / "ran").exists(), done.stderr
+
+
+@pytest.mark.parametrize("program", ["bench", "a link"])
+def test_the_command_starts_by_no_compiled_module_of_a_chosen_folder(tmp_path, program):
+    """Protects from the same, before the first line of bench: Python starts by its module `encodings`, and a compiled
+    one may say that its source is not to be looked at. Mutant: `#!/usr/bin/env python3`."""
+    ran, source = tmp_path / "ran", Path(encodings.__file__)
+    planted = f"import posix\nposix.close(posix.open({str(ran)!r}, posix.O_CREAT))\n"
+    find = "import importlib.util, sys; print(importlib.util.cache_from_source(sys.argv[1]))"
+    words, env = [sys.executable, "-c", find, source], environment(PYTHONPYCACHEPREFIX=tmp_path)
+    kept = Path(subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout.strip())
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    code = marshal.dumps(compile(planted + source.read_text(), str(source), "exec"))
+    kept.write_bytes(importlib.util.MAGIC_NUMBER + struct.pack("<I", 1) + bytes(8) + code)
+    subprocess.run([sys.executable, "-c", ""], env=env, check=True)
+    assert ran.exists()  # else nothing is shown by what follows
+    ran.unlink()
+    (tmp_path / "a link").symlink_to(ROOT / "bench")
+    put(tmp_path / "bin", python3=f'exec "{sys.executable}" "$@"')
+    env |= {"PATH": f"{tmp_path / 'bin'}:{env['PATH']}", "SETUP": "no"}
+    command = [ROOT / "bench" if program == "bench" else tmp_path / program, "--help"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "./bench" in done.stdout and not ran.exists(), done.stderr
 
 
 TARGETS = """data bench-all bench-ddp slurm-all plot compare report verify gallery gpu-check fuzz test test-medium
