@@ -75,19 +75,30 @@ step_name() { # of the run's steps, by which processes.py ends those that outliv
   echo "$RUN_ID.$(stat -c %d-%i -- "$RESULTS/logs/$RUN_ID")"
 }
 
-# Of each folder and link on the way to PATH: OWNER/1 where everybody may replace what it holds, else OWNER/0. Each such pair once, on one line.
+# Of each folder and link by which the system comes to PATH: OWNER/1 where everybody may replace what it holds, else OWNER/0.
+# Each such pair once, on one line. With pipefail it fails where the way cannot be followed.
 folder_owners() { # PATH
   [[ $1 == /* ]] || return 1
-  local path mode
-  for path in "$1" "$(cd -- "$1" && pwd -P)"; do
-    while :; do
-      mode=$(stat -c %a -- "$path")
-      [ ! -L "$path" ] || mode=0
-      echo "$(stat -c %u -- "$path")/$(((0$mode & 01002) == 2))"
-      [ "$path" != / ] || break
-      path=${path%/*}
-      path=${path:-/}
-    done
+  # place: without links, and empty for /
+  local place='' left=./$1/ path found mode is_link num_links=0
+  while [ -n "$left" ]; do
+    path=$place/${left%%/*} left=${left#*/}
+    case ${path##*/} in
+      '') continue ;;
+      ..) place=${place%/*} && continue ;;
+    esac
+    found=$(stat -c '%u %f' -- "$path") || return 1
+    mode=$((0x${found#* })) is_link=$(((0x${found#* } & 0170000) == 0120000))
+    echo "${found% *}/$((!is_link && (mode & 01002) == 2))"
+    if [ "$is_link" = 0 ]; then
+      [[ $path == */. ]] || place=$path
+      continue
+    fi
+    num_links=$((num_links + 1))
+    [ "$num_links" -le 40 ] || return 1 # as many as Linux follows
+    found=$(readlink -n -- "$path" && echo /) || return 1
+    [[ $found != /* ]] || place=
+    left=$found$left
   done | sort -u | paste -sd ' '
 }
 
@@ -95,8 +106,9 @@ folder_owners() { # PATH
 # not have there: who owns a link or a folder on the way can put another folder in its place at any time. Changes into it.
 is_same_folder() { # PATH OWNER OWNERS
   cd -- "$1" && [ "$(stat -c %u .)" = "$2" ] || return 1
-  local each
-  for each in $(folder_owners "$1"); do
+  local each owners
+  owners=$(set -o pipefail && folder_owners "$1") || return 1
+  for each in $owners; do
     case " 0/0 $UID/0 $3 " in
       *" $each "*) ;;
       *) return 1 ;;

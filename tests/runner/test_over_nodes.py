@@ -223,6 +223,8 @@ def test_the_readmes_srun_lines_run_nothing_that_another_user_of_the_node_has_pu
         ("a link of the user's above", True),
         ("a link of another user above", False),
         ("a link of another user", False),
+        ("a link by a link of another user", False),
+        ("a link by a link of the user's with dots", True),
         ("a folder of another user above", False),
         ("a folder of everybody above", False),
         ("a folder of everybody, sticky, above", True),
@@ -230,7 +232,8 @@ def test_the_readmes_srun_lines_run_nothing_that_another_user_of_the_node_has_pu
 )
 def test_a_node_whose_way_to_the_checkout_is_another_users_is_refused(tmp_path, on_node, is_same):
     """Protects from whoever can turn the path elsewhere between the look and the start: first to a folder of the
-    user's, and then to another. Mutants: the last folder's owner alone; no links; no mode."""
+    user's, and then to another. Mutants: the last folder's owner alone; no links; no links between
+    the path and where it ends; no mode."""
     real, above = tmp_path / "real", tmp_path / "above"
     for folder in (real / "checkout", above / "checkout"):
         folder.mkdir(parents=True)
@@ -241,7 +244,12 @@ def test_a_node_whose_way_to_the_checkout_is_another_users_is_refused(tmp_path, 
     if "link" in on_node:
         moved = above if "above" in on_node else above / "checkout"
         shutil.rmtree(moved)
-        moved.symlink_to(real if moved == above else real / "checkout")
+        target = real if moved == above else real / "checkout"
+        if "by a link" in on_node:  # the user's leads to one whose target is the user's
+            (hops := tmp_path / "hops").mkdir()
+            moved.symlink_to("../hops/./hop/../real//checkout" if "dots" in on_node else hops / "hop/checkout")
+            moved, target = hops / "hop", real
+        moved.symlink_to(target)
         os.chown(moved, 12345 if "another" in on_node else 0, -1, follow_symlinks=False)
     elif "another user" in on_node:
         os.chown(above, 12345, -1)
