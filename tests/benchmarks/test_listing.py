@@ -161,7 +161,7 @@ def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
     (settled / "train" / "an empty class").rmdir()
     settle(settled)
     listed, walk = [], listing._walk
-    monkeypatch.setattr(listing, "_walk", lambda *place: (listed.append(place), walk(*place))[1])
+    monkeypatch.setattr(listing, "_walk", lambda *place: (listed.append(place[:2]), walk(*place))[1])
     for _ in range(2):
         run_plan._fingerprint.cache_clear()
         assert run_plan._fingerprint(str(settled)).startswith("4-42-23-")
@@ -193,6 +193,34 @@ def test_what_is_no_file_is_refused_by_the_listing_without_a_look_at_files(settl
     fifo.unlink()
     fifo.symlink_to("/dev/zero")
     with pytest.raises(UserError, match=r"top/z.JPEG' is not a regular file: fix it or remove it"):
+        list_images(settled / "train")
+
+
+def test_class_folders_that_are_links_are_those_of_imagefolder(settled, tmp_path):
+    """Protects people who link a shared data set: links of classes, two to one folder, too, and of folders in them.
+    Mutant: a folder that another class has is refused."""
+    linked = tmp_path / "linked"
+    (linked / "own class").mkdir(parents=True)
+    for name, target in (("left", "left"), ("top", "top"), ("again", "left"), ("own class/inner", "left")):
+        (linked / name).symlink_to(settled / "train" / target)
+    assert same(list_images(linked), linked)
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_no_data_set_keeps_its_listing_from_ending(settled, tmp_path, links):
+    """Protects a finished run, after which the images are listed, from the data set's owner: 1,100 folders in each
+    other ended it by RecursionError, and two links in each of 30 folders make 2^30 paths. Mutants: no MAX_DEPTH; no
+    look at the folders that were seen."""
+    inner = settled / "train" / "left"
+    for _ in range(30 if links else 100):
+        inner = inner / "d"
+        inner.mkdir()
+        if links:
+            (inner / "a").symlink_to("d")
+            (inner / "b").symlink_to("d")
+    if links:
+        (inner / "d").mkdir()
+    with pytest.raises(UserError, match="leads by symbolic links to" if links else "lies more than 64 folders deep"):
         list_images(settled / "train")
 
 

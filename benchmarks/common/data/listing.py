@@ -29,6 +29,7 @@ NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have n
 LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps
 MIN_INDEXED_IMAGES = 10_000  # images; fewer are listed in a blink
 MIN_FOLDER_AGE_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
+MAX_DEPTH = 64  # folders in each other below the data set: more than any has, and far fewer than Python's stack holds
 
 
 class ImageListing:
@@ -82,7 +83,8 @@ def list_images(folder: Path) -> ImageListing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
 
     Raises OSError for what cannot be listed, and UserError for an image that is a link which leads nowhere, a FIFO, a
-    device or a socket. Links are followed. No file is opened: whether it is a good image is found when it is read.
+    device or a socket, and for folders whose listing might not end (_walk). Links are followed. No file is opened:
+    whether it is a good image is found when it is read.
     """
     index = index_path(folder)
     with contextlib.suppress(OSError, DamagedFile, ValueError, KeyError):
@@ -191,7 +193,7 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
     tables = IndexTables()
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        listed = pool.map(lambda name: [*_walk(folder, name)], classes)
+        listed = pool.map(lambda name: [*_walk(folder, name, set())], classes)
         bar = tqdm(listed, f"listing {folder.name}", len(classes), unit="class", delay=2, disable=None, leave=False)
         for number, found in enumerate(bar):
             for path, time_ns, images in sorted(found):
@@ -202,10 +204,23 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     return metadata, arrays, began_ns - max(times.values()) > MIN_FOLDER_AGE_NS
 
 
-def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
-    """(path below `folder`, its modification time in ns, names of its images) of a folder and of all below it."""
+def _walk(
+    folder: Path, name: str, seen: set[tuple[int, int]], depth: int = 1
+) -> Iterator[tuple[str, int, list[bytes]]]:
+    """(path below `folder`, its modification time in ns, names of its images) of a folder and of all below it.
+
+    seen: device and inode of each folder of this class so far. Two class folders may lead to one folder, but within a
+    class two links in each of 30 folders make 2^30 paths. ImageFolder would list the images of each path: so such a
+    class is refused, as a folder deeper than MAX_DEPTH is, and none is left out in silence. Raises UserError.
+    """
     path = os.path.join(folder, name)
-    time_ns = os.stat(path).st_mtime_ns  # before it is listed: what comes meanwhile makes the index old
+    status = os.stat(path)
+    time_ns = status.st_mtime_ns  # before it is listed: what comes meanwhile makes the index old
+    if depth > MAX_DEPTH:
+        raise UserError(f"{path!r} lies more than {MAX_DEPTH} folders deep: move its images up, or remove it")
+    if (status.st_dev, status.st_ino) in seen:
+        raise UserError(f"{path!r} leads by symbolic links to a folder that its class has already: remove one")
+    seen.add((status.st_dev, status.st_ino))
     images, inner = [], []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -219,4 +234,4 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
                 images.append(entry.name)
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:
-        yield from _walk(folder, os.path.join(name, one))
+        yield from _walk(folder, os.path.join(name, one), seen, depth + 1)
