@@ -12,7 +12,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -27,23 +26,23 @@ from tqdm import tqdm
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.listing import ImageListing, cache_path, is_unchanged, list_images
+from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
 from benchmarks.common.data.packed import PackedSource, note_checked, note_written, pack_path, was_written
-from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, open_no_follow, read_regular_file, sync_folder
+from benchmarks.common.system.files import hold_lock, open_no_follow, read_regular_file, replace_atomically, sync_folder
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
+from scripts.setup.own_token import PRIVATE, forget_token, own_token
 from scripts.setup.pack_file import flush, header_size, pack_metadata, write_tables
 
 CHECK_PERIOD_S = 60  # whether the folder is still the one that was listed
 MAX_JOURNAL_BYTES = 1 << 31  # of what a stopped run has noted
-MAX_TOKEN_BYTES = 1000
+PACKING = "packing"  # what the token in a journal is of: a journal that came with the images could have other pixels
 ANOTHER_FOLDER = "give another folder by PACKED"
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 
@@ -106,6 +105,7 @@ def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
             "pixels; remove it, and run ./bench data pack again, or train on it as it is"
         )
     note_checked(path)
+    forget_token(path, PACKING)  # of a run that was killed after its last rename
     print(f"{path} is whole: {len(pack)} images")
     return True
 
@@ -158,7 +158,7 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
     metadata = pack_metadata(kind, listing, image_hashes)
     header_bytes = header_size(metadata)
-    plan = json.dumps([metadata, listing.times, header_bytes, journal_token(path)])
+    plan = json.dumps([metadata, listing.times, header_bytes, own_token(path, PACKING)])
     refuse_half_pack_of_other_images(journal, plan)
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
     if size < (written := header_bytes + sum(sum(chunk.sizes) for chunk in done)):
@@ -167,8 +167,9 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
     if done:
         print(f"going on after {num_done} images")
     try:
-        # without a note that was cut off
-        write_text_atomically(journal, "\n".join([plan, *map(journal_line, done)]) + "\n")
+        # without a note that was cut off; nobody else may read the token in it
+        lines = "\n".join([plan, *map(journal_line, done)]) + "\n"
+        replace_atomically(journal, lambda file: file.write(lines.encode()), mode=PRIVATE)
         with (
             open(part, "r+b" if done else "wb", opener=open_no_follow) as file,
             open(journal, "a", opener=open_no_follow) as notes,
@@ -188,29 +189,13 @@ def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[
     note_written(path, part)  # before it is there: a kill may come between
     os.replace(part, path)
     sync_folder(path.parent)
+    forget_token(path, PACKING)
     journal.unlink()
     note_checked(path)
     bad = [index for index, size in enumerate(size for chunk in done for size in chunk.sizes) if not size]
     for index in bad[:3]:
         print(f"warning: {listing.path(index)!r} is not a readable image; a run that meets it says so")
     print(f"{path}: {len(listing)} images, {path.stat().st_size / 1e9:.3g} GB, {len(bad)} of them not readable")
-
-
-def journal_token(path: Path) -> str:
-    """What the journals of this user's packing of a file hold, and no other journal: random, kept in the user's cache.
-
-    A journal that came with the images could tell of other pixels. Without a cache each start has another token, and
-    begins anew.
-    """
-    kept = cache_path(path, "packing")
-    with contextlib.suppress(OSError, ValueError):
-        if token := read_regular_file(kept, MAX_TOKEN_BYTES).decode():
-            return token
-    token = secrets.token_hex()
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(kept, token)
-    return token
 
 
 def write_chunks(

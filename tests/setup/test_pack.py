@@ -26,11 +26,13 @@ from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders,
 
 from benchmarks.common.config.config import PACK_KINDS, Config
 from benchmarks.common.data import packed
+from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import DamagedFile, checksum, file_header, map_arrays
 from benchmarks.common.data.packed import PackedSource, open_pack
 from benchmarks.common.system import folders_of_others
 from benchmarks.common.system.errors import UserError
 from scripts.setup import chunks, pack
+from scripts.setup.own_token import kept_token, own_token
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -704,6 +706,7 @@ def test_a_disk_without_space_is_reported_before_anything_is_written(own_data, m
 SLOWLY = """
 import os, sys, time
 from scripts.setup import chunks, pack
+from scripts.setup.own_token import kept_token, own_token
 chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
 chunks.encode_image = lambda path, *words: (time.sleep(float(sys.argv[2])), encode(path, *words))[1]
 pack.main(pack.PackOptions(sys.argv[1]))
@@ -811,6 +814,31 @@ def test_half_a_pack_of_other_images_is_not_overwritten(own_data, tmp_path, monk
     assert part.read_bytes() == half
     make(own_data)
     assert "going on after" in capsys.readouterr().out
+
+
+def test_the_token_of_a_pack_is_the_users_alone_and_ends_with_the_pack(own_data, stopped, monkeypatch, capsys):
+    """Protects who packs a downloaded set from a user of the machine who brings the token along, in a journal beside
+    the images. Mutants: the token, or the journal, which has it, with the umask's mode; a token that others could read,
+    or have linked, is kept; one that outlives its pack; one that is there after a kill at the end."""
+    part, expected = stopped
+    path, journal = part.with_suffix(".safetensors"), part.with_suffix(".journal")
+    kept = cache_path(path, pack.PACKING)
+    for file in (kept, journal):
+        assert file.stat().st_mode & 0o777 == 0o600, file
+    token = kept.read_text()
+    kept.chmod(0o644)
+    assert not kept_token(path, pack.PACKING)
+    stop_at_the_end(own_data, monkeypatch)
+    assert "going on" not in capsys.readouterr().out and kept.stat().st_mode & 0o777 == 0o600
+    assert own_token(path, pack.PACKING) == kept.read_text() != token
+    os.link(kept, kept.with_name("another name"))
+    assert not kept_token(path, pack.PACKING)
+    kept.with_name("another name").unlink()
+    assert make(own_data).read_bytes() == expected
+    assert "going on after" in capsys.readouterr().out and not kept.exists()
+    own_token(path, pack.PACKING)
+    make(own_data)
+    assert not kept.exists()
 
 
 def test_a_journal_that_came_with_the_images_is_not_gone_on_with(own_data, stopped, tmp_path, monkeypatch, capsys):

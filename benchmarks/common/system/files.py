@@ -170,16 +170,19 @@ def wait_for_lock(descriptor: int, path: Path, limit_s: float) -> None:
         pause_s = min(2 * pause_s, POLL_S)
 
 
-def replace_atomically(path: Path, write: Callable[[BinaryIO], object], durable: bool = True) -> None:
+def replace_atomically(
+    path: Path, write: Callable[[BinaryIO], object], durable: bool = True, mode: int = 0o666
+) -> None:
     """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut.
 
     The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. It is on the disk when
-    this returns. The umask sets its mode. A failure removes the new file; only a killed process leaves it.
+    this returns. Its mode is `mode` less the umask, from the first moment. A failure removes the new file; only a
+    killed process leaves it.
     durable: False for what nobody needs after a power cut. The power cut may then leave an empty file.
     Raises OSError, and what `write` raises.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             write(file)
