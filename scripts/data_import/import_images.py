@@ -29,6 +29,7 @@ from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total, read_
 from scripts.data_import.progress import FreeBytes, Progress, free_bytes_of
 from scripts.data_import.source_images import Source, SourceShard
 from scripts.options.data_options import ImportOptions
+from scripts.setup.own_token import forget_token, kept_token, own_token
 
 if TYPE_CHECKING:
     from scripts.data_import.pack_target import PackTarget
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     Target = FolderTarget | PackTarget
 
 MAX_THREADS = 32
+IMPORTING = "importing"  # what the token in a journal is of, by which it is known as this user's
 OWN_FOLDER = "choose a folder that you have made"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
@@ -62,11 +64,13 @@ def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
         refuse_place_of_others(folder, OWN_FOLDER, is_made=True)  # in /tmp another user may have made it meanwhile
         if is_new:
             os.mkdir(workshop, 0o700)  # whatever the umask: only the user steers what is written below it
+            forget_token(folder, IMPORTING)  # of an earlier import
         else:
             refuse_foreign(workshop, options.source)
         with hold_lock(workshop / "lock", limit_s=0):
             totals = import_source(source, target, folder, free_bytes)
             remove_workshop(workshop)
+            forget_token(folder, IMPORTING)
     except TimeoutError:
         raise UserError(f"another import is writing {folder}; wait for it") from None
     except OSError as error:
@@ -92,7 +96,8 @@ def remove_workshop(workshop: Path) -> None:
 def refuse_foreign(workshop: Path, given: Path) -> None:
     """Raises UserError where TO/.importing may not be of an import of this user's, and OSError. given: FROM.
 
-    What came with a download does not know this boot; after another boot all would be written again anyway.
+    What came with a download does not know the token of this user's import, which nobody else can read. Every user of
+    the machine knows its boot.
     """
     again = "remove it, and the import begins again"
     status = os.lstat(workshop)
@@ -101,8 +106,14 @@ def refuse_foreign(workshop: Path, given: Path) -> None:
     for link in find_links(str(workshop)):
         raise UserError(f"{link!r} is a link, and nothing is written through one; remove {workshop}")
     source = given.resolve() if given.is_dir() else given.resolve().parent
-    if workshop.resolve().is_relative_to(source) and read_journal(workshop / JOURNAL)[0][1:] != [boot_id()]:
+    if workshop.resolve().is_relative_to(source) and not is_own_journal(workshop):
         raise UserError(f"{workshop} may have come with {given}; {again}")
+
+
+def is_own_journal(workshop: Path) -> bool:
+    """Whether this user has begun the import, since the machine's last start."""
+    token = kept_token(workshop.parent, IMPORTING)
+    return bool(token) and read_journal(workshop / JOURNAL)[0][1:] == [boot_id(), token]
 
 
 def find_links(folder: str) -> Iterator[str]:
@@ -122,7 +133,8 @@ def boot_id() -> str:
 
 def import_source(source: Source, target: "Target", folder: Path, free_bytes: FreeBytes) -> dict[str, Total]:
     """Write what is left of the source, check it, and put it into its place; returns the total of each split."""
-    journal = Journal(folder / WORKSHOP / JOURNAL, target.kind, source.shards, boot_id())
+    token = own_token(folder, IMPORTING)
+    journal = Journal(folder / WORKSHOP / JOURNAL, target.kind, source.shards, boot_id(), token)
     left = [shard for shard in source.shards if journal.total(shard) is None]
     if left:
         target.refuse_existing()

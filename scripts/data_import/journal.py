@@ -1,8 +1,9 @@
 """What an import has finished, shard by shard, so that the same command goes on after any kill.
 
-It begins with the kinds of source and target, and the boot of the machine in which the import began. Each further line
-is a finished shard. A kill loses nothing that was written. A power cut may, as no image is synced by itself: after a
-boot all is written again. A shard whose file has changed is read again.
+It begins with the kinds of source and target, the boot of the machine in which the import began, and the token of this
+user's import (scripts/setup/own_token.py): a journal with another one may have come in an archive, and counts for
+nothing. Each further line is a finished shard. A kill loses nothing that was written. A power cut may, as no image is
+synced by itself: after a boot all is written again. A shard whose file has changed is read again.
 """
 
 import contextlib
@@ -10,10 +11,10 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_no_follow, read_regular_file
+from benchmarks.common.system.files import open_no_follow, read_regular_file, replace_atomically
 from scripts.data_import.source_images import SourceShard
+from scripts.setup.own_token import PRIVATE
 
 WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
 JOURNAL = "journal"
@@ -45,8 +46,8 @@ def make_total(num_images: int, num_bytes: int, sum_of_checksums: int) -> Total:
 class Journal:
     """goes_on: whether an earlier run has begun this import."""
 
-    def __init__(self, path: Path, kind: str, shards: list[SourceShard], boot: str):
-        """kind: of source and target. boot: the machine's boot_id.
+    def __init__(self, path: Path, kind: str, shards: list[SourceShard], boot: str, token: str):
+        """kind: of source and target. boot: the machine's boot_id. token: of this user's import.
 
         Raises UserError where the journal is of an import of another kind, and OSError.
         """
@@ -59,10 +60,14 @@ class Journal:
         if begun and begun[1] != boot:
             print("the machine has started again since this import was stopped; all images are written again")
             finished = {}
+        elif begun and begun[2] != token:
+            print("nothing says that you began this import: it may be of an archive; all images are written again")
+            finished = {}
         known = {shard_key(shard) for shard in shards}
         self._totals = {key: total for key, total in finished.items() if key in known}
-        lines = [json.dumps([kind, boot]), *(line_of(key, total) for key, total in self._totals.items())]
-        write_text_atomically(path, "\n".join([*lines, ""]))  # without a line that was cut off
+        lines = [json.dumps([kind, boot, token]), *(line_of(key, total) for key, total in self._totals.items())]
+        text = "\n".join([*lines, ""])  # without a line that was cut off
+        replace_atomically(path, lambda file: file.write(text.encode()), mode=PRIVATE)  # nobody else reads the token
         self._file = open(path, "a", encoding="utf-8", opener=open_no_follow)  # noqa: SIM115
 
     def total(self, shard: SourceShard) -> Total | None:
@@ -91,11 +96,11 @@ def read_journal(path: Path) -> tuple[list[str], dict[str, Total]]:
     found: dict[str, Total] = {}
     try:
         lines = read_regular_file(path, LARGEST_BYTES).decode().split("\n")
-        kind, boot = json.loads(lines[0])
+        kind, boot, token = (*json.loads(lines[0]), "")[:3]  # an older version wrote no token
     except (OSError, ValueError, TypeError, RecursionError):
         return [], found
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         for line in lines[1:-1]:  # the last line may have been cut off
             key, total = json.loads(line)
             found[key] = Total(**total)
-    return [kind, boot], found
+    return [kind, boot, token], found

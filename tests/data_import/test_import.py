@@ -34,11 +34,13 @@ from support import NUM_TRAIN, NUM_VAL, loaders
 from benchmarks.common.data import contents as contents_module
 from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
+from benchmarks.common.data.listing import cache_path
 from benchmarks.common.system.errors import UserError
 from scripts.data_import import find_source, folder_target, import_images, progress
 from scripts.data_import.class_lists import DEVKIT_ARCHIVE, GROUND_TRUTH, find_devkit
 from scripts.data_import.find_source import VAL_TAR
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
+from scripts.data_import.journal import line_of, make_total, shard_key
 from scripts.data_import.parquet_shards import names_of
 from scripts.data_import.source_images import Download
 from scripts.setup.check_data import check_image_folder
@@ -315,7 +317,7 @@ def test_what_is_hostile_or_damaged_is_refused(tmp_path, tiny_data, case, pack):
     before = contents(tmp_path)
     message = refused(folder, target, pack=pack)
     assert re.search(expected, message) and name in message, message
-    outside = {path for path in contents(tmp_path) if f"imagenet/{WORKSHOP}/" not in path}
+    outside = {path for path in contents(tmp_path) if f"imagenet/{WORKSHOP}/" not in path and "a cache/" not in path}
     assert outside == before.keys() and not {"train", "val", "packed"} & {path.name for path in target.glob("*")}
 
 
@@ -635,15 +637,18 @@ def test_what_is_half_imported_is_the_users_own(tmp_path, tiny_data):
     (workshop / "train").unlink()
     came_with_it = source / "imagenet" / WORKSHOP
     shutil.copytree(workshop, came_with_it)
-    kind, _ = json.loads((workshop / "journal").read_text().split("\n")[0])
-    (came_with_it / "journal").write_text(json.dumps([kind, "the author's boot"]) + "\n")
-    assert "may have come with" in refused(source, source / "imagenet")
+    kind, boot, token = json.loads((workshop / "journal").read_text().split("\n")[0])
+    for first in ([kind, "the author's boot", token], [kind, boot], [kind, boot, ""], [kind, boot, "0" * 64]):
+        (came_with_it / "journal").write_text(json.dumps(first) + "\n")
+        assert "may have come with" in refused(source, source / "imagenet")
     if not os.geteuid():
         os.chown(workshop, 12345, -1)
         assert "others can write to it" in refused(source, target)
         os.chown(workshop, 0, -1)
     assert not [*outside.iterdir()]
-    shutil.copytree(workshop, came_with_it, dirs_exist_ok=True)
+    shutil.rmtree(came_with_it)
+    with pytest.raises(UserError):
+        import_images.main(ImportOptions(source, source / "imagenet"), free_bytes=lambda folder: 0)
     import_all(source, source / "imagenet")
     assert contents(source / "imagenet") == contents(tiny_data)
 
@@ -657,8 +662,8 @@ def test_a_half_import_from_an_archive_overwrites_no_file_of_the_user(tmp_path, 
     with pytest.raises(UserError):
         import_images.main(ImportOptions(source, target, **options), free_bytes=lambda folder: 0)
     journal = target / WORKSHOP / "journal"
-    kind, _ = json.loads(journal.read_text().split("\n")[0])
-    journal.write_text(json.dumps([kind, "the author's boot"]) + "\n")
+    kind, *_ = json.loads(journal.read_text().split("\n")[0])
+    journal.write_text(json.dumps([kind, "the author's boot", ""]) + "\n")
     image = next(name for name in contents(tiny_data) if name.startswith("train/"))
     linked = target / WORKSHOP / ("train.safetensors" if options else image)
     linked.parent.mkdir(parents=True, exist_ok=True)
@@ -669,6 +674,27 @@ def test_a_half_import_from_an_archive_overwrites_no_file_of_the_user(tmp_path, 
         import_all(source, target)
         assert contents(target) == contents(tiny_data)
     assert precious.read_text() == "kept"
+
+
+@pytest.mark.parametrize("with_token", [False, True])
+def test_a_half_import_is_not_the_users_because_it_knows_the_machines_boot(tmp_path, tiny_data, capsys, with_token):
+    """Protects who imports beside an archive of another user of the machine: that user knows the kernel's boot_id, and
+    a journal with it brought shards that were not read again. Mutants: the boot alone is compared; a journal without a
+    token, as an older version wrote it, is gone on with."""
+    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+    with pytest.raises(UserError):
+        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
+    journal, kept = target / WORKSHOP / "journal", cache_path(target, import_images.IMPORTING)
+    for file in (journal, kept):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    kind, boot, _ = json.loads(journal.read_text().split("\n")[0])
+    found = find_source.find_source(source, None)
+    keys = [shard_key(shard) for shard in found.shards]
+    lines = [json.dumps([kind, boot, "0" * 64] if with_token else [kind, boot])]
+    journal.write_text("\n".join([*lines, *(line_of(key, make_total(0, 0, 0)) for key in keys), ""]))
+    import_all(source, target)
+    assert "nothing says that you began this import" in capsys.readouterr().out
+    assert contents(target) == contents(tiny_data) and not kept.exists()
 
 
 @pytest.mark.parametrize("half", [False, True])
