@@ -164,11 +164,27 @@ pyxis_can_mount() ( # PATH; bytes of \x80 and more are other alphabets' letters 
   [[ $1 != *[!A-Za-z0-9_./+@~=%$'\x80'-$'\xff'-]* ]]
 )
 
+# Whether a folder of the host would be mounted over what the image runs from. $PWD, RESULTS, PACKED and STRATEGY_DIR are the
+# user's word, and a checkout may lie in /opt or /root. DATA may be a configuration's: it is no folder of a system at all.
+hides_the_images_own() { # FOLDER DATA, both without links
+  case $1/ in / | // | /bin/* | /sbin/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /etc/* | /opt/ | /proc/* | /sys/* | /dev/ | \
+    /usr/ | /usr/bin/* | /usr/sbin/* | /usr/lib*/* | /usr/local/ | /usr/local/bin/* | /usr/local/lib*/* | /opt/conda/* | \
+    /var/ | /root/ | /run/ | /boot/* | /nix/* | /gnu/*) return 0 ;;
+  esac
+  [ "$1" = "$2" ] || return 1
+  case $1/ in "$(pwd -P)"/*) return 1 ;; # the checkout is mounted with all that is in it
+    /dev/shm/?* | /var/tmp/?* | /run/media/?*) return 1 ;;
+    /usr/* | /opt/* | /var/* | /root/* | /run/* | /dev/*) return 0 ;;
+  esac
+  return 1
+}
+
 # Fill INTERPRETER, which runs scripts on a node; CONTAINED, options for srun; and HERE, which runs them from this shell.
 set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0
-  local folder program name=suite mounts='' folders=("$PWD")
+  local folder program name=suite mounts='' folders=("$PWD") data=''
+  [ -z "${DATA:-}" ] || data=$(realpath -m -- "$DATA")
   for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}" "${STRATEGY_DIR:-}"; do
     [ -z "$folder" ] || folders+=("$(realpath -m -- "$folder")")
   done
@@ -178,12 +194,10 @@ set_container_command() {
       printf "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename %q\n" "$folder" >&2
       exit 2
     fi
-    case $folder/ in / | // | /bin/* | /sbin/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /etc/* | /opt/ | \
-      /usr/ | /usr/bin/* | /usr/sbin/* | /usr/lib*/* | /usr/local/ | /usr/local/bin/* | /usr/local/lib*/*)
+    if hides_the_images_own "$folder" "$data"; then
       printf "error: with CONTAINER the host's %q would hide the image's own; name another folder\n" "$folder" >&2
       exit 2
-      ;;
-    esac
+    fi
   done
   if [[ $CONTAINER != *.sif && $(srun --help 2>/dev/null || true) == *--container-image* ]]; then
     for folder in "${folders[@]}"; do

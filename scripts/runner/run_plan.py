@@ -359,7 +359,8 @@ def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[Ru
         "RESULTS": str(folder.results),
         "CONFIG": str(folder.config),
         "ARGS": "",  # CONFIG has them
-        "DATA": run.config.data,
+        # A container's launcher mounts it: images that nobody reads are no reason to mount a folder.
+        "DATA": "" if run.config.loader == "synthetic" else run.config.data,
         "PYTHON": interpreter_path(),
         "REPEAT": str(run.round),
         "POSITION": str(run.position or ""),

@@ -341,6 +341,37 @@ def test_no_folder_is_mounted_over_the_images_own(tmp_path, bin_path, variable, 
         assert done.returncode == 2 and "may have a colon or a comma" in done.stderr
 
 
+HIDING = """/opt/conda /opt/venv/lib /opt /usr/share /usr/local/cuda /usr/src/x /var /var/lib /root /root/.local /proc/1
+/sys/fs /dev /dev/pts /dev/shm /run /run/user /nix/store /boot /etc/ld.so.conf.d /lib64 /usr/lib32 /bin /sbin""".split()
+PASSING = """/dev/shm/images /var/tmp/images /run/media/disk /mnt/images /home/ann /srv/x /scratch/opt /data /rootless
+/usrs /variety""".split()
+
+
+@pytest.mark.parametrize("variable", ["DATA", "PACKED"])
+def test_no_folder_of_a_system_is_mounted_over_the_images_own(tmp_path, bin_path, variable):
+    """Protects the image's programs from the path of the data in somebody else's configuration: the host's /opt/conda
+    hid the image's, with its Python. What the user names alone may lie in /opt or /root, as a checkout does. Mutants:
+    the names of /usr alone; the same for all folders; data below the checkout refused; /dev/shm/images refused."""
+    put(bin_path, apptainer="", srun="")
+    ours = {"CONTAINER": "x.sif", "PATH": f"{bin_path}:{os.environ['PATH']}", "DATA": "", "PACKED": "", "RESULTS": ""}
+    look = """set -eu; source launchers/cluster.sh
+        for folder in $FOLDERS; do (export $VARIABLE="$folder"; set_container_command) || echo "$folder"; done"""
+
+    def refused(folders: list[str]) -> list[str]:
+        env = environment(**ours, FOLDERS=" ".join(folders), VARIABLE=variable)
+        done = subprocess.run(["bash", "-c", look], cwd=ROOT, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()
+
+    links = [folder for folder in HIDING if os.path.realpath(folder) not in (folder, f"/usr{folder}")]
+    hiding = [folder for folder in HIDING if folder not in links]
+    own = ["/opt/venv/lib", "/usr/share", "/usr/local/cuda", "/usr/src/x", "/var/lib", "/root/.local"]
+    own += ["/dev/pts", "/dev/shm", "/run/user"]
+    assert refused(hiding) == [folder for folder in hiding if variable == "DATA" or folder not in own]
+    assert refused([folder for folder in PASSING if os.path.realpath(folder) == folder]) == []
+    assert refused([str(ROOT / "data/imagenet-mini")]) == []
+
+
 @pytest.mark.parametrize("name", ["$(id)", "`id`", 'a"b', "a\\b", "a\nb", "a /usr", "a;b", "größe_1+@~=%"])
 @pytest.mark.parametrize("variable", ["DATA", "STRATEGY_DIR"])
 def test_no_folders_name_is_run_by_pyxis(tmp_path, bin_path, variable, name):

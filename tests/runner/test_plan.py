@@ -456,7 +456,7 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables,
     (run,) = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
     results = tmp_path / "a set"
     folder, launcher_variables = run_plan.create_run_folder(run, results, "1/1")
-    for name in ("PYTHON", "RESULTS", "CONFIG", "DATA"):
+    for name in ("PYTHON", "RESULTS", "CONFIG"):
         assert os.path.isabs(launcher_variables[name]), name
     ours = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
     env = ours | {"CUDA_VISIBLE_DEVICES": ""} | launcher_variables
@@ -467,6 +467,17 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables,
     assert (row["status"], row["run_id"], row["commit"]) == ("ok", folder.run_id, "")  # the copy is in no repository
     assert read_table(results, "settings").asked_hash.item() == run.requested_hash
     assert not (checkout / "results").exists()
+
+
+@pytest.mark.parametrize("loader", ["synthetic", "folder"])
+def test_a_run_of_synthetic_images_names_no_folder_to_its_launcher(make_variables, tiny_data, tmp_path, loader):
+    """Protects a container's programs: its launcher mounts DATA, and a configuration with synthetic images chose any
+    folder for it, which nobody looked at. Mutant: the configuration's folder, whatever the loader."""
+    (run,) = run_plan.plan_strategies(
+        make_variables(STRATEGIES="single", REPEATS=1, ARGS=f"--loader {loader}", DATA=tiny_data)
+    )
+    _, launcher_variables = run_plan.create_run_folder(run, tmp_path / "a set")
+    assert launcher_variables["DATA"] == ("" if loader == "synthetic" else str(tiny_data))
 
 
 # --- rows that are kept -------------------------------------------------------------------------------------------
