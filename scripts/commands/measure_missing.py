@@ -5,6 +5,7 @@ Each measurement is a command in a process of its own.
 
 import collections
 import contextlib
+import dataclasses
 import os
 import shlex
 import sys
@@ -22,7 +23,14 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.runner.hardware import hardware_here, hardware_of_set, why_not_here, why_not_its_images, why_too_many
+from scripts.runner.hardware import (
+    as_number,
+    hardware_here,
+    hardware_of_set,
+    why_not_here,
+    why_not_its_images,
+    why_too_many,
+)
 from scripts.sets.own_set import refuse_foreign_set
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
@@ -53,7 +61,7 @@ def measure(results_folder: Path) -> int:
     if why := why_no_images(results_folder):
         print(f"{results_folder}: {why}; nothing is measured here, and the report may lack something", flush=True)
         return 0
-    refuse_too_many_workers(results_folder)
+    refuse_too_many_workers(results_folder, measurements)
     how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
     print(f"measuring what the report lacks, if anything; {how_long}", flush=True)
     failed = 0
@@ -88,7 +96,7 @@ def missing_measurements(results_folder: Path) -> list[Measurement]:
     measurements = [Measurement(proof, common | {"CONFIG": "", "ARGS": ""})]
     for section in load_sections():
         missing = section.missing(results_folder)
-        measurements += [Measurement(each.command, as_measured | each.variables) for each in missing]
+        measurements += [dataclasses.replace(each, variables=as_measured | each.variables) for each in missing]
     return measurements
 
 
@@ -102,13 +110,18 @@ def usual_settings(results_folder: Path) -> dict[str, str]:
     return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
 
 
-def refuse_too_many_workers(results_folder: Path) -> None:
-    """Raises UserError where the configuration of most runs asks for more loader workers than this machine starts."""
+def refuse_too_many_workers(results_folder: Path, measurements: list[Measurement]) -> None:
+    """Raises UserError where the configuration of most runs asks for more loader workers than this machine starts.
+
+    Each rank of a measurement starts as many. The number of ranks itself is of the user or this machine, never the
+    set's.
+    """
     fields: dict[str, Any] = {}
     if found := usual_config(results_folder):
         with contextlib.suppress(UserError):  # the measurement that reads it says so, and leaves its gap
             fields = read_yaml(str(found))
-    if why := why_too_many({"workers": fields.get("workers")}):
+    num_ranks = max((each.num_ranks for each in measurements), default=1)
+    if why := why_too_many({"workers": num_ranks * as_number(fields.get("workers"))}):
         raise UserError(f"{results_folder}: {why}; {option_as_typed('MEASURE', 'no')} draws its report")
 
 

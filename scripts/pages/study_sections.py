@@ -65,6 +65,8 @@ class Measurement:
     command: list[str]
     variables: dict[str, str]
     """Environment variables of this command, besides those that lead to the set and to the settings of its runs."""
+    num_ranks: int = 1
+    """The most ranks that it starts at once, each with the loader workers of the set's configuration."""
 
 
 @dataclasses.dataclass(frozen=True)

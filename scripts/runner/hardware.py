@@ -82,12 +82,16 @@ def why_too_many(requested: Mapping[str, Any]) -> str:
     """
     elsewhere = any(os.environ.get(name) for name in ("TASKS_PER_NODE", "HOSTS"))
     num_cores = max(machine.num_cores(), CORES_OF_A_NODE) if elsewhere else machine.num_cores()
-    ranks, workers = requested.get("ranks", 1) // requested.get("nodes", 1), _number(requested.get("workers"))
+    ranks, workers = requested.get("ranks", 1) // requested.get("nodes", 1), as_number(requested.get("workers"))
     most_ranks = RANKS_PER_CORE * num_cores
     limits = [
         (ranks, "ranks", most_ranks if ranks <= most_ranks else max(most_ranks, machine.num_gpus())),
         (ranks * workers, "loader workers in all", WORKERS_PER_CORE * num_cores),
-        (_number(requested.get("threads_per_rank")), "threads a rank", max(LEAST_THREADS, RANKS_PER_CORE * num_cores)),
+        (
+            as_number(requested.get("threads_per_rank")),
+            "threads a rank",
+            max(LEAST_THREADS, RANKS_PER_CORE * num_cores),
+        ),
     ]
     found = (
         f"it asks for {number} {what} on one machine, and with {num_cores} cores at most {most} are started"
@@ -97,7 +101,7 @@ def why_too_many(requested: Mapping[str, Any]) -> str:
     return next(found, "")
 
 
-def _number(value: object) -> int:
+def as_number(value: object) -> int:
     """The value as a whole number; 0 for a word, such as auto, and for anything else."""
     try:
         return int(str(value))

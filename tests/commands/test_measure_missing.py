@@ -24,6 +24,7 @@ from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
 from scripts.runner.hardware import Hardware, why_not_here, why_too_many
 from scripts.studies.loaders.measure_loader_limit import measure_set
+from scripts.studies.scaling import section
 
 STUB = """
 import os, sys, time
@@ -153,7 +154,8 @@ def test_a_set_stays_on_its_hardware(measured, here, allowed):
 
 
 def test_no_set_asks_a_report_for_thousands_of_workers(a_set, monkeypatch):
-    """Protects the machine of whoever makes a report of somebody else's set. Mutant: its configuration not read."""
+    """Protects the machine of whoever makes a report of somebody else's set. Mutants: its configuration not read; the
+    workers of one rank, where the study of scaling starts 8."""
     folder = a_set / "logs/single-1"
     folder.mkdir(parents=True)
     (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {}}))
@@ -161,8 +163,30 @@ def test_no_set_asks_a_report_for_thousands_of_workers(a_set, monkeypatch):
     (folder / "config.yaml").write_text("loader: synthetic\nworkers: 100000\n")
     with pytest.raises(UserError, match=r"it asks for 100000 loader workers in all .*; MEASURE=no draws its report"):
         measure_missing.measure(a_set)
+    (folder / "config.yaml").write_text("loader: synthetic\nworkers: 100\n")
+    monkeypatch.setattr(machine, "num_cores", lambda: 8)
+    for name in ("NPROC", "TASKS_PER_NODE", "HOSTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(machine, "num_gpus", lambda: 0)
+    monkeypatch.setenv("STRATEGY", "ddp")
+    (scaling,) = section.missing(a_set)
+    with monkeypatch.context() as patch:
+        patch.setattr(measure_missing, "missing_measurements", lambda results_folder: [scaling])
+        with pytest.raises(UserError, match="it asks for 800 loader workers in all"):
+            measure_missing.measure(a_set)
+    assert measure_missing.measure(a_set) == 1, "the measurement of one rank was started"
     (folder / "config.yaml").write_text("loader: synthetic\nworkers: 4\n")
     assert measure_missing.measure(a_set) == 1, "the measurement was started"
+
+
+def test_what_a_report_measures_keeps_its_number_of_ranks(a_set, monkeypatch):
+    """Protects the look at loader workers, which needs the ranks of each measurement. Mutant: num_ranks is left out
+    where the set's own variables are added."""
+    monkeypatch.setattr(machine, "num_cores", lambda: 8)
+    monkeypatch.setattr(machine, "num_gpus", lambda: 0)
+    monkeypatch.delenv("NPROC", raising=False)
+    monkeypatch.setenv("STRATEGY", "ddp")
+    assert 8 in [each.num_ranks for each in measure_missing.missing_measurements(a_set)]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def missing(results: Path) -> list[Measurement]:
     if not os.environ.get("STRATEGY") or len(ranks) < 2:
         return []
     variables = {"RANKS": " ".join(map(str, ranks)), "THREADS_PER_RANK": "", "RESULTS": str(results / "scaling")}
-    return [Measurement(["launchers/all.sh", "scaling"], variables)]
+    return [Measurement(["launchers/all.sh", "scaling"], variables, num_ranks=max(ranks))]
 
 
 def ranks_to_scale_to(results: Path) -> list[int]:
