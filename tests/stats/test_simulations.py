@@ -21,6 +21,7 @@ from support import few_fast
 from scripts.publish.readme import MEASURED
 from scripts.publish.readme_false_alarms import FALSE as FALSE_QUANTITIES
 from scripts.stats.families import ratios_to_baseline, ratios_to_fastest
+from scripts.stats.independence import AUTOCORRELATED
 from scripts.stats.proportions import fisher_p_value
 from scripts.studies.measured_csv import read_rows
 
@@ -169,7 +170,7 @@ def test_the_simulated_tables_decide_as_reports_do(case):
         samples = samples_of(table)
         theirs = [*ratios_to_baseline("0", samples).values()]
         ends = numpy.exp(found.log_ratios[number] + found.half_widths[number])
-        assert bool(found.undecided[number]) == any("follow" in each.why for each in theirs)
+        assert bool(found.undecided[number]) == any(each.why == AUTOCORRELATED for each in theirs)
         for each, high in zip(theirs, ends, strict=True):
             assert each.high is None or each.high == pytest.approx(high)
             assert (each.verdict in FALSE) == (each.high is not None and not each.low <= 1 <= each.high)
