@@ -5,6 +5,7 @@ standard deviations is an outlier; a slow first sample is named by itself). Need
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator, Mapping
 
@@ -148,8 +149,8 @@ def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
 
 
 def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
-    """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that they say
-    nothing."""
+    """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that each
+    is below its limit, or was not recorded."""
     causes = []
     steal, others = group.ok_runs.steal_pct.max(), group.ok_runs.other_cpu_pct.max()
     if steal >= STEAL_PCT:
@@ -166,10 +167,21 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
         causes.append(UnsteadyCause("a lower clock", text, "see to cooling and power limits"))
     if causes:
         return causes
-    if group.ok_runs[["steal_pct", "other_cpu_pct"]].isna().all(axis=None):  # an older suite, which did not look
-        return [UnsteadyCause("no cause recorded", "", "close other programs")]
-    text = "no steal, other program or lower clock was seen, perhaps co-tenants on shared cores, caches and memory"
-    return [UnsteadyCause("no cause seen", text, "use a machine of your own")]
+    text = f"{_counters_below_limits(steal, others, slowest / fastest)}; the cause is unknown"
+    remedy = "close other programs" if math.isnan(others) else "try a machine of your own"
+    return [UnsteadyCause("an unknown cause", text, remedy)]
+
+
+def _counters_below_limits(steal_pct: float, others_pct: float, clock_share: float) -> str:
+    """How much each counter says at most, and which were not recorded (NaN). clock_share: of the fastest run's."""
+    counters = {
+        "steal": (steal_pct, "steal was at most {:.1f} %"),
+        "other programs": (others_pct, "other programs took at most {:.1f} % of its cores' time"),
+        "clocks": (100 * clock_share, "each run's mean clock was at least {:.1f} % of the fastest run's"),
+    }
+    found = ", ".join(text.format(value) for value, text in counters.values() if not math.isnan(value))
+    missing = ", ".join(name for name, (value, _) in counters.items() if math.isnan(value))
+    return "; ".join(filter(None, [found, f"not recorded: {missing}" if missing else ""]))
 
 
 def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
