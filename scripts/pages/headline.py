@@ -88,7 +88,7 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
     if over:
         none = "No strategy" if several or not among else f"{among}no strategy"
         same = " in the same precision" if several else ""
-        return f"{none} was seen to be faster than one process{same}{_unseen(list(over.values()))}"
+        return f"{none} was seen to be faster than one process{same}{_unseen(over)}"
     leads = "is the fastest strategy" if ranking.best_is_fastest else "has the highest mean"
     return f"{among}{best.label} {leads}, {speed}; no run of {BASELINE} has its settings, so that there is no speed-up"
 
@@ -138,12 +138,14 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
     return few if rounds < MIN_ROUNDS else f"no two strategies share {MIN_ROUNDS} rounds"
 
 
-def _unseen(ratios: list[RatioEstimate]) -> str:
-    """Up to which difference the data say little."""
-    least = max((each.smallest_difference or 0.0 for each in ratios), default=0.0)
-    if least > 1:
-        return "; this set may miss even a doubling"
-    return f"; the minimum detectable effect is at most {100 * least:.0f} % at a nominal power of 80 %" if least else ""
+def _unseen(ratios: dict[str, RatioEstimate]) -> str:
+    """Up to which difference the pairs with a verdict say little, and which have none."""
+    found = [each.smallest_difference for each in ratios.values() if each.smallest_difference is not None]
+    least = max(found, default=0.0)
+    text = f"; the minimum detectable effect is at most {100 * least:.0f} % at a nominal power of 80 %" if found else ""
+    without = [label for label, each in ratios.items() if each.smallest_difference is None]
+    rest = f"; there is no verdict on {_name(without, 'strategies')}" if without else ""
+    return ("; this set may miss even a doubling" if least > 1 else text) + rest
 
 
 def _without_a_time(results: ResultSet) -> str:

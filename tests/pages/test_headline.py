@@ -68,6 +68,15 @@ def test_the_verdict_of_each_set(tmp_path, speeds, num_rounds, words):
     assert re.fullmatch(f"{words}{missing}\\.", sentence), sentence
 
 
+def test_a_strategy_without_a_verdict_has_no_detectable_effect(tmp_path):
+    """Protects from a minimum detectable effect of a strategy of which nothing can be detected. Mutant: no verdict
+    counts as 0 %."""
+    write_set(tmp_path, {"single": 100, "ddp": 60}, precision="fp32")
+    add_runs(tmp_path, "zero1", 60, num_repeats=3, image_size=48)
+    sentence = verdict_of(tmp_path)
+    assert re.search(r"at most [1-9]\d* % at a nominal power of 80 %; there is no verdict on zero1; ", sentence)
+
+
 @pytest.mark.medium
 def test_what_was_not_run_is_in_the_verdict(tmp_path):
     """Protects from "the fastest strategy" of a set in which others were never tried. Mutant: only what has rows."""
