@@ -33,8 +33,13 @@ class Top1Accuracy:
     fractions: tuple[float, ...]
     """Of each seed, the mean of its runs."""
     num_runs: int
-    identical: bool
-    """Whether the runs of each seed agree in all of OUTCOME_COLUMNS."""
+    outcomes: frozenset[tuple[str, ...]]
+    """The different results: each a seed and what OUTCOME_COLUMNS recorded of it."""
+
+    @property
+    def identical(self) -> bool:
+        """Whether the runs of each seed agree in all of OUTCOME_COLUMNS."""
+        return len(self.outcomes) == self.num_seeds
 
     @property
     def num_seeds(self) -> int:
@@ -51,10 +56,10 @@ def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     rows = group.ok_runs[group.ok_runs.acc1.between(0, 100)]
     if rows.empty:
         return None
-    of_seed = rows.groupby(recorded_seeds(group).loc[rows.index])
-    fractions = tuple(float(each) / 100 for each in of_seed.acc1.mean())
+    seeds = recorded_seeds(group).loc[rows.index]
+    fractions = tuple(float(each) / 100 for each in rows.groupby(seeds).acc1.mean())
     percent, images = 100 * sum(fractions) / len(fractions), set(rows.val_samples)
-    runs = len(rows), all(len(each.drop_duplicates(OUTCOME_COLUMNS)) == 1 for _, each in of_seed)
+    runs = len(rows), frozenset(zip(seeds, *(rows[name].astype(str) for name in OUTCOME_COLUMNS), strict=True))
     num_images = int(images.pop()) if len(images) == 1 and rows.val_samples.gt(0).all() else 0
     if not num_images:
         return Top1Accuracy(percent, None, None, 0, 0, fractions, *runs)
@@ -80,7 +85,7 @@ class Top1Difference:
     """Of this pair alone."""
     test: str
     num_pairs: int
-    """Of different results: strategies with one result are one thing."""
+    """Of results that differ in a digit of OUTCOME_COLUMNS, or in a seed: strategies with one result are one thing."""
 
     @property
     def corrected_p_value(self) -> float:
@@ -104,7 +109,7 @@ def furthest_apart(groups: Sequence[RunGroup]) -> Top1Difference | None:
         return None
     if len({_global_batch(group) for group in found}) > 1:  # in as many steps they trained on other numbers of images
         return None
-    num_results = len({each.fractions for each in found.values()})
+    num_results = len({each.outcomes for each in found.values()})
     if found[worst].percent == found[best].percent:
         return None
     return Top1Difference(best, worst, *_differ(found[best], found[worst]), num_results * (num_results - 1) // 2)

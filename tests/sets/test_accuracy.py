@@ -85,6 +85,14 @@ def test_the_sentence_says_n_and_whether_the_furthest_differ(tmp_path):
     assert "furthest" not in describe_top1(load_set(tmp_path / "other").groups), "other images are not compared"
 
 
+def test_equal_percentages_of_unequal_models_are_several_results(tmp_path):
+    """Protects Bonferroni's factor: ddp and fsdp are right as often, of other images. zero1 is ddp to the last digit.
+    Mutant: results counted by the percentage, 1 pair."""
+    for strategy, correct, val_loss in (("single", 60, 2.0), ("ddp", 71, 2.1), ("fsdp", 71, 2.2), ("zero1", 71, 2.1)):
+        add_runs(tmp_path, strategy, 3 * [(correct, val_loss)])
+    assert " as one of 3 pairs: " in describe_top1(load_set(tmp_path).groups)
+
+
 def test_strategies_of_unequal_batches_are_not_compared(tmp_path):
     """Protects the GPUs' default, 256 images a device: eight ranks train on eight times the images of `single` in as
     many steps, and Fisher's test blamed BatchNorm. Mutant: a comparison whatever the batch."""
