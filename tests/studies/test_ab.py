@@ -28,7 +28,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.runner import source_version
 from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, report_verdict
-from scripts.studies.ab.sequential import look_at_rounds
+from scripts.studies.ab.sequential import last_look, look_at_rounds
 
 
 @pytest.fixture
@@ -456,6 +456,16 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     assert output.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
     report_verdict(look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None)
     assert "it stopped early, where the answer was clear: the interval allows for that, the" in capsys.readouterr().out
+
+
+def test_a_verdict_of_fewer_rounds_than_were_run_says_so(capsys, tmp_path):
+    """Protects from two means whose ratio is not the one below them. Mutant: the last line without the rounds."""
+    rates = {"A": [100.0] * 7, "B": [97.0, 104.0, 98.0, 101.0, 99.0, 102.0, 150.0]}
+    paired = PairedRounds(0, time.monotonic(), rates, list("ABBAABB"))
+    for most, fewer in ((20, True), (7, False)):
+        report_verdict(last_look(paired.log_ratios, most), paired, tmp_path, None)
+        said = "; 7 rounds were run; the ratio, its interval and the verdict are of the first 6"
+        assert capsys.readouterr().out.rstrip().endswith(said) == fewer
 
 
 # --- acceptance ---------------------------------------------------------------------------------------------------

@@ -245,6 +245,7 @@ def write_result(run_variant: VariantRunner, paired: PairedRounds, result: Seque
         for name, variant in run_variant.variants.items()
     }
     found = dataclasses.asdict(result.estimate) | {"paired": True, "lag_1_correlation": result.correlation}
+    found["num_rounds"] = result.num_rounds or len(paired.first)
     found |= {"carry_over": paired.carry_over.value, "sd_of_runs": paired.sd}
     found |= {"seconds": time.monotonic() - paired.began}
     rounds = {"order_seed": paired.seed, "first": paired.first, "images_per_s": paired.rates}

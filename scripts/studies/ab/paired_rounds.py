@@ -73,7 +73,11 @@ def report_verdict(result: SequentialResult, paired: PairedRounds, results: Path
         print("it stopped early, where the answer was clear: the interval allows for that, the ratio is biased outward")
     sentence = f"B is {found.verdict}" if found.verdict in ("faster", "slower") else found.verdict
     sentence += f": {found.why}" if found.why else ""
-    print(f"{sentence}; {format_ratio(result)}" if num_rounds else "no verdict: no round was done", flush=True)
+    sentence += f"; {format_ratio(result)}"
+    if result.num_rounds:
+        sentence += f"; {num_rounds} rounds were run; the ratio, its interval and the verdict are of the first "
+        sentence += str(result.num_rounds)
+    print(sentence if num_rounds else "no verdict: no round was done", flush=True)
     if limit is None:
         return 0
     percent = f"{100 * limit:g} %"

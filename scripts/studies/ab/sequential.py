@@ -53,6 +53,8 @@ class SequentialResult:
     from what is excluded, since it ends sooner where chance helps (Jennison and Turnbull 1999, chapter 8)."""
     correlation: float | None = None
     """Of each round's log ratio with the one before."""
+    num_rounds: int | None = None
+    """The rounds that all of this is of, where more were run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +102,9 @@ def last_look(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float 
     """What was known at the last planned look: a budget may end the rounds after one without a look. Arguments as of
     look_at_rounds."""
     looks = [number for number in planned_looks(most) if number <= len(log_ratios)]
-    return look_at_rounds(log_ratios[: looks[-1]] if looks else log_ratios, most, limit)
+    num_rounds = looks[-1] if looks else len(log_ratios)
+    found = look_at_rounds(log_ratios[:num_rounds], most, limit)
+    return dataclasses.replace(found, num_rounds=num_rounds) if num_rounds < len(log_ratios) else found
 
 
 def carry_over(first: str, log_rates: Mapping[str, Sequence[float]]) -> RatioEstimate:
