@@ -41,6 +41,14 @@ def test_the_spread_of_days_by_hand():
         day_spread([a_set(0.0), a_set(0.0), a_set(0.0, names=["slurm"])])
 
 
+def test_an_estimate_that_was_cut_at_zero_is_not_zero():
+    """Protects from days that are said to do nothing. Mutants: 0.0 %; no words for what is given as 0."""
+    assert day_spread([a_set(0.0)] * 3).text == (
+        "not seen above the spread of the runs (from 3 sets, 2 degrees of freedom; it may be larger)"
+    )
+    assert (DaySpread(0.0).text, DaySpread(0.021, 2).text) == ("0.0 %", "2.1 %")
+
+
 def test_what_the_runs_explain_of_the_days_by_hand():
     """The interaction of sets and rounds: squares of what the means of both leave, over (3 - 1) (2 - 1)."""
     rounds, logs = [1.0, 2.0], numpy.array([[0.01, -0.01], [0.06, 0.06], [0.0, 0.0]])

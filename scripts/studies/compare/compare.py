@@ -143,7 +143,7 @@ def compare_two(
         return 1
     comparisons = between_sets(a, b, options.strategy, options.anyway, day)
     print(f"throughput of B, {b.path}, over that of A, {a.path}")
-    print(f"day-to-day sd: {'unknown' if day is None else f'{100 * day.sd:.1f} %'}\n")
+    print(f"day-to-day sd: {'unknown' if day is None else day.text}\n")
     print("\n".join([comparison_table(comparisons), "", *footnotes(comparisons, METHOD_BETWEEN_DAYS)]))
     if found is not None:
         found |= {"a": str(a.path), "b": str(b.path), "day_sd": None if day is None else day.sd}

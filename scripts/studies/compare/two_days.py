@@ -38,6 +38,16 @@ class DaySpread:
     sd: float
     df: float = math.inf
 
+    @property
+    def text(self) -> str:
+        """2.0 %; an estimate that was cut at 0 is not said to be 0."""
+        if self.sd or math.isinf(self.df):
+            return f"{100 * self.sd:.1f} %"
+        return (
+            f"not seen above the spread of the runs (from {self.df + 1:.0f} sets, {self.df:.0f} degrees of freedom; "
+            "it may be larger)"
+        )
+
 
 def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
     """Of three or more sets of the same settings, over the strategies and rounds that all of them have.

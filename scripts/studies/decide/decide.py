@@ -159,7 +159,7 @@ def describe_answer(answer: Answer) -> str:
     rows = [(candidate, low) for row, low in zip(answer.shared, lowest, strict=True) for candidate in row]
     best = [(candidate, answer.cheap.candidate) for candidate in best_of_each(answer.machines)]
     lines = [
-        f"day-to-day sd: {f'unknown; {TO_DECIDE}' if day is None else f'{100 * day.sd:.1f} %'}",
+        f"day-to-day sd: {f'unknown; {TO_DECIDE}' if day is None else day.text}",
         "\nAt equal settings",
         *([candidate_table(rows, of_shared), ""] if rows else []),
         equal_settings_sentence(answer.shared, of_shared),
