@@ -171,7 +171,7 @@ def test_without_the_days_spread_nothing_is_decided(run, sets):
     done = run(*sets, *PRICES)
     assert done.code == 3 and done.last.startswith("No decision on cost: it is not known how much a machine's speed")
     assert "there is no decision" in done.out and "day-to-day sd: unknown; to decide, give" in done.out
-    named = float(re.search(r"standard deviation were below ([\d.]+) %", done.last)[1])
+    named = float(re.search(r"were known \(--day-sd\) to be below ([\d.]+) %; one measured from a few", done.last)[1])
     assert 1 < named < 50
     below, above = (sentence_of(*sets, *PRICES, "--day-sd", f"{sd:.2f}%") for sd in (named - 0.05, named + 0.15))
     assert (below[0], above[0]) == (True, False) and "does not lie above 1" in above[1]

@@ -107,7 +107,10 @@ def _what_would_decide(winner: Winner) -> str:
         near = printable(winner.close[0].name)
         return f", but the runs do not separate it from {near} even if days did nothing: take more rounds"
     below = math.floor(1000 * winner.day_sd_limit) / 10  # per cent, rounded down
-    return f"; it would be shown to be the cheapest if the day-to-day standard deviation were below {below:g} %"
+    return (
+        "; it would be shown to be the cheapest if the day-to-day standard deviation were known (--day-sd) to be below "
+        f"{below:g} %; one measured from a few sets (--day-sets) must be smaller"
+    )
 
 
 def equal_settings_sentence(shared: list[list[Candidate]], family: Family) -> str:
