@@ -156,9 +156,11 @@ def test_whole_epochs_are_taken_where_they_were_run(run, tmp_path):
 
 
 def test_a_machine_that_is_cheapest_and_fastest_is_taken(run, sets):
+    """Mutant: an interval of the lowest of nine that does not say so."""
     done = run(*sets, *PRICES, "--day-sd", "1%")
     assert done.code == 0 and done.last.startswith("Take h100 with ddp_amp: 90 epochs cost ")
     assert done.last.endswith("less money and less time than on any other machine.")
+    assert "picking; of the lowest of 9 the true cost may be higher; no other day or machine is in them)" in done.last
     assert "At equal settings h100 is the cheapest with single and ddp." in done.out
     assert [row["machine"] for row in done.rows if row["best_of_machine"] == "yes"] == ["v100", "a100", "h100"]
     assert [row["strategy"] for row in done.rows if row["best_of_machine"] == "yes"] == ["ddp_amp"] * 3

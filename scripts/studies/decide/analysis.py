@@ -66,6 +66,8 @@ class Winner:
     """The candidate with the lowest mean, of cost or of hours, and what speaks against calling it the lowest."""
 
     candidate: Candidate
+    num_candidates: int
+    """Of which it was picked after looking."""
     unsure: list[tuple[Candidate, RatioEstimate]]
     """Candidates on other machines that are not shown to be above it, each with its ratio to it, the nearest first."""
     close: list[Candidate]
@@ -97,6 +99,7 @@ def _winner(best: Candidate, candidates: Sequence[Candidate], family: Family, pr
     limits = [family.day_sd_limit_of_pair(candidate, best, prices) for candidate, _ in ratios]
     return Winner(
         best,
+        len(candidates),
         [(candidate, ratio) for candidate, ratio in ratios if ratio.low is None or ratio.low <= 1],
         [candidate for (candidate, _), sd in zip(ratios, limits, strict=True) if sd is None],
         min((sd for sd in limits if sd is not None), default=0.0),

@@ -63,6 +63,11 @@ def best_sentence(cheap: Winner, fast: Winner) -> str:
     """The decision between the machines, each with its own best settings; or why the intervals do not allow one."""
     candidate, other = cheap.candidate, fast.candidate
     figures = f"{NUM_EPOCHS} epochs cost {format_interval_of(candidate.money)} and take {_hours(candidate)}"
+    if candidate.money.low is not None:
+        figures += (
+            " (95 % intervals over the runs of this set, without the picking; of the lowest of "
+            f"{cheap.num_candidates} the true cost may be higher; no other day or machine is in them)"
+        )
     if not cheap.is_sure:
         also = "" if candidate is other else f"; {_fastest(fast)}"
         lowest = f"{printable(candidate.name)} has the lowest mean cost: {figures}"
