@@ -161,9 +161,9 @@ def scale_with_interval(
 def describe_aa(results: ResultSet) -> str:
     """What the A/A comparisons of a set found; '' for a set without one."""
     found = {
-        "no difference seen": "no difference was seen, and there is none",
-        "faster": "a difference was seen where there is none: a false alarm",
-        "slower": "a difference was seen where there is none: a false alarm",
+        "no difference seen": "the settings are equal, and no difference was seen",
+        "faster": "the settings are equal: a false alarm, or an effect of the order of runs",
+        "slower": "the settings are equal: a false alarm, or an effect of the order of runs",
     }
     sentences = []
     for label, over in results.aa_comparisons.items():
@@ -173,15 +173,15 @@ def describe_aa(results: ResultSet) -> str:
 
 
 def describe_shared_drift(results: ResultSet) -> str:
-    """Whether the intervals of images/s are too narrow, since the mean over strategies drifts; '' where that is not
+    """Whether all intervals over runs are too narrow, since the mean over strategies drifts; '' where that is not
     seen."""
     p_value = shared_drift_p_value(log_table({group.label: group.sample for group in results.timed_groups}))
     if p_value >= DRIFT_LEVEL:
         return ""
     return (
-        f"The mean over strategies drifts over the rounds (permutation test, p = {p_value:.2g}): the intervals of "
-        "images/s, which assume independent runs, are too narrow. What all strategies share of the drift cancels in "
-        "x single."
+        f"The mean over strategies drifts over the rounds (permutation test, p = {p_value:.2g}): all intervals over "
+        "runs, as of images/s, steps and MFU, assume independent runs, and are too narrow. What strategies share of "
+        "the drift cancels in x single."
     )
 
 

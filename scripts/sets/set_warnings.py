@@ -22,7 +22,8 @@ from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
 
 UNSTEADY = 0.10  # pyperf: standard deviation over mean
-OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma if normal
+OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma of
+# many normal windows; of few windows a run, some are as far by chance
 OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
 BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
 BUSY_SHARE = 0.1  # of the runs
@@ -128,9 +129,12 @@ def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
         if spread > UNSTEADY:
             seen.append(causes := unsteady_causes(results, group))
             why = "; ".join(": ".join(filter(None, [each.sentence, each.remedy])) for each in causes)
-            text = f"unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean; {why}"
+            variances = [_rates([run]).var(ddof=1) for run in group.windows_of_runs if len(run) > 1]
+            within = numpy.sqrt(numpy.mean(variances)) / rates.mean() if variances else 0.0
+            inside = f", within a run {100 * within:.0f} %" if variances else ""
+            text = f"unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean{inside}; {why}"
             found[group.label] = text
-    remedy = "take longer windows (--window-steps) or more rounds"
+    remedy = "where runs differ, take more rounds; where windows of a run do, longer ones (--window-steps)"
     yield from _of_one_cause(results, "unsteady windows", found, remedy, _count_causes(seen))
 
 
@@ -220,7 +224,10 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
             in_all += number
             total = plural(sum(map(len, group.windows_of_runs)), "window")
             found[group.label] = f"{number} of {total} far from the median of its run"
-    remedy, most = "perhaps something else used the machine for a moment: use a quiet one", plural(in_all, "window")
+    remedy, most = (
+        "perhaps by chance, since runs have few windows, or something else used the machine for a moment",
+        plural(in_all, "window"),
+    )
     yield from _of_one_cause(results, "windows far from the median of their run", found, remedy, f"{most} in all")
 
 

@@ -417,8 +417,8 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
     (unsteady,) = [each for each in warnings_by_cause(results) if "unsteady" in each.summary]
     assert unsteady.summary == (
         "unsteady windows: 3 of 4 configurations; steal in all of them, up to 9 % of the cores' time: use cores of "
-        "your own; other programs in 1 of them, up to 20 % of the cores' time: close them; take longer windows "
-        "(--window-steps) or more rounds."
+        "your own; other programs in 1 of them, up to 20 % of the cores' time: close them; where runs differ, "
+        "take more rounds; where windows of a run do, longer ones (--window-steps)."
     )
     assert [each.partition(":")[0] for each in unsteady.details] == ["single", "ddp", "slurm"]
     assert find_warnings(results) == [text for each in warnings_by_cause(results) for text in each.sentences]
@@ -526,10 +526,10 @@ def test_unsteady_windows_beside_other_programs_name_them(tmp_path):
 @pytest.mark.parametrize(
     ("counters", "words"),
     [
-        ({}, "mean; not recorded: steal, other programs, clocks; the cause is unknown: close other programs; "),
+        ({}, "; not recorded: steal, other programs, clocks; the cause is unknown: close other programs; "),
         (
             {"other_cpu_pct": 4.7, "steal_pct": 0.1},
-            "mean; steal was at most 0.1 %, other programs took at most 4.7 % of its cores' time; not recorded: "
+            "; steal was at most 0.1 %, other programs took at most 4.7 % of its cores' time; not recorded: "
             "clocks; the cause is unknown: try a machine of your own; ",
         ),
     ],
