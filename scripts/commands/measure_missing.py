@@ -23,7 +23,8 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.runner.hardware import (
+from scripts.sets.own_set import refuse_foreign_set
+from scripts.setup.hardware import (
     as_number,
     hardware_here,
     hardware_of_set,
@@ -31,7 +32,6 @@ from scripts.runner.hardware import (
     why_not_its_images,
     why_too_many,
 )
-from scripts.sets.own_set import refuse_foreign_set
 
 # Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
 OVERRIDDEN = {

@@ -22,10 +22,10 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
-from scripts.runner.hardware import why_not_its_images, why_too_many
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.setup.check_data import check_image_folder
+from scripts.setup.hardware import why_not_its_images, why_too_many
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:

@@ -37,9 +37,9 @@ from scripts.proof import allowed_settings
 from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
 from scripts.runner.commit_weaknesses import weaknesses
-from scripts.runner.hardware import why_too_many
 from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import ResultSet, load_set
+from scripts.setup.hardware import why_too_many
 from scripts.stats.formatting import printable
 from scripts.strategies.strategy_list import all_strategies
 from scripts.studies.ab import worktrees

@@ -22,7 +22,7 @@ from benchmarks.common.system.host import host
 from scripts.commands import measure_missing
 from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
-from scripts.runner.hardware import Hardware, why_not_here, why_too_many
+from scripts.setup.hardware import Hardware, why_not_here, why_too_many
 from scripts.studies.loaders.measure_loader_limit import measure_set
 from scripts.studies.scaling import section
 

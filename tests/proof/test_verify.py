@@ -49,10 +49,10 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import NUM_CHECKPOINTS, ProofOptions, main, num_evaluated_parts, prove, scratch_bytes
 from scripts.runner import run_plan
-from scripts.runner.hardware import why_not_its_images
 from scripts.sets.proofs import proof_text
 from scripts.sets.result_set import load_set
 from scripts.setup import pack
+from scripts.setup.hardware import why_not_its_images
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 # The run's length and what of it is timed; threads.
