@@ -84,7 +84,7 @@ class RunOptions(RoundOptions):
     strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: single ddp. Default: the core strategies; all: every one."""
     aa: Flag = False
-    """A/A: `single` twice a round, under two names. Any difference between the two is a false alarm."""
+    """A/A: `single` twice a round, under two names. A difference is a false alarm, or an effect of the order."""
 
 
 @dataclasses.dataclass(frozen=True)
