@@ -133,9 +133,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     refuse_results_of_others(ROOT / "results")  # the runs' own folder, which was looked at, may be elsewhere
     _remove_left_over()
     folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))
-    refuse_results_of_others(
-        folder
-    )  # its mode does not keep others from moving it: results/ may have changed meanwhile
+    refuse_results_of_others(folder)  # its mode keeps nobody from moving it, and results/ may have changed meanwhile
     try:
         for commit in commits:
             if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):

@@ -99,8 +99,9 @@ def _guarded(row: Mapping[str, str | None]) -> dict[str, str]:
     """A row of another sweep, which somebody else may have written, as this suite writes its own: a null character or a
     byte order mark before a formula hides it from a spreadsheet, until the file is written again without."""
     cells = {name: UNSEEN.sub("", row.get(name) or "").strip() for name in SWEEP_COLUMNS}
-    is_number = {name: parse_number(cell) is not None for name, cell in cells.items()}
-    return {name: cell if is_number[name] else format_cell(unguard_cell(cell)) for name, cell in cells.items()}
+    return {
+        name: format_cell(unguard_cell(cell)) if parse_number(cell) is None else cell for name, cell in cells.items()
+    }
 
 
 def table(key: str, points: Mapping[str, RunGroup]) -> str:
