@@ -94,7 +94,7 @@ def mean_interval(values: numpy.ndarray) -> tuple[float, float | None, float | N
     mean = float(numpy.mean(values))
     if len(values) < 2:
         return mean, None, None
-    half = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * numpy.std(values, ddof=1) / numpy.sqrt(len(values)))
+    half = _half_width(values)
     return mean, mean - half, mean + half
 
 
@@ -160,8 +160,13 @@ def ratio_with_verdict(difference: float, error: float, df: float, critical: flo
 
 def _t_interval(centre: float, logs: numpy.ndarray) -> tuple[float | None, float | None]:
     """Student's interval around exp(centre) from the spread of `logs`, if they have one."""
-    if len(logs) < 2 or (error := logs.std(ddof=1) / numpy.sqrt(len(logs))) < SMALLEST_SD:
+    if len(logs) < 2 or logs.std(ddof=1) / numpy.sqrt(len(logs)) < SMALLEST_SD:
         return None, None
+    half = _half_width(logs)
     with numpy.errstate(over="ignore"):
-        half = stdtrit(len(logs) - 1, (1 + CONFIDENCE) / 2) * error
         return float(numpy.exp(centre - half)), float(numpy.exp(centre + half))
+
+
+def _half_width(values: numpy.ndarray) -> float:
+    """Half the width of Student's 95 % interval of the mean of two or more values, [num_values]."""
+    return float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2) * numpy.std(values, ddof=1) / numpy.sqrt(len(values)))
