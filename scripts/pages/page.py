@@ -45,10 +45,11 @@ from scripts.pages.report_tables import (
 )
 from scripts.pages.study_sections import ReportTable, load_sections, load_study_sets
 from scripts.sets.accuracy import describe_top1, furthest_apart
+from scripts.sets.caused_warning import CausedWarning
 from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_sets
-from scripts.sets.set_warnings import CausedWarning, warnings_by_cause
+from scripts.sets.set_warnings import warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
 from scripts.stats.calibration import calibration_text
 from scripts.stats.formatting import plural_of_several, printable, printable_lines

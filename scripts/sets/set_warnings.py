@@ -1,61 +1,26 @@
 """What a reader should know before believing a result set, by cause, with the remedy.
 
-After pyperf's rule (a spread over 10 % of the mean is unsteady) and hyperfine's (a modified z-score over 10
-standard deviations is an outlier; a slow first sample is named by itself). Needs no torch.
+The rules on timed windows are in window_warnings.py. Needs no torch.
 """
 
-import dataclasses
-import math
 import re
-from collections.abc import Iterator, Mapping
-
-import numpy
+from collections.abc import Iterator
 
 from benchmarks.common.system.commands import shell_word
+from scripts.sets.caused_warning import CausedWarning, warning_per_strategy
 from scripts.sets.device_use import device_use
 from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
 from scripts.sets.sessions import measured_in_other_sessions
 from scripts.sets.step_breakdown import step_parts
 from scripts.sets.used_gpus import drop_unused_gpus
+from scripts.sets.window_warnings import OTHERS_PCT, outliers, slow_first_window, unsteady
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
 
-UNSTEADY = 0.10  # pyperf: standard deviation over mean
-OUTLIER_Z = 14.826  # hyperfine: distance from the median over the median absolute deviation; 10 sigma of
-# many normal windows; of few windows a run, some are as far by chance
-OUTLIER_LEAST = 0.05  # and at least this far from the median: windows can agree to a part in a thousand
 BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
 BUSY_SHARE = 0.1  # of the runs
-STEAL_PCT, OTHERS_PCT = 1, 5  # of the cores' time; smaller values come from kernel threads and from rounding
-LOW_CLOCK = 0.9  # of the fastest run's mean
 WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/loader_limit.py
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
-
-
-@dataclasses.dataclass(frozen=True)
-class CausedWarning:
-    """All that a set has of one cause."""
-
-    summary: str
-    """One sentence: the cause, the number of strategies that have it, and the remedy."""
-    details: tuple[str, ...] = ()
-    """A sentence for each strategy, where there are several; else `summary` says it all."""
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        return self.details or (self.summary,)
-
-
-@dataclasses.dataclass(frozen=True)
-class UnsteadyCause:
-    """What the counters say of a strategy's unsteady windows."""
-
-    name: str
-    sentence: str
-    remedy: str
-    share_pct: float | None = None
-    """Of its cores' time, the most of any run."""
 
 
 def find_warnings(results: ResultSet) -> list[str]:
@@ -87,18 +52,6 @@ def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
     return [warning for rule in rules for warning in rule]
 
 
-def _of_one_cause(
-    results: ResultSet, cause: str, found: Mapping[str, str], remedy: str, most: str = ""
-) -> Iterator[CausedWarning]:
-    """A sentence for each strategy, by label, below a summary that counts them; a single one stands alone."""
-    details = tuple(f"{label}: {text}; {remedy}." for label, text in found.items())
-    if len(details) > 1:
-        counted = f"{len(details)} of {len(results.timed_groups)} configurations"
-        yield CausedWarning("; ".join(filter(None, [f"{cause}: {counted}", most, remedy])) + ".", details)
-    elif details:
-        yield CausedWarning(details[0])
-
-
 def one_round(results: ResultSet) -> Iterator[CausedWarning]:
     """One run says nothing about the spread between runs."""
     names = [group.label for group in results.groups if len(group.windows_of_runs) == 1]
@@ -120,74 +73,6 @@ def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
         )
 
 
-def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
-    """pyperf's rule, over all windows of a strategy."""
-    found, seen = {}, []
-    for group in results.groups:
-        rates = _rates(group.windows_of_runs)
-        spread = rates.std(ddof=1) / rates.mean() if len(rates) > 1 else 0.0
-        if spread > UNSTEADY:
-            seen.append(causes := unsteady_causes(results, group))
-            why = "; ".join(": ".join(filter(None, [each.sentence, each.remedy])) for each in causes)
-            variances = [_rates([run]).var(ddof=1) for run in group.windows_of_runs if len(run) > 1]
-            within = numpy.sqrt(numpy.mean(variances)) / rates.mean() if variances else 0.0
-            inside = f", within a run {100 * within:.0f} %" if variances else ""
-            text = f"unsteady: the windows' standard deviation is {100 * spread:.0f} % of their mean{inside}; {why}"
-            found[group.label] = text
-    remedy = "where runs differ, take more rounds; where windows of a run do, longer ones (--window-steps)"
-    yield from _of_one_cause(results, "unsteady windows", found, remedy, _count_causes(seen))
-
-
-def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
-    """How many strategies each cause was seen in, the most frequent first, and its remedy."""
-    found: dict[str, list[UnsteadyCause]] = {}
-    for cause in (cause for causes in seen for cause in causes):
-        found.setdefault(cause.name, []).append(cause)
-    parts = []
-    for name, causes in sorted(found.items(), key=lambda entry: -len(entry[1])):
-        shares = [cause.share_pct for cause in causes if cause.share_pct is not None]
-        up_to = f", up to {max(shares):.0f} % of the cores' time" if shares else ""
-        many = f"in {len(causes)} of them" if len(causes) < len(seen) else "in all of them"
-        parts.append(f"{name} {many}{up_to}: {causes[0].remedy}")
-    return "; ".join(parts)
-
-
-def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
-    """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that each
-    is below its limit, or was not recorded."""
-    causes = []
-    steal, others = group.ok_runs.steal_pct.max(), group.ok_runs.other_cpu_pct.max()
-    if steal >= STEAL_PCT:
-        text = f"its host gave up to {steal:.0f} % of its cores' time to other guests (steal)"
-        causes.append(UnsteadyCause("steal", text, "use cores of your own", steal))
-    if others >= OTHERS_PCT:
-        text = f"other programs took up to {others:.0f} % of its cores' time"
-        causes.append(UnsteadyCause("other programs", text, "close them", others))
-    telemetry = results.table("telemetry")
-    clocks = telemetry[telemetry.device == "cpu"].groupby("run_id").clock_mhz.mean()
-    slowest, fastest = clocks[clocks.index.isin(group.ok_runs.run_id)].min(), clocks.max()
-    if slowest < LOW_CLOCK * fastest:
-        text = f"a run's cores had {slowest:.0f} MHz, another's {fastest:.0f}"
-        causes.append(UnsteadyCause("a lower clock", text, "see to cooling and power limits"))
-    if causes:
-        return causes
-    text = f"{_counters_below_limits(steal, others, slowest / fastest)}; the cause is unknown"
-    remedy = "close other programs" if math.isnan(others) else "try a machine of your own"
-    return [UnsteadyCause("an unknown cause", text, remedy)]
-
-
-def _counters_below_limits(steal_pct: float, others_pct: float, clock_share: float) -> str:
-    """How much each counter says at most, and which were not recorded (NaN). clock_share: of the fastest run's."""
-    counters = {
-        "steal": (steal_pct, "steal was at most {:.1f} %"),
-        "other programs": (others_pct, "other programs took at most {:.1f} % of its cores' time"),
-        "clocks": (100 * clock_share, "each run's mean clock was at least {:.1f} % of the fastest run's"),
-    }
-    found = ", ".join(text.format(value) for value, text in counters.values() if not math.isnan(value))
-    missing = ", ".join(name for name, (value, _) in counters.items() if math.isnan(value))
-    return "; ".join(filter(None, [found, f"not recorded: {missing}" if missing else ""]))
-
-
 def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
     """Another suite, or anything else, on the same GPUs."""
     shared = {group: int((group.ok_runs.other_gpu_processes > 0).sum()) for group in results.groups}
@@ -197,38 +82,7 @@ def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
         if number
     }
     remedy = "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again"
-    yield from _of_one_cause(results, "other processes on the GPUs", found, remedy)
-
-
-def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
-    """hyperfine's rule for the first sample, window 0 of each run."""
-    found = {}
-    for group in results.groups:
-        slow = [run for run in group.windows_of_runs if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
-        if slow:
-            found[group.label] = (
-                f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
-            )
-    yield from _of_one_cause(
-        results, "slow first windows", found, "perhaps runs still warm up then: raise --warmup-steps"
-    )
-
-
-def outliers(results: ResultSet) -> Iterator[CausedWarning]:
-    """hyperfine's rule for all samples but a slow first one."""
-    found, in_all = {}, 0
-    for group in results.groups:
-        scores = [_z_scores(run) for run in group.windows_of_runs if len(run) > 2]
-        number = sum(int((abs(score[1:]) > OUTLIER_Z).sum() + (score[0] < -OUTLIER_Z)) for score in scores)
-        if number:
-            in_all += number
-            total = plural(sum(map(len, group.windows_of_runs)), "window")
-            found[group.label] = f"{number} of {total} far from the median of its run"
-    remedy, most = (
-        "perhaps by chance, since runs have few windows, or something else used the machine for a moment",
-        plural(in_all, "window"),
-    )
-    yield from _of_one_cause(results, "windows far from the median of their run", found, remedy, f"{most} in all")
+    yield from warning_per_strategy(results, "other processes on the GPUs", found, remedy)
 
 
 def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
@@ -299,7 +153,7 @@ def throttled(results: ResultSet) -> Iterator[CausedWarning]:
         what = f"GPU clocks held down ({cause})"
         found = {label: f"{what} in {100 * share:.0f} % of the samples" for label, share in shares.items()}
         most = f"in up to {100 * max(shares.values(), default=0):.0f} % of the samples"
-        yield from _of_one_cause(results, what, found, remedy, most)
+        yield from warning_per_strategy(results, what, found, remedy, most)
 
 
 def unclean(results: ResultSet) -> Iterator[CausedWarning]:
@@ -327,7 +181,7 @@ def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
         for label, most in skipped.items()
         if most > 0
     }
-    yield from _of_one_cause(results, "files that could not be read", found, "fix the data set")
+    yield from warning_per_strategy(results, "files that could not be read", found, "fix the data set")
 
 
 def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
@@ -340,7 +194,7 @@ def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
         if ms.data_ms > WAITING_SHARE * ms.sum():
             found[group.label] = f"its steps wait for images in {100 * ms.data_ms / ms.sum():.0f} % of their time"
     remedy = "pack the images (./bench data pack) or raise --workers; --loader synthetic times steps without images"
-    yield from _of_one_cause(results, "steps that wait for images", found, remedy)
+    yield from warning_per_strategy(results, "steps that wait for images", found, remedy)
 
 
 def new_nccl_group(results: ResultSet) -> Iterator[CausedWarning]:
@@ -375,19 +229,6 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
 def _numbers(version: object) -> list[int]:
     """The first two numbers of a version: [2, 15] of 2.15.0+cpu."""
     return [int(number) for number in re.findall(r"\d+", str(version))[:2]]
-
-
-def _rates(runs: list[numpy.ndarray]) -> numpy.ndarray:
-    windows = numpy.concatenate(runs) if runs else numpy.empty((0, 2))
-    return windows[:, 0] / windows[:, 1]
-
-
-def _z_scores(windows: numpy.ndarray) -> numpy.ndarray:
-    """Modified z-scores of the seconds an image took in each window; 0 within OUTLIER_LEAST of the median."""
-    seconds = windows[:, 1] / windows[:, 0]
-    distance = seconds - numpy.median(seconds)
-    deviation = max(numpy.median(abs(distance)), 1e-12 * numpy.median(seconds))
-    return numpy.where(abs(distance) > OUTLIER_LEAST * numpy.median(seconds), distance / deviation, 0.0)
 
 
 def _list(names: list[str]) -> str:
