@@ -92,7 +92,8 @@ def describe_error_rate(results: ResultSet) -> str:
         "mean, of top-1 or in studies, each with 95 % of its own and not corrected for the others"
     )
     over_all = (
-        f"Over all families, about {whole} % of such pages at most err, if rounds are independent and nearly normal."
+        f"Over all families, about {whole} % of such pages at most show a false difference, if rounds are independent "
+        "and nearly normal."
     )
     if not results.baseline_label_of:
         return f"All comparisons here are {exploratory}. {over_all}" if others else ""

@@ -173,16 +173,21 @@ def describe_aa(results: ResultSet) -> str:
 
 
 def describe_shared_drift(results: ResultSet) -> str:
-    """Whether all intervals over runs are too narrow, since the mean over strategies drifts; '' where that is not
+    """Whether intervals over runs are probably too narrow, since the mean over strategies drifts; '' where that is not
     seen."""
-    p_value = shared_drift_p_value(log_table({group.label: group.sample for group in results.timed_groups}))
-    if p_value >= DRIFT_LEVEL:
+    if not (test := shared_drift_test(results)):
         return ""
     return (
-        f"The mean over strategies drifts over the rounds (permutation test, p = {p_value:.2g}): all intervals over "
-        "runs, as of images/s, steps and MFU, assume independent runs, and are too narrow. What strategies share of "
-        "the drift cancels in x single."
+        f"The mean over strategies drifts over the rounds ({test}). Intervals over runs of times and speeds, as of "
+        "images/s, steps and MFU, assume independent runs, and are probably too narrow. By how much differs between "
+        "strategies. What strategies share of the drift cancels in x single."
     )
+
+
+def shared_drift_test(results: ResultSet) -> str:
+    """The test by which the mean over strategies drifts, and its p-value; '' where that is not seen."""
+    p_value = shared_drift_p_value(log_table({group.label: group.sample for group in results.timed_groups}))
+    return f"permutation test, p = {p_value:.2g}" if p_value < DRIFT_LEVEL else ""
 
 
 def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:

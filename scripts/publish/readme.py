@@ -21,7 +21,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.headline import in_words, join, rank_groups, untimed
 from scripts.pages.markdown import code_span, escape_markdown
-from scripts.pages.report_tables import describe_shared_drift
+from scripts.pages.report_tables import shared_drift_test
 from scripts.publish.markdown_tables import markdown_table, percents, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
@@ -126,13 +126,19 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "evaluated": f"{images} images in each of {len(results.ok_runs)} runs",
         **_smallest_differences(results),
         "all_cores": _all_cores_text(results),
-        "drift": ". In this set the mean over strategies drifted, so all intervals over runs are too narrow"
-        * bool(describe_shared_drift(results)),
+        "drift": _drift_text(results),
         "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok_runs)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
         **{f"exposed_comm_ms.{group.label}": f"{mean.text()} ms" for group, mean in shown.items() if mean},
     }
+
+
+def _drift_text(results: ResultSet) -> str:
+    """The end of a sentence on intervals over runs."""
+    test = shared_drift_test(results)
+    drifted = f". In this set the mean over strategies drifted ({test}), so these intervals are probably too narrow"
+    return drifted if test else ""
 
 
 def _smallest_differences(results: ResultSet) -> dict[str, str]:

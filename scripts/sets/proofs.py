@@ -32,7 +32,7 @@ UNKNOWN = "no proof: the settings are unknown"
 # Of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest.
 FLIP_TOLERANCE = 0.05
 FLIPS = ", as by a value that flips"  # in equivalence.csv
-SHOWN_FLIPS = ", as large as one ReLU input that changes its sign makes it"
+SHOWN_FLIPS = ", which a ReLU input that changes its sign can cause (whether one did was not measured)"
 
 
 def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:

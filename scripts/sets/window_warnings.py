@@ -111,9 +111,10 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
             found[group.label] = (
                 f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
             )
-    yield from warning_per_strategy(
-        results, "slow first windows", found, "perhaps runs still warm up then: raise --warmup-steps"
+    remedy = (
+        "perhaps by chance, since runs have few windows; if it comes again, runs still warm up: raise --warmup-steps"
     )
+    yield from warning_per_strategy(results, "slow first windows", found, remedy)
 
 
 def outliers(results: ResultSet) -> Iterator[CausedWarning]:

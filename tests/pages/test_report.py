@@ -159,7 +159,7 @@ def test_the_headline_says_what_the_intervals_say(written):
     )
     reported = "All else, in the first sentence of the page, too, is exploratory: 3 families of comparisons"
     assert "Where all is equal, at most about 5 % of pages" in markdown
-    assert "Over all families, about 20 % of such pages at most err" in markdown
+    assert "Over all families, about 20 % of such pages at most show a false difference" in markdown
     assert reported in markdown and reported in " ".join(Page(html).texts)
     assert "simulated sets of 5 independent normal rounds with this set's own covariance" in markdown
     assert re.search(rf"alert\(1\).*is 0\.3\dx \[0\.\d+, 0\.\d+\] {best}", markdown)
