@@ -48,17 +48,26 @@ def find_archives(download: Download) -> list[Path]:
     """All Parquet and tar files below its folder, sorted. The hub's cache has links to files, which are followed.
 
     Raises UserError for one that is no regular file, such as a FIFO, and as Download.refuse_outside does: a link could
-    lead to a private file of the user's.
+    lead to a private file of the user's. Raises UserError for a folder that cannot be listed, and where some files are
+    there and further ones may be behind a link to a folder, which is not followed.
     """
-    found = []
-    for path, _, names in os.walk(download.path):
+    found, links = [], []
+    for path, folders, names in os.walk(download.path, onerror=_refuse_unlisted):
         found += [Path(path, name) for name in names if name.endswith((".parquet", ".tar"))]
+        links += [Path(path, name) for name in folders if Path(path, name).is_symlink()]
+    if found and links:
+        raise UserError(f"{str(links[0])!r} is a link to a folder, whose shards would be left out; remove it")
     if strange := [path for path in found if not path.is_file()]:
         raise UserError(f"{str(strange[0])!r} is not a regular file; remove it")
     for archive in found:
         if archive.is_symlink():
             download.refuse_outside(archive)
     return sorted(found)
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    """For os.walk, which leaves out what it cannot list."""
+    raise UserError(f"{error.filename!r} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
 
 
 def shard_files(

@@ -90,6 +90,8 @@ def make_own(folder: Path) -> Path:
     or put another in its place: what lies in it is run."""
     folder = folder.absolute()
     work = folder.parent.resolve() / folder.name
+    if os.pathsep in str(work):  # it would be two folders of PYTHONPATH
+        raise CannotBegin(f"{work} has a {os.pathsep} in it; choose another WORK=")
     owners = {os.getuid(), os.stat("/").st_uid}  # in a container root may have another number
     for path in (*reversed(work.parents), work):  # from the top: what lies in a folder that passed stays what it is
         path.mkdir(mode=0o700, exist_ok=True)
@@ -195,7 +197,7 @@ def run(tree: Path, packages: Path, output: Path, arguments: list[str]) -> int:
     """gpu-check, and after each of its checks the state in `output`."""
     path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH", "")]))
     env = os.environ | {"PYTHONPATH": path, "PYTHON": sys.executable}
-    for name in ("RESULTS", "OUTPUT", "WORK"):
+    for name in ("RESULTS", "OUTPUT", "WORK", "PYTHONSAFEPATH"):  # with PYTHONSAFEPATH scripts/ would not be found here
         env.pop(name, None)
     child = subprocess.Popen([sys.executable, "-m", "scripts.gpu_check.run", *arguments], cwd=tree, env=env)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

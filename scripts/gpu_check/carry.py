@@ -10,12 +10,14 @@ here and cannot be made there.
 
 import importlib.metadata
 import json
+import os
 import platform
 import re
 import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.parse
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -143,7 +145,7 @@ def copy_commit(folder: Path) -> None:
 
     folder.mkdir()
     git("init", "--quiet", "--template=")  # a template would have the user's hooks
-    git("fetch", "--quiet", "--no-tags", "--depth", "1", f"file://{ROOT}", "HEAD")
+    git("fetch", "--quiet", "--no-tags", "--depth", "1", f"file://{urllib.parse.quote(os.fsencode(ROOT))}", "HEAD")
     git("checkout", "--quiet", "--detach", "FETCH_HEAD")
     (folder / ".git/FETCH_HEAD").unlink()  # it names a folder of here
     git("read-tree", "HEAD")  # writes the index anew: checkout's has the numbers of the user and the group

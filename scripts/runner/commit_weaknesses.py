@@ -22,6 +22,8 @@ class Weakness:
     """one: over several nodes today's runs do the same."""
     is_prevented_in_worktrees: bool = False
     """Whether a run that worktrees.checked_out surrounds does not have it."""
+    needs_foreign_images: bool = False
+    """Whether only a file of a data set from somebody else can use it."""
 
 
 UNPICKLES = "ranks unpickle what another user of the machine can send"
@@ -55,13 +57,22 @@ WEAKNESSES = (
     ),
     Weakness("2d46a88605bcf67eef7b3eeb00d9142088e09864", ("pipeline_parallel",), UNPICKLES),
     Weakness("50c115c41a29c4710c56001a0bb05a030ec4f83e", ("zero1",), UNPICKLES),
+    Weakness("467c6441c18bbb443b5a2e9690cb243247eb5501", ("horovod_ddp",), UNPICKLES),
+    Weakness(
+        "d4a028505b4e1e8efe77de5b7afaafe01c7fa7dc",
+        (),
+        "a file of the data set may start Ghostscript",
+        needs_foreign_images=True,
+    ),
 )
 
 
-def weaknesses(commit: str, strategy: str, num_nodes: int, in_worktree: bool = False) -> list[str]:
+def weaknesses(
+    commit: str, strategy: str, num_nodes: int, in_worktree: bool = False, foreign_images: bool = True
+) -> list[str]:
     """What a run of the strategy at this commit allows others, or may allow, in a shallow clone that lacks the fix.
 
-    in_worktree: the run is one of worktrees.checked_out.
+    in_worktree: the run is one of worktrees.checked_out. foreign_images: the data set may come from somebody else.
     """
     found = []
     for weakness in WEAKNESSES:
@@ -69,7 +80,9 @@ def weaknesses(commit: str, strategy: str, num_nodes: int, in_worktree: bool = F
             "any",
             "several" if num_nodes > 1 else "one",
         )
-        prevented = in_worktree and weakness.is_prevented_in_worktrees
+        prevented = (in_worktree and weakness.is_prevented_in_worktrees) or (
+            weakness.needs_foreign_images and not foreign_images
+        )
         if concerned and not prevented and not _contains(commit, weakness.mended_by):
             if _has(weakness.mended_by):
                 found.append(weakness.what)

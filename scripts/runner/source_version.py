@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
+from scripts.strategies.external import python_files
 
 NUM_HASH_DIGITS = 12
 MAX_HASHED_BYTES = 10**7  # a larger new file, such as a data set that git does not track, counts by size and time
@@ -27,12 +28,23 @@ def local_changes() -> str:
     if not changed and not new:
         return ""
     digest = hashlib.sha256(changed or b"")
-    for name in (new or b"").split(b"\0"):
-        path = ROOT / name.decode(errors="surrogateescape")
-        if path.is_file():
-            size, moment = path.stat().st_size, path.stat().st_mtime_ns
-            digest.update(name + b"\0" + (path.read_bytes() if size <= MAX_HASHED_BYTES else b"%d %d" % (size, moment)))
+    for name in filter(None, (new or b"").split(b"\0")):
+        path = ROOT / os.fsdecode(name)
+        digest.update(name + b"\0")
+        # git names another clone, or a link to a folder, and nothing that is in it
+        for file in sorted(python_files(path)) if path.is_dir() else [path]:
+            digest.update(os.fsencode(file.relative_to(path)) + b"\0" if file != path else b"")
+            digest.update(_content_or_times(file))
     return digest.hexdigest()[:NUM_HASH_DIGITS]
+
+
+def _content_or_times(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    status = path.stat()
+    if status.st_size > MAX_HASHED_BYTES:
+        return b"%d %d" % (status.st_size, status.st_mtime_ns)
+    return path.read_bytes()
 
 
 def is_shallow() -> bool:

@@ -74,7 +74,10 @@ def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
         try:
             if (output / name).stat().st_size != record["bytes"]:
                 return f"{name} has another size"
-            if hashes and hashlib.sha256((output / name).read_bytes()).hexdigest() != record["sha256"]:
+            if not hashes:
+                continue
+            content = read_regular_file(output / name, record["bytes"])
+            if hashlib.sha256(content).hexdigest() != record["sha256"]:
                 return f"{name} has another content"
         except OSError as error:
             return f"{name}: {error.strerror}"

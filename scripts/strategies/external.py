@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -65,9 +65,10 @@ def has_build(script: Path) -> bool:
 
 @functools.cache
 def source_hash(folder: Path) -> str:
-    """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES."""
+    """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES, and
+    for a folder that cannot be listed."""
     digest = hashlib.sha256()
-    for number, path in enumerate(sorted(python_files(folder)), 1):
+    for number, path in enumerate(sorted(python_files(folder, _refuse_unlisted)), 1):
         if number > MAX_FILES:
             raise UserError(
                 f"{option_as_typed(FOLDER_VARIABLE, str(folder))} has more than {MAX_FILES} Python files; name the "
@@ -78,11 +79,22 @@ def source_hash(folder: Path) -> str:
     return digest.hexdigest()[:HASH_DIGITS]
 
 
-def python_files(folder: Path) -> Iterator[Path]:
-    """Python files below a folder, without hidden folders, such as environments and git's own."""
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+def python_files(folder: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+    """Python files below a folder, also through links, without hidden folders, such as environments and git's own.
+
+    on_error: called for a folder that cannot be listed; without it such a folder is left out.
+    """
+    seen = {os.path.realpath(folder)}
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=on_error):
+        real_paths = {name: os.path.realpath(Path(place, name)) for name in folders}
+        folders[:] = [name for name, real in real_paths.items() if not name.startswith(".") and real not in seen]
+        seen |= {real_paths[name] for name in folders}
         yield from (Path(place, name) for name in files if name.endswith(".py"))
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    """Python may import from a folder that it cannot list."""
+    raise UserError(f"{error.filename} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
 
 
 def load_external(script: Path) -> ModuleType:

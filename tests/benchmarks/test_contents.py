@@ -148,6 +148,22 @@ def settle(folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(contents.time, "time_ns", lambda: now + HOUR_NS)  # no clock can set a file's ctime
 
 
+def test_a_link_that_leads_to_a_copy_has_the_copys_contents(images, tmp_path, monkeypatch):
+    """Protects from one name for two data sets: train/ was a link, which was turned to a copy with other images and the
+    same times. Mutant: the times of the listing alone."""
+    settle(images, monkeypatch)
+    copy = Path(shutil.copytree(images, tmp_path / "copy"))  # with the times of files and folders
+    for path in (copy / "train/a").iterdir():
+        path.write_bytes(path.read_bytes().replace(b"x", b"y", 1))
+    (data := tmp_path / "linked").mkdir()
+    for part in ("train", "val"):
+        (data / part).symlink_to(images / part)
+    before = cached_contents(data)
+    (data / "train").unlink()
+    (data / "train").symlink_to(copy / "train")
+    assert cached_contents(data) != before == taken(images)
+
+
 def test_it_is_hashed_once_and_again_after_a_change(images, monkeypatch):
     """Protects the start of each run, and the truth of what is kept: also where size and mtime are as they were.
     Mutants: the kept value taken unseen; ctime left out; size and mtime left out is caught by the copy of times."""

@@ -212,6 +212,17 @@ def test_a_link_is_not_worked_in_and_links_above_are_resolved(tmp_path):
 
 
 @pytest.mark.medium
+def test_python_looks_for_modules_in_the_folders_of_the_file_alone(tmp_path):
+    """Protects from code of a folder that nobody has looked at: of WORK=a:b Python ran what lay in a. With
+    PYTHONSAFEPATH the checks of the file were not found. Mutants: no look at the colon; PYTHONSAFEPATH handed on."""
+    bundle = make_bundle(tmp_path)
+    done = call(bundle, tmp_path / "a:b", tmp_path / "state.tar")
+    assert done.returncode == 2 and "has a : in it" in done.stderr, done.stderr
+    done = call(bundle, tmp_path / "own", tmp_path / "state.tar", PYTHONSAFEPATH="1")
+    assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.medium
 def test_a_kept_folder_runs_the_tree_and_the_packages_of_the_file(tmp_path):
     """Protects rows of a newer file: an older tree in WORK= ran in its place and said nothing. So did one that an
     earlier call had unpacked by half."""
@@ -361,6 +372,19 @@ def test_of_imagenet_mini_only_its_own_files_go_along(tmp_path, monkeypatch):
     with tarfile.open(tmp_path / "tree.tar") as tar:
         files = [member.name.removeprefix("data/imagenet-mini/") for member in tar if not member.isdir()]
     assert sorted(files) == ["manifest.json", "train/cat/a.JPEG"]
+
+
+def test_the_commit_is_of_this_checkout_whatever_its_path(tmp_path, monkeypatch):
+    """Protects from another repository's code: git decodes the %31 of an address to 1. Mutant: the path as it is."""
+    for name in ("here%31", "here1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "name.txt").write_text(name)
+        ident = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        for words in (["init", "-q"], ["add", "name.txt"], ["commit", "-qm", "first"]):
+            subprocess.run(["git", "-C", tmp_path / name, *ident, *words], check=True, capture_output=True)
+    monkeypatch.setattr(carry, "ROOT", tmp_path / "here%31")
+    carry.copy_commit(tmp_path / "copy")
+    assert (tmp_path / "copy/name.txt").read_text() == "here%31"
 
 
 def test_no_branch_tag_or_owner_of_the_clone_goes_along(tmp_path, monkeypatch):

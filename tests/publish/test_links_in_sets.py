@@ -101,6 +101,31 @@ def test_nothing_is_written_into_a_set_that_another_user_could_replace(theirs, t
     assert sorted(results.rglob("*")) == before
 
 
+LOOKS = {
+    "a set": "from benchmarks.common.store.safe_names import refuse_links; refuse_links(folder)",
+    "a download": "from scripts.data_import import find_source; find_source.find_source(folder, None)",
+    "strategies": "from scripts.strategies.external import source_hash; source_hash(folder)",
+}
+
+
+@pytest.mark.real_interpreter  # which setpriv starts with fewer rights
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path, look):
+    """Protects the user's own files: a set from a tar had a folder of mode 0311 with a link, through which a command
+    wrote. Of a download, shards were left out; of strategies, modules. Mutant: os.walk without onerror."""
+    (hidden := tmp_path / "hidden").mkdir()
+    (tmp_path / "a.tar").touch()
+    hidden.chmod(0o311)
+    code = f"import sys; from pathlib import Path; folder = Path(sys.argv[1]); {LOOKS[look]}"
+    words = [sys.executable, "-c", code, tmp_path]
+    if os.geteuid() == 0:  # who lists everything
+        caps = "-dac_override,-dac_read_search"
+        words = ["setpriv", f"--bounding-set={caps}", f"--inh-caps={caps}", *words]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    hidden.chmod(0o755)
+    assert f"UserError: {str(hidden)!r} cannot be listed" in done.stderr.replace(f": {hidden} ", f": {str(hidden)!r} ")
+
+
 @pytest.mark.parametrize("name", ["scaling", "verify", "sweeps", "logs", "logs/x", "runs.csv", "builds", "a/b/stop-1"])
 def test_a_link_anywhere_in_a_set_is_named(tmp_path, name):
     """Mutants: only the set's own folder looked at; links of files only; each name of a stopped run let through."""
@@ -155,7 +180,7 @@ def test_a_pipe_in_a_set_is_named(tmp_path):
 def test_a_file_that_another_process_has_just_removed_is_no_fault(tmp_path, monkeypatch):
     """Protects a second suite in a set, and `./bench plot` beside a run: the temporary file of a table was listed, then
     renamed, and then called neither a file nor a folder. Mutant: is_file() of what is gone."""
-    monkeypatch.setattr(os, "walk", lambda folder: [(folder, ["gone"], [".windows.csv.c71d1d5c68a15359"])])
+    monkeypatch.setattr(os, "walk", lambda folder, onerror: [(folder, ["gone"], [".windows.csv.c71d1d5c68a15359"])])
     refuse_links(tmp_path)
 
 

@@ -93,6 +93,14 @@ def test_the_hash_is_of_all_python_files_but_hidden_ones(others):
         source_hash.cache_clear()
         found.add(source_hash(others))
     assert len(found) == 4
+    (linked := others.with_name("linked")).mkdir()
+    (others / "shared").symlink_to(linked)
+    (linked / "round").symlink_to(others)  # a loop
+    for text in ("RATE = 1", "RATE = 2"):
+        (linked / "helper.py").write_text(text)
+        source_hash.cache_clear()
+        found.add(source_hash(others))
+    assert len(found) == 6
     (others / ".venv" / "library.py").write_text("changed = 1\n")
     (others / "notes.txt").write_text("changed")
     source_hash.cache_clear()

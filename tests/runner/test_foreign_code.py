@@ -230,6 +230,8 @@ def test_an_earlier_commit_is_known_by_its_weaknesses(weakness):
             assert weaknesses("HEAD", strategy, num_nodes) == []
         found = weaknesses(before, strategy, 2 if weakness.nodes == "several" else 1, in_worktree=True)
         assert (what in found) != weakness.is_prevented_in_worktrees
+        found = weaknesses(before, strategy, 2 if weakness.nodes == "several" else 1, foreign_images=False)
+        assert (what in found) != weakness.needs_foreign_images
     if weakness.strategies:
         assert what not in weaknesses(before, "ddp", 1)
 
@@ -241,4 +243,4 @@ def test_a_shallow_clone_knows_of_no_mend(monkeypatch):
     for is_shallow in (True, False):
         monkeypatch.setattr(source_version, "is_shallow", lambda is_shallow=is_shallow: is_shallow)
         found = weaknesses("0" * 40, "ddp", 1)
-        assert [text.endswith("git fetch --unshallow)") for text in found] == [True] * is_shallow
+        assert bool(found) == is_shallow and all(text.endswith("git fetch --unshallow)") for text in found)

@@ -570,6 +570,28 @@ def test_local_changes_are_distinguished(tmp_path, monkeypatch):
     assert len(found) == 4 and "" not in found
 
 
+def test_local_changes_are_those_of_folders_that_git_only_names(tmp_path, monkeypatch):
+    """Protects the same from a clone inside the checkout, and a link to a folder, whose modules Python imports. Mutant:
+    files only."""
+    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
+    for folder in (checkout, elsewhere, checkout / "nested"):
+        folder.mkdir()
+        ident = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        for words in (["init", "-q"], ["commit", "-qm", "first", "--allow-empty"]):
+            subprocess.run(["git", "-C", folder, *ident, *words], check=True, capture_output=True)
+    (checkout / "linked").symlink_to(elsewhere)
+    (elsewhere / "round").symlink_to(elsewhere)  # a loop
+    monkeypatch.setattr(source_version, "ROOT", checkout)
+    found = set()
+    for place in ("nested", "linked"):
+        for text in ("1", "2"):
+            (checkout / place / "module.py").write_text(text)
+            source_version.local_changes.cache_clear()
+            found.add(source_version.local_changes())
+    source_version.local_changes.cache_clear()
+    assert len(found) == 4 and "" not in found
+
+
 @pytest.mark.parametrize("led_by", ["the folder around", "GIT_DIR"])
 def test_another_repository_is_not_the_source(tmp_path, monkeypatch, led_by):
     """Protects rows from the commit of a repository in which a release is unpacked, or whose hook starts the suite."""

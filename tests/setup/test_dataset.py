@@ -250,6 +250,9 @@ def test_a_hostile_manifest_steers_no_terminal_and_names_no_file_outside(tmp_pat
     manifest = json.loads((mini / "manifest.json").read_text())
     outside = manifest | {"files": {"../secret": {"bytes": 1, "sha256": ""}}}
     assert make_dataset.find_damage(mini, outside, hashes=True) == "its manifest.json is broken"
+    os.mkfifo(mini / "pipe")
+    pipe = manifest | {"files": {"pipe": {"bytes": 0, "sha256": ""}}}
+    assert "pipe" in str(make_dataset.find_damage(mini, pipe, hashes=True)), "it is not waited for"
     manifest["files"] = {"\x1b]0;title\x07": {"bytes": 1, "sha256": ""}}
     (folder := tmp_path / "theirs").mkdir()
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -6,6 +6,7 @@
 import functools
 import subprocess
 import sys
+import tempfile
 
 import pandas
 import pytest
@@ -98,14 +99,18 @@ def test_right_sums_of_many_ranks_in_bf16_are_not_called_wrong(num_ranks):
 
 
 @pytest.mark.medium
-def test_two_real_ranks_on_request():
-    """Protects the path: two processes form a group; every size is checked and timed, and no process is left."""
+def test_two_real_ranks_on_request(tmp_path, monkeypatch):
+    """Protects the path: two processes form a group; every size is checked and timed, and no process is left. They meet
+    in a private folder: after a # in TMPDIR the file was another, which a link could lead elsewhere. Mutant: file://"""
+    (folder := tmp_path / "t#x").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with WorkerPool("scripts.studies.allreduce.allreduce_rank", ["gloo", "1", "16384", ON_REQUEST], 2, 1) as workers:
         workers.wait_for_all("ready")
         workers.send("go")
         rows = [workers.receive("row") for _ in message_sizes(16384)]
     assert all(process.poll() is not None for process in workers.processes)
     assert [row["bytes"] for row in rows] == [1024, 4096, 16384]
+    assert [path.name for path in tmp_path.iterdir()] == ["t#x"]
     assert all(row["ranks"] == 2 and row["wrong"] == 0 and row["seconds"] > 0 and row["cpu_s"] > 0 for row in rows)
 
 

@@ -111,7 +111,9 @@ def keep_value(kept: Path, train: ImageListing, val: ImageListing, value: str, s
 
 
 def _listed(train: ImageListing, val: ImageListing) -> str:
-    return hashlib.sha256(f"{train.times}\n{val.times}".encode()).hexdigest()
+    """A hash of both folders, with their real paths: a link to one may lead to another copy, with equal times."""
+    folders = b"\0".join(os.fsencode(os.path.realpath(listing.folder)) for listing in (train, val))
+    return hashlib.sha256(f"{train.times}\n{val.times}\n".encode() + folders).hexdigest()
 
 
 def are_unchanged(stats: Mapping[str, list[int]]) -> bool:

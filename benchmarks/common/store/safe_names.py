@@ -35,11 +35,12 @@ def file_inside(folder: Path, name: str) -> Path | None:
 def refuse_links(folder: Path) -> None:
     """Raises UserError, which names it, for a link in the set in `folder`, symbolic or hard: what is written into the
     set would land where the link leads, and what is read could be any file of the reader. A pipe or a device, for which
-    a reader would wait, is refused as well. `folder` itself may be a link, and may not be there yet.
+    a reader would wait, is refused as well, and so is a folder that cannot be listed. `folder` itself may be a link,
+    and may not be there yet.
 
     Sets come from others. The numbers that a stopped run leaves as links are no such links.
     """
-    for place, folders, files in os.walk(folder):
+    for place, folders, files in os.walk(folder, onerror=_refuse_unlisted):
         for name in sorted((*folders, *files)):
             path = Path(place, name)
             try:
@@ -59,6 +60,13 @@ def refuse_links(folder: Path) -> None:
                 )
             if not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 raise UserError(f"{ascii(str(path))[1:-1]} is neither a file nor a folder; take it out of the set")
+
+
+def _refuse_unlisted(error: OSError) -> None:
+    """For os.walk, which leaves out what it cannot list. Links of such a folder can be opened by their names."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        path = ascii(str(error.filename))[1:-1]
+        raise UserError(f"{path} cannot be listed ({error.strerror}), and may hold links; chmod u+rx, or move it away")
 
 
 def _target(path: Path) -> str:

@@ -46,8 +46,10 @@ def torch_path(backend: str, dtype: torch.dtype = torch.float32) -> AllReducePat
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    init_method = f"file://{os.environ['RENDEZVOUS_FILE']}"
-    dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=num_ranks, timeout=TIMEOUT)
+    # Not by file://PATH: a # or ? in the path would end it.
+    store = dist.FileStore(os.environ["RENDEZVOUS_FILE"], num_ranks)  # type: ignore[attr-defined]
+    store.set_timeout(TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=TIMEOUT)
 
     def all_reduce(tensor: torch.Tensor) -> None:
         work = dist.all_reduce(tensor, async_op=True)
