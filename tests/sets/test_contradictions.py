@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/sets/test_contradictions.py
 """
 
+import functools
 import json
 import os
 import re
@@ -104,6 +105,21 @@ def test_more_windows_than_requested_are_reported(own):
     """Mutant: their number not looked at."""
     change(own, "windows", more_windows)
     assert any(": 10 windows, but 5 were requested" in each for each in load_set(own).contradictions)
+
+
+def slow_end(frame, ms=40):
+    """The last timed step of the table is as long as if the process had been stopped for so long."""
+    frame, last = frame.copy(), frame[frame.data_ms == ""].index[-1]
+    frame.loc[last, "step_ms"] = str(float(frame.step_ms[last]) + ms)
+    return frame
+
+
+@pytest.mark.parametrize(("ms", "is_reported"), [(40, False), (400, True)])
+def test_a_process_that_was_stopped_between_two_clocks_contradicts_nothing(own, ms, is_reported):
+    """Protects the verdict of a busy machine with GPUs, whose steps are timed by events, and windows by the host's
+    clock. Mutant: 1 % of the window alone."""
+    change(own, "steps", functools.partial(slow_end, ms=ms))
+    assert bool(load_set(own).contradictions) == is_reported
 
 
 def test_attempts_that_were_made_again_are_no_contradiction(own):

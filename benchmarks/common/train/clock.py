@@ -59,10 +59,16 @@ class Clock:
         return self.num_steps
 
     def stop(self) -> tuple[float, list[float]]:
-        """Close the window: (seconds from start until the device is done, milliseconds of each step)."""
+        """Close the window: (seconds from start until the device is done, milliseconds of each step).
+
+        On a CPU the seconds are from the first moment to the last. Another reading of the clock would count the time
+        for which a busy machine stops the process between the two.
+        """
         synchronize(self.device)
         seconds = time.perf_counter() - self.started_s
         self.running = False
+        if self.device.type != "cuda":
+            seconds = self.between_ms(self.moments[0], self.moments[-1]) / 1000
         return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
 
     def now(self) -> Moment:
