@@ -12,6 +12,7 @@ from scripts.data_import.class_lists import devkit_classes, find_classes, find_d
 from scripts.data_import.source_images import Archive, Download, Source, SourceImage, SourceShard, split_of
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+ARCHIVES = (".parquet", ".tar")
 EXPECTED = (
     "expected Parquet files with the columns image and label, WebDataset tars with .jpg and .cls, "
     f"{TRAIN_TAR} and {VAL_TAR} with the devkit, or val/ without class folders and with val_annotations.txt"
@@ -48,15 +49,20 @@ def find_archives(download: Download) -> list[Path]:
     """All Parquet and tar files below its folder, sorted. The hub's cache has links to files, which are followed.
 
     Raises UserError for one that is no regular file, such as a FIFO, and as Download.refuse_outside does: a link could
-    lead to a private file of the user's. Raises UserError for a folder that cannot be listed, and where some files are
-    there and further ones may be behind a link to a folder, which is not followed.
+    lead to a private file of the user's. Raises UserError for a folder that can be entered but not listed, and for a
+    link to a folder with such files elsewhere: it is not followed.
     """
     found, links = [], []
     for path, folders, names in os.walk(download.path, onerror=_refuse_unlisted):
-        found += [Path(path, name) for name in names if name.endswith((".parquet", ".tar"))]
+        found += [Path(path, name) for name in names if name.endswith(ARCHIVES)]
         links += [Path(path, name) for name in folders if Path(path, name).is_symlink()]
-    if found and links:
-        raise UserError(f"{str(links[0])!r} is a link to a folder, whose shards would be left out; remove it")
+    for link in links:
+        elsewhere = not link.resolve().is_relative_to(download.path.resolve())
+        if elsewhere and any(name.endswith(ARCHIVES) for _, _, names in os.walk(link) for name in names):
+            raise UserError(
+                f"{str(link)!r} is a link to a folder with shards, which is not followed: put a copy in its place, or "
+                "remove it"
+            )
     if strange := [path for path in found if not path.is_file()]:
         raise UserError(f"{str(strange[0])!r} is not a regular file; remove it")
     for archive in found:
@@ -66,8 +72,9 @@ def find_archives(download: Download) -> list[Path]:
 
 
 def _refuse_unlisted(error: OSError) -> None:
-    """For os.walk, which leaves out what it cannot list."""
-    raise UserError(f"{error.filename!r} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
+    """For os.walk, which leaves out what it cannot list, such as lost+found, which only root can enter."""
+    if os.access(error.filename, os.X_OK):
+        raise UserError(f"{error.filename!r} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
 
 
 def shard_files(

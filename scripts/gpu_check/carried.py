@@ -86,8 +86,11 @@ def check_machine() -> Path:
 
 
 def make_own(folder: Path) -> Path:
-    """The folder, made where it is missing, without links in its path. Raises CannotBegin where others can write to it
-    or put another in its place: what lies in it is run."""
+    """The folder, made where it is missing, without links in its path.
+
+    Raises CannotBegin where others can write to it or put another in its place: what lies in it is run. Raises it for a
+    colon in the path, too, which PYTHONPATH takes for two folders.
+    """
     folder = folder.absolute()
     work = folder.parent.resolve() / folder.name
     if os.pathsep in str(work):  # it would be two folders of PYTHONPATH
@@ -197,7 +200,7 @@ def run(tree: Path, packages: Path, output: Path, arguments: list[str]) -> int:
     """gpu-check, and after each of its checks the state in `output`."""
     path = os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH", "")]))
     env = os.environ | {"PYTHONPATH": path, "PYTHON": sys.executable}
-    for name in ("RESULTS", "OUTPUT", "WORK", "PYTHONSAFEPATH"):  # with PYTHONSAFEPATH scripts/ would not be found here
+    for name in ("RESULTS", "OUTPUT", "WORK", "PYTHONSAFEPATH"):  # with it Python does not look for scripts/ in `tree`
         env.pop(name, None)
     child = subprocess.Popen([sys.executable, "-m", "scripts.gpu_check.run", *arguments], cwd=tree, env=env)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -2,14 +2,17 @@
 
 import functools
 import hashlib
+import itertools
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks.common.system.repository import ROOT
 from scripts.strategies.external import python_files
 
 NUM_HASH_DIGITS = 12
+MAX_FILES = 1000  # of a folder that git names as a whole
 MAX_HASHED_BYTES = 10**7  # a larger new file, such as a data set that git does not track, counts by size and time
 
 
@@ -31,20 +34,25 @@ def local_changes() -> str:
     for name in filter(None, (new or b"").split(b"\0")):
         path = ROOT / os.fsdecode(name)
         digest.update(name + b"\0")
-        # git names another clone, or a link to a folder, and nothing that is in it
-        for file in sorted(python_files(path)) if path.is_dir() else [path]:
+        files: Iterable[Path] = [path]
+        if path.is_dir():  # another clone, or a link to a folder, of which git gives the name alone
+            files = itertools.islice(python_files(path, linked=path.is_symlink()), MAX_FILES)
+        for file in files:
             digest.update(os.fsencode(file.relative_to(path)) + b"\0" if file != path else b"")
             digest.update(_content_or_times(file))
     return digest.hexdigest()[:NUM_HASH_DIGITS]
 
 
 def _content_or_times(path: Path) -> bytes:
-    if not path.is_file():
-        return b""
-    status = path.stat()
-    if status.st_size > MAX_HASHED_BYTES:
-        return b"%d %d" % (status.st_size, status.st_mtime_ns)
-    return path.read_bytes()
+    try:
+        if not path.is_file():
+            return b""
+        status = path.stat()
+        if status.st_size > MAX_HASHED_BYTES:
+            return b"%d %d" % (status.st_size, status.st_mtime_ns)
+        return path.read_bytes()
+    except OSError:  # a file that Python cannot read is not imported
+        return b"unreadable"
 
 
 def is_shallow() -> bool:

@@ -112,7 +112,8 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
                 f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
             )
     remedy = (
-        "perhaps by chance, since runs have few windows; if it comes again, runs still warm up: raise --warmup-steps"
+        "perhaps by chance, since runs have few windows; if it comes again, perhaps runs still warm up: raise "
+        "--warmup-steps"
     )
     yield from warning_per_strategy(results, "slow first windows", found, remedy)
 

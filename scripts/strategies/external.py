@@ -11,6 +11,7 @@ no torch.
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -29,6 +30,8 @@ FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 MAX_FILES = 1000
 HASH_DIGITS = 16
+
+OnError = Callable[[OSError], None]
 
 
 def external_folder() -> Path | None:
@@ -68,7 +71,8 @@ def source_hash(folder: Path) -> str:
     """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES, and
     for a folder that cannot be listed."""
     digest = hashlib.sha256()
-    for number, path in enumerate(sorted(python_files(folder, _refuse_unlisted)), 1):
+    files = [*itertools.islice(python_files(folder, _refuse_unlisted), MAX_FILES + 1)]
+    for number, path in enumerate(sorted(files), 1):
         if number > MAX_FILES:
             raise UserError(
                 f"{option_as_typed(FOLDER_VARIABLE, str(folder))} has more than {MAX_FILES} Python files; name the "
@@ -79,21 +83,34 @@ def source_hash(folder: Path) -> str:
     return digest.hexdigest()[:HASH_DIGITS]
 
 
-def python_files(folder: Path, on_error: Callable[[OSError], None] | None = None) -> Iterator[Path]:
-    """Python files below a folder, also through links, without hidden folders, such as environments and git's own.
+def python_files(
+    folder: Path, on_error: OnError | None = None, above: frozenset[str] = frozenset(), linked: bool = False
+) -> Iterator[Path]:
+    """Python files below a folder, in the order of their names, without hidden folders, such as environments and git's
+    own. A link to a folder is followed, too, and below it each folder that holds Python files: a data set holds none.
 
-    on_error: called for a folder that cannot be listed; without it such a folder is left out.
+    on_error: called for a folder that can be entered, but not listed; without it such a folder is left out.
+    above: real paths of the folders around it, to which a link may lead back. linked: whether it is below a link.
     """
-    seen = {os.path.realpath(folder)}
-    for place, folders, files in os.walk(folder, followlinks=True, onerror=on_error):
-        real_paths = {name: os.path.realpath(Path(place, name)) for name in folders}
-        folders[:] = [name for name, real in real_paths.items() if not name.startswith(".") and real not in seen]
-        seen |= {real_paths[name] for name in folders}
-        yield from (Path(place, name) for name in files if name.endswith(".py"))
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        folders = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError as error:
+        if on_error and os.access(folder, os.X_OK):
+            on_error(error)
+        return
+    files = [Path(entry.path) for entry in entries if entry.name.endswith(".py") and entry not in folders]
+    if linked and not files:
+        return
+    yield from files
+    above |= {os.path.realpath(folder)}
+    for entry in folders:
+        if os.path.realpath(entry.path) not in above:
+            yield from python_files(Path(entry.path), on_error, above, linked or entry.is_symlink())
 
 
 def _refuse_unlisted(error: OSError) -> None:
-    """Python may import from a folder that it cannot list."""
+    """Python imports the __init__.py of a folder that it cannot list."""
     raise UserError(f"{error.filename} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
 
 

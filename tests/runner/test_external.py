@@ -22,7 +22,7 @@ from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
 from scripts.sets.result_set import load_set
 from scripts.strategies import run_external, strategy_list
-from scripts.strategies.external import source_hash
+from scripts.strategies.external import python_files, source_hash
 
 
 @pytest.fixture
@@ -101,6 +101,7 @@ def test_the_hash_is_of_all_python_files_but_hidden_ones(others):
         source_hash.cache_clear()
         found.add(source_hash(others))
     assert len(found) == 6
+    assert len([*python_files(others)]) == 4, "a loop ends, and no file is there twice"
     (others / ".venv" / "library.py").write_text("changed = 1\n")
     (others / "notes.txt").write_text("changed")
     source_hash.cache_clear()
@@ -187,3 +188,22 @@ def test_a_set_with_it_is_not_published(tmp_path):
     folder = write_set(tmp_path / "set", {"single": 100.0, "mine": 150.0}, met={STRATEGY_SOURCE: "0123456789abcdef"})
     assert any("mine is of another repository" in line for line in find_problems(load_set(folder)))
     assert json.dumps(find_problems(load_set(folder))).isprintable()
+
+
+def test_of_linked_folders_the_place_and_the_code_count_and_no_data(tmp_path):
+    """Protects groups and honest runs: of two links to one folder only the first one visited counted, whichever that
+    was; turning a link changed nothing; a link to a data set was walked. Mutants: a folder that was seen is left out;
+    folders in the order of the disk; folders without code entered."""
+    for name in ("x", "y", "data/deep"):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "module.py").write_text(name)
+    (root := tmp_path / "root").mkdir()
+    for name, target in (("b", "x"), ("a", "x"), ("c", "y"), ("images", "data")):
+        (root / name).symlink_to(tmp_path / "out" / target)
+    names = [path.relative_to(root).as_posix() for path in python_files(root)]
+    assert names == ["a/module.py", "b/module.py", "c/module.py"]
+    before = source_hash(root)
+    (root / "b").unlink()
+    (root / "b").symlink_to(tmp_path / "out/y")
+    source_hash.cache_clear()
+    assert source_hash(root) != before

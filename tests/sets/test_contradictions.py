@@ -122,6 +122,18 @@ def test_a_process_that_was_stopped_between_two_clocks_contradicts_nothing(own, 
     assert bool(load_set(own).contradictions) == is_reported
 
 
+def test_a_window_without_seconds_contradicts_its_steps(own):
+    """Mutant: what is no number is within every limit."""
+
+    def without_seconds(frame):
+        frame = frame.copy()
+        frame.loc[frame.index[-1], "seconds"] = ""
+        return frame
+
+    change(own, "windows", without_seconds)
+    assert any("seconds are not the sum" in each for each in load_set(own).contradictions)
+
+
 def test_attempts_that_were_made_again_are_no_contradiction(own):
     """Protects RETRY, and rounds that were interrupted: failed rows of the same round, and several warm-ups. A job
     that was put back into the queue timed windows before, under the same run_id."""

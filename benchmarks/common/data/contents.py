@@ -24,7 +24,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.data.fingerprint import DIGITS, Stats, are_unchanged, file_stat, keep_value, kept_value
+from benchmarks.common.data.fingerprint import (
+    DIGITS,
+    Stats,
+    are_unchanged,
+    file_stat,
+    folders_and_times,
+    keep_value,
+    kept_value,
+)
 from benchmarks.common.data.listing import (
     FIRST_BYTES,
     LISTING_THREADS,
@@ -54,12 +62,13 @@ def cached_contents(data: Path, hashed: HashedFiles | None = None) -> str:
     began_ns = time.time_ns()
     train, val = (list_images(data / part) for part in ("train", "val"))
     kept = cache_path(data, "contents")
-    if before := kept_value(kept, train, val):
+    listed = folders_and_times(train, val)
+    if before := kept_value(kept, listed):
         return before
     value, stats = _contents_of_hashed(train, val, hashed or {}) or hash_images(train, val)
     times = [*json.loads(train.times).values(), *json.loads(val.times).values(), *(stat[2] for stat in stats.values())]
     if began_ns - max(times) > MIN_FOLDER_AGE_NS:  # else a file may be written again with the same times
-        keep_value(kept, train, val, value, stats)
+        keep_value(kept, listed, value, stats)
     return value
 
 

@@ -85,32 +85,36 @@ def cached_fingerprint(data: Path) -> str:
     """
     train, val = (list_images(data / part) for part in ("train", "val"))
     kept = cache_path(data, "fingerprint")
-    if before := kept_value(kept, train, val):
+    listed = folders_and_times(train, val)
+    if before := kept_value(kept, listed):
         return before
     value, stats = _fingerprint_and_stats(train, val)
     if index_path(data / "train").exists():
-        keep_value(kept, train, val, value, stats)
+        keep_value(kept, listed, value, stats)
     return value
 
 
-def kept_value(kept: Path, train: ImageListing, val: ImageListing) -> str:
-    """What keep_value wrote to the file `kept`; '' where the listing, or one of the files, is not as it was."""
+def kept_value(kept: Path, listed: str) -> str:
+    """What keep_value wrote to the file `kept`; '' where the listing, or one of the files, is not as it was.
+
+    listed: folders_and_times of the listing.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         before = json.loads(read_regular_file(kept, LARGEST_KEPT_BYTES))
-        if before["listed"] == _listed(train, val) and are_unchanged(before["files"]):
+        if before["listed"] == listed and are_unchanged(before["files"]):
             return str(before["value"])
     return ""
 
 
-def keep_value(kept: Path, train: ImageListing, val: ImageListing, value: str, stats: Stats) -> None:
+def keep_value(kept: Path, listed: str, value: str, stats: Stats) -> None:
     """Write a value that holds as long as the listing and these files are as they are. A cache that cannot be written
     only costs time."""
     with contextlib.suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(kept, json.dumps({"listed": _listed(train, val), "value": value, "files": stats}))
+        write_text_atomically(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
 
 
-def _listed(train: ImageListing, val: ImageListing) -> str:
+def folders_and_times(train: ImageListing, val: ImageListing) -> str:
     """A hash of both folders, with their real paths: a link to one may lead to another copy, with equal times."""
     folders = b"\0".join(os.fsencode(os.path.realpath(listing.folder)) for listing in (train, val))
     return hashlib.sha256(f"{train.times}\n{val.times}\n".encode() + folders).hexdigest()

@@ -1,5 +1,6 @@
 """Which names in a result set may be used, as a word or as a file of the set. Needs no torch."""
 
+import errno
 import os
 import re
 import stat
@@ -47,6 +48,11 @@ def refuse_links(folder: Path) -> None:
                 status = path.lstat()
             except FileNotFoundError:  # another process has renamed or removed its temporary file
                 continue
+            except PermissionError as error:
+                raise UserError(
+                    f"{ascii(str(path))[1:-1]} cannot be looked at ({error.strerror}); chmod u+rx its folder, or move "
+                    "that away"
+                ) from None
             mode = status.st_mode
             if stat.S_ISREG(mode) and status.st_nlink > 1:
                 raise UserError(
@@ -63,8 +69,10 @@ def refuse_links(folder: Path) -> None:
 
 
 def _refuse_unlisted(error: OSError) -> None:
-    """For os.walk, which leaves out what it cannot list. Links of such a folder can be opened by their names."""
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+    """For os.walk, which leaves out what it cannot list. Links in a folder that can be entered can still be opened by
+    their names."""
+    is_gone = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+    if not is_gone and os.access(error.filename, os.X_OK):
         path = ascii(str(error.filename))[1:-1]
         raise UserError(f"{path} cannot be listed ({error.strerror}), and may hold links; chmod u+rx, or move it away")
 

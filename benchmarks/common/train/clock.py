@@ -65,10 +65,11 @@ class Clock:
         for which a busy machine stops the process between the two.
         """
         synchronize(self.device)
-        seconds = time.perf_counter() - self.started_s
+        if self.device.type == "cuda":
+            seconds = time.perf_counter() - self.started_s
+        else:
+            seconds = self.moments[-1] - self.moments[0]
         self.running = False
-        if self.device.type != "cuda":
-            seconds = self.between_ms(self.moments[0], self.moments[-1]) / 1000
         return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
 
     def now(self) -> Moment:

@@ -81,7 +81,8 @@ def main(found: dict[str, Any] | None = None) -> int:
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
     for variant in filter(lambda variant: variant.commit, (a, b)):
-        for what in weaknesses(variant.commit, strategy, runs[variant.name].requested["nodes"], in_worktree=True):
+        num_nodes, foreign_images = runs[variant.name].requested["nodes"], bool(os.environ.get("DATA"))
+        for what in weaknesses(variant.commit, strategy, num_nodes, True, foreign_images):
             print(f"warning: {variant.name}: {what}", file=sys.stderr, flush=True)
     if os.environ.get("PLAN") == "yes":
         return 0
