@@ -24,7 +24,7 @@ import tyro
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system import machine
+from benchmarks.common.system import machine, source_version
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
@@ -38,7 +38,7 @@ from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import GpuCheckFlags
-from scripts.runner import preflight, source_version
+from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
 from scripts.stats.formatting import plural

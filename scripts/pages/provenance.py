@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.store.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
+from benchmarks.common.system import source_version
 from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.run_options import RoundOptions
 from scripts.pages.pasteable_variables import pasteable_variables
 from scripts.pages.study_sections import StudyCommand, load_sections
-from scripts.runner import source_version
 from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use

@@ -27,7 +27,7 @@ from benchmarks.common.config.settings import IMAGE_FIELDS, seed_of_round, setti
 from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import COMMIT
-from benchmarks.common.system import machine
+from benchmarks.common.system import machine, source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -35,7 +35,7 @@ from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
-from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule, source_version
+from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule
 from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import ResultSet, load_set

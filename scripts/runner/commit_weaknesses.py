@@ -6,7 +6,7 @@ weaknesses(commit, "ddp", num_nodes=1)      # ["the stores of torchrun listen on
 import dataclasses
 from typing import Literal
 
-from scripts.runner import source_version
+from benchmarks.common.system import source_version
 
 
 @dataclasses.dataclass(frozen=True)

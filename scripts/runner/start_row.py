@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.common.store.columns import columns_from
 from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.runner import source_version
+from benchmarks.common.system import source_version
 
 SKIP_PRINTED = "SKIP_PRINTED"
 """Environment variable of a launcher: yes where the suite has printed already that this run is skipped, and why."""

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
+from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock, open_no_follow
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
@@ -32,7 +33,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed, split_at_
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
-from scripts.runner import processes, source_version
+from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.planned_images import IMAGES_CHANGED, IMAGES_UNKNOWN, can_compare_images, images_have_changed
 from scripts.runner.remove_rendezvous import remove_rendezvous

@@ -16,12 +16,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
+from benchmarks.common.system.python_files import python_files
 from benchmarks.common.system.repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -30,8 +30,6 @@ FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 MAX_FILES = 1000
 HASH_DIGITS = 16
-
-OnError = Callable[[OSError], None]
 
 
 def external_folder() -> Path | None:
@@ -81,32 +79,6 @@ def source_hash(folder: Path) -> str:
         name, content = path.relative_to(folder).as_posix(), path.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()[:HASH_DIGITS]
-
-
-def python_files(
-    folder: Path, on_error: OnError | None = None, above: frozenset[str] = frozenset(), linked: bool = False
-) -> Iterator[Path]:
-    """Python files below a folder, in the order of their names, without hidden folders, such as environments and git's
-    own. A link to a folder is followed, too, and below it each folder that holds Python files: a data set holds none.
-
-    on_error: called for a folder that can be entered, but not listed; without it such a folder is left out.
-    above: real paths of the folders around it, to which a link may lead back. linked: whether it is below a link.
-    """
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        folders = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    except OSError as error:
-        if on_error and os.access(folder, os.X_OK):
-            on_error(error)
-        return
-    files = [Path(entry.path) for entry in entries if entry.name.endswith(".py") and entry not in folders]
-    if linked and not files:
-        return
-    yield from files
-    above |= {os.path.realpath(folder)}
-    for entry in folders:
-        if os.path.realpath(entry.path) not in above:
-            yield from python_files(Path(entry.path), on_error, above, linked or entry.is_symlink())
 
 
 def _refuse_unlisted(error: OSError) -> None:

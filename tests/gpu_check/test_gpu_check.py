@@ -20,7 +20,7 @@ from support import ROOT, STRATEGIES, environment
 from benchmarks.common.config.config import PREFETCHED_PER_WORKER, load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import machine
+from benchmarks.common.system import machine, source_version
 from benchmarks.common.system.host import kernel_variables
 from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
@@ -30,7 +30,7 @@ from scripts.gpu_check.check_queue import Capabilities, work
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import GpuCheckFlags
-from scripts.runner import processes, source_version
+from scripts.runner import processes
 from scripts.studies.loaders import measure_loader_limit
 
 pytestmark = [pytest.mark.real_interpreter, pytest.mark.usefixtures("own_cache")]  # signals to processes and groups

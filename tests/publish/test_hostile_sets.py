@@ -16,12 +16,12 @@ import pytest
 from pasting import EVIL, paste
 from support import few_fast
 
+from benchmarks.common.system import source_version
 from scripts.pages import page, provenance
 from scripts.pages.provenance import _checkout, launch_lines, reproduction_commands
 from scripts.publish import gallery, manifest
 from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
 from scripts.publish.readme import PUBLISHED
-from scripts.runner import source_version
 from scripts.sets.result_set import load_set
 from scripts.studies.compare import compare
 

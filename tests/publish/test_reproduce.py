@@ -20,11 +20,12 @@ from support import Recorder, environment, recorded
 
 from benchmarks.common.store.recorded_cuts import read_cuts
 from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.system import source_version
 from benchmarks.common.system.compiling import private_cache
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
 from scripts.publish.manifest import MANIFEST, checksums, find_faults, write_manifest
-from scripts.runner import preflight, run_plan, source_version
+from scripts.runner import preflight, run_plan
 from scripts.sets.result_set import load_set
 from scripts.studies.ab import worktrees
 

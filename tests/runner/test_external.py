@@ -17,12 +17,13 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_settings
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
+from benchmarks.common.system.python_files import python_files
 from scripts.publish.publishable import find_problems
 from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
 from scripts.sets.result_set import load_set
 from scripts.strategies import run_external, strategy_list
-from scripts.strategies.external import python_files, source_hash
+from scripts.strategies.external import source_hash
 
 
 @pytest.fixture

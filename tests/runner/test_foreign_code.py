@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, environment, put
 
-from scripts.runner import source_version
+from benchmarks.common.system import source_version
 from scripts.runner.commit_weaknesses import WEAKNESSES, weaknesses
 from scripts.studies.ab import worktrees
 

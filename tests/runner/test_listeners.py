@@ -139,7 +139,7 @@ STARTED_BY = {
     "studies.peers.overhead": ["overhead"],
     "studies.predict.measure": ["predict_check"],
     "studies.roofline.profile_step": ["profile"],
-    # start no ranks: git, nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
+    # start no ranks: nvidia-smi and pip; TeX; loaders alone; network namespaces; or other commands of this table
     "commands.actions": [],
     "commands.measure_missing": [],
     "commands.start": [],
@@ -150,7 +150,6 @@ STARTED_BY = {
     "runner.late_builds": [],
     "runner.lost_runs": [],
     "runner.processes": [],
-    "runner.source_version": [],
     "setup.install": [],
     "studies.loaders.measure": [],
     "studies.loaders.measure_loader_limit": [],

@@ -16,11 +16,11 @@ from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, f
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import machine
+from benchmarks.common.system import machine, source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
 from scripts.proof import cases
-from scripts.runner import bench, preflight, run_plan, source_version
+from scripts.runner import bench, preflight, run_plan
 from scripts.setup import pack
 from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.studies.ab import worktrees

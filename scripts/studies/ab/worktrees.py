@@ -20,10 +20,10 @@ import yaml
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.system import source_version
 from benchmarks.common.system.compiling import refuse_shared_compile_caches, use_own_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
-from scripts.runner import source_version
 from scripts.runner.secret_variables import is_secret
 from scripts.sets.output_files import refuse_results_of_others
 

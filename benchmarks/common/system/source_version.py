@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks.common.system.python_files import python_files
 from benchmarks.common.system.repository import ROOT
-from scripts.strategies.external import python_files
 
 NUM_HASH_DIGITS = 12
 MAX_FILES = 1000  # of a folder that git names as a whole
