@@ -88,7 +88,9 @@ def test_a_real_profile(tmp_path, capsys, monkeypatch):
     assert "a step takes" in text and "no roof is known for this device" in text
     with open(tmp_path / "profile.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert rows[0]["kind"] == "convolution" and sum(float(row["share_pct"]) for row in rows) == pytest.approx(100)
+    shares = [float(row["share_pct"]) for row in rows]
+    assert "convolution" in {row["kind"] for row in rows} and sum(shares) == pytest.approx(100)
+    assert shares == sorted(shares, reverse=True)  # which kind is first depends on what else the machine does
     assert "ProfilerStep" not in text  # the span of a step is no operation
     trace = read_trace(tmp_path / "new" / "traces" / "rank0.pt.trace.json.gz")
     assert (trace["distributedInfo"]["rank"], trace["distributedInfo"]["world_size"]) == (0, 1)
