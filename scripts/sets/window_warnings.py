@@ -128,13 +128,9 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
             in_all += number
             total = plural(sum(map(len, group.windows_of_runs)), "window")
             found[group.label] = f"{number} of {total} far from the median of its run"
-    remedy, most = (
-        "perhaps by chance, since runs have few windows, or something else used the machine for a moment",
-        plural(in_all, "window"),
-    )
-    yield from warning_per_strategy(
-        results, "windows far from the median of their run", found, remedy, f"{most} in all"
-    )
+    cause = "windows far from the median of their run"
+    remedy = "perhaps by chance, since runs have few windows, or something else used the machine for a moment"
+    yield from warning_per_strategy(results, cause, found, remedy, f"{plural(in_all, 'window')} in all")
 
 
 def _rates(runs: list[numpy.ndarray]) -> numpy.ndarray:
