@@ -45,7 +45,7 @@ def build(config: Config) -> Strategy:
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None
     model = DistributedDataParallel(module, device_ids, **ddp_options(config))
-    model.register_comm_hook(*hook_of(config))  # ddp_compressed: what a full bucket goes through, in place of a sum
+    model.register_comm_hook(*hook_of(config))  # ddp_compressed: DDP calls it for each full bucket
     optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
@@ -73,7 +73,7 @@ def build(config: Config) -> Strategy:
 
 
 def hook_of(config: Config) -> tuple[Any, Callable[..., Any]]:
-    """The hook and its state, which is the process group (None: all ranks), or PowerSGD's own."""
+    """(state, hook) for register_comm_hook. state: the process group (None: all ranks), or a PowerSGDState."""
     if config.comm_hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, config.powersgd_rank, start_powerSGD_iter=NUM_UNCOMPRESSED_STEPS)
         return state, powerSGD_hook.powerSGD_hook
@@ -81,7 +81,7 @@ def hook_of(config: Config) -> tuple[Any, Callable[..., Any]]:
 
 
 def layout(config: Config, num_devices: int) -> Layout:
-    # ddp_compressed: fp16 rounds halves of small gradients, which the hook makes before the sum
+    # ddp_compressed: the hook divides by world_size before the sum. In fp16 that rounds the smallest gradients
     exact = config.comm_hook == "bf16"
     return Layout(num_shards=num_devices, compression=config.comm_hook, exact=exact, num_gradient_copies=1)
 

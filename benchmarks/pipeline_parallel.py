@@ -111,7 +111,7 @@ class ShapedStage(PipelineStage):
     """
 
     def _recv_meta(self, src_stage: int) -> NoReturn:
-        raise RuntimeError(f"stage {src_stage} sends its shapes, which are given; is it another version of torch?")
+        raise RuntimeError(f"stage {src_stage} sent its shapes, but they are given; is it another version of torch?")
 
 
 def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential]) -> PipelineStage:

@@ -195,7 +195,7 @@ set_container_command() {
       exit 2
     fi
     if hides_the_images_own "$folder" "$data"; then
-      printf "error: with CONTAINER the host's %q would hide the image's own; name another folder\n" "$folder" >&2
+      printf "error: with CONTAINER the host's %q would hide the folder of that name in the image; name another folder\n" "$folder" >&2
       exit 2
     fi
   done

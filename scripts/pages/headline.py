@@ -248,7 +248,7 @@ def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
     if over.verdict == "no verdict":
         return f"On {device}, {best.label} ran {over.value:.2f}x as fast as {single.label} ({speed})."
     if over.verdict != "faster":
-        return f"{leads}: {_times(over)} {single.label} ({speed}), which it was not seen to be faster than."
+        return f"{leads}: {_times(over)} {single.label} ({speed}); it was not shown to be faster than {single.label}."
     return f"{leads}: {_times(over)} {single.label} ({speed})."
 
 

@@ -69,12 +69,14 @@ COLUMN_MEANINGS = (
     ),
     (
         "memory MB",
-        "most that one rank used, mean over runs: allocated by torch on a GPU, else resident memory, 10^6 bytes",
+        "peak of the device that used most, mean over runs, 10^6 bytes: on a GPU what torch had allocated, on a CPU "
+        "the process's resident memory",
     ),
     (
         "exposed comm. ms",
-        "what the gradient exchange adds to a step of the lowest rank, the wait for the slowest rank included: the "
-        "step minus the same step without it, mean over the steps of the breakdown",
+        "what the gradient exchange adds to forward and backward on the lowest rank, the wait for the slowest rank "
+        "included: their time, minus that of a step on another batch without the exchange, mean over the steps of the "
+        "breakdown",
     ),
     (
         "TFLOP/s, MFU %",

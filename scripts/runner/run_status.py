@@ -94,7 +94,7 @@ def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
     if run_end.signum:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
     if run_end.timed_out:
-        hung = f"; {' and '.join(run_end.stopped)} was stopped by a signal" if run_end.stopped else ""
+        hung = f"; {describe_stopped(run_end.stopped)}" if run_end.stopped else ""
         slow = f"; the stacks are in the log; raise {option_as_typed('TIMEOUT')} if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s{hung}{slow}"}
     if run_end.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
@@ -180,7 +180,7 @@ def first_cause(
         return culprits[0]["status"], describe_note(culprits[0])
     if stopped:
         waited = f"; {describe_note(notes[0])}" if notes else ""
-        return "timeout", f"{' and '.join(stopped)} was stopped by a signal and did not answer{waited}"
+        return "timeout", f"{describe_stopped(stopped)} and did not answer{waited}"
     if timed_out_ranks := {int(rank) for rank in NCCL_WAITED.findall(log)}:
         silent = describe_silent_rank(timed_out_ranks, num_ranks)
         return "timeout", f"rank {min(timed_out_ranks)}: a collective timed out{silent}"
@@ -201,6 +201,11 @@ def first_cause(
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     error_line = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
     return "failed", f"exit code {exit_code}: {error_line[:200]}"
+
+
+def describe_stopped(ranks: list[str]) -> str:
+    """'rank 1 was stopped by a signal', 'rank 0 and rank 1 were ...'."""
+    return f"{' and '.join(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped by a signal"
 
 
 def is_lost_connection(reason: str) -> bool:

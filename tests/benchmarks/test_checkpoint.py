@@ -294,11 +294,11 @@ def test_a_checkpoint_with_flipped_bytes_is_loaded_or_refused(checkpoints):
 @pytest.mark.parametrize(
     "changes, num_classes, words",
     [
-        ({"arch": "resnet34"}, 4, "is of arch resnet50, but this run has resnet34"),
+        ({"arch": "resnet34"}, 4, "was trained with arch resnet50, but this run has arch resnet34"),
         ({"norm": "group"}, 4, "is of norm batch, but this run has group"),
         ({"global_batch": 8}, 4, "is of global_batch 256, but this run has 8"),
         ({"seed": 1}, 4, "is of seed 0, but this run has 1"),
-        ({}, 10, "is of num_classes 4, but this run has 10"),
+        ({}, 10, "was trained with num_classes 4, but this run has num_classes 10"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(checkpoints, changes, num_classes, words):

@@ -185,7 +185,7 @@ def test_each_configuration_counts_once_and_by_its_own_proof():
 @pytest.mark.medium
 def test_one_process_on_all_cores_is_compared_with_what_has_several_ranks():
     """Protects from a table that ranks strategies over one core only. By hand from the report: ddp_compressed is the
-    one that it was not seen to be faster than. Mutant: strategies of one rank counted."""
+    one that it was not shown to be faster than. Mutant: strategies of one rank counted."""
     ranking = rank_groups(load_set(SET))
     assert ranking.best.label == "single, all cores"
     several = [group.label for group in ranking.comparable_groups if group.ok_runs.world_size.max() == 2]

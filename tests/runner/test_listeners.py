@@ -265,7 +265,7 @@ def test_a_stage_unpickles_nothing_of_a_rank_whose_place_was_taken(tmp_path):
             each.kill()
             each.communicate()
     assert not (tmp_path / "ran").exists(), said
-    assert ranks[1].returncode and "sends its shapes, which are given" in said
+    assert ranks[1].returncode and "sent its shapes, but they are given" in said
 
 
 @REAL_PROCESSES

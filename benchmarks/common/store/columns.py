@@ -91,7 +91,12 @@ RUNS = (
     Column("images_per_s_ci_high", "number", "the upper end of the same"),
     Column("step_ms_p50", "number", "the median of the steps in the windows"),
     Column("step_ms_p95", "number", "the 95th percentile of the same"),
-    Column("exposed_comm_ms", "number", "mean of the accounted steps: how much longer communication makes a step"),
+    Column(
+        "exposed_comm_ms",
+        "number",
+        "mean of the accounted steps: forward and backward with the gradient exchange, minus those of a step on "
+        "another batch without it",
+    ),
     Column("comm_ms", "number", "mean of the accounted steps: one exchange of the gradients by itself"),
     Column("overlap_pct", "number", "mean of the accounted steps: the part of the exchange that computation hides"),
     Column(
@@ -201,7 +206,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("backward_ms", "number", "the backward pass, without exposed communication"),
         Column("optimizer_ms", "number", "the optimizer's update"),
         Column("other_ms", "number", "the rest of the step"),
-        Column("exposed_comm_ms", "number", "how much longer communication makes forward and backward"),
+        Column(
+            "exposed_comm_ms",
+            "number",
+            "forward and backward with the gradient exchange, minus those of a step on another batch without it",
+        ),
         Column("wait_ms", "number", "of a pipeline: the bubble, and messages"),
     ),
     # where the wall clock of a run went
@@ -247,7 +256,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("steps", "number", "optimizer steps of the proof"),
         Column("world_size", "number", "devices, as in `runs.csv`"),
         Column(
-            "max_relative_difference", "number", "the relative difference nearest its own tolerance, or furthest off"
+            "max_relative_difference", "number", "the relative difference that is largest relative to its own tolerance"
         ),
         Column("bit_identical", "text", "yes: every bit of the weights agrees"),
         Column("tolerance", "number", "the largest that this difference may be"),

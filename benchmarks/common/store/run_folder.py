@@ -16,7 +16,7 @@
     stop-at            a symbolic link to the number of steps after which all ranks stop, or to -1: they did not agree
     cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 
-A launcher names the folder to its processes in RUN_DIR. Needs no torch.
+The supervisor names the folder to a run's processes in RUN_DIR. Needs no torch.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class RunFolder:
 
     @classmethod
     def current(cls) -> "RunFolder | None":
-        """The folder of the run that this process belongs to; None where no launcher started it.
+        """The folder of the run that this process belongs to; None where no supervisor started it.
 
         Other programs have a variable of this name, too. What lies in the folder that it names then is not ours.
         """

@@ -271,5 +271,5 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
     for name, value in fields_that_must_agree(config, num_classes).items():
         if not equal_values(state["about"].get(name), value):
             found = shown_value(state["about"].get(name))
-            raise UserError(f"{path} is of {name} {found}, but this run has {value}; {remedy}")
+            raise UserError(f"{path} was trained with {name} {found}, but this run has {name} {value}; {remedy}")
     return state

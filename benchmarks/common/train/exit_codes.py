@@ -1,6 +1,6 @@
-"""How a process ends: an exit code, a line on stderr, and a note of the cause for the launcher.
+"""How a process ends: an exit code, a line on stderr, and a note of the cause for the supervisor.
 
-The launcher gives a run its folder in RUN_DIR. The earliest note in it is the first cause; the ranks that
+The supervisor gives a run its folder in RUN_DIR. The earliest note in it is the first cause; the ranks that
 fail after it are victims.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import Diverged, Stopped, Unavailable, UserError
 from benchmarks.common.system.output import guard_output
 
-STACKS_S = 2.0  # for the launcher to read the stacks of the rank that the others waited for
+STACKS_S = 2.0  # for the supervisor to read the stacks of the rank that the others waited for
 EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"
 
 
@@ -47,7 +47,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     rank: of this process, where the environment does not say.
     """
     guard_output()  # people print the run's log, and a message may hold the name of somebody else's image
-    faulthandler.register(signal.SIGUSR2, all_threads=True)  # the launcher asks a run that hangs for its stacks
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # the supervisor asks a run that hangs for its stacks
     try:
         refuse_shared_compile_caches()
         main()
@@ -82,7 +82,7 @@ def exit_at_once(code: int) -> NoReturn:
 
 
 def note_cause(status: str, reason: str, rank: int | None) -> None:
-    """Leave `status` and `reason` for the launcher, where one started this process."""
+    """Leave `status` and `reason` for the supervisor, where one started this process."""
     folder = RunFolder.current()
     if folder is None:
         return
