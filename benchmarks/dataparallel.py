@@ -27,8 +27,8 @@ def build(config: Config) -> Strategy:
     config, context = start_rank(config, RankInfo(), devices_per_rank=max(1, num_gpus))
     # dataparallel: of several GPUs, each has a new thread in each step. cuDNN keeps its choices by thread, so that it
     # would search again in every step
-    cudnn_may_search = num_gpus < 2
-    torch.backends.cudnn.benchmark &= cudnn_may_search
+    if num_gpus >= 2:
+        torch.backends.cudnn.benchmark = False
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} is not a multiple of {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
@@ -59,7 +59,7 @@ def build(config: Config) -> Strategy:
         layout=layout(config, max(1, num_gpus)),
         # dataparallel: with fewer than two GPUs the wrapper passes through, and the row says so
         devices=[torch.device("cuda", number) for number in range(num_gpus)],
-        columns={} if cudnn_may_search else {"cudnn_benchmark": False},
+        columns={"cudnn_benchmark": False} if num_gpus >= 2 else {},
     )
 
 

@@ -1,7 +1,7 @@
-"""DistributedDataParallel by torchrun: one process a GPU, gradients averaged while the backward pass runs.
+"""DistributedDataParallel by torchrun: one process per GPU, gradients averaged while the backward pass runs.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/ddp.sh does not.
 """
 
 import torch
@@ -23,8 +23,8 @@ from benchmarks.common.train.strategy import Strategy
 
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
-    dist.init_process_group(**group_options(config, context))  # ddp: ranks meet in RENDEZVOUS_FILE, else by torchrun
-    with rank_first(context.rank, dist.barrier):  # ddp: rank 0 first: the others may find its index of the images
+    dist.init_process_group(**group_options(config, context))  # ddp: through RENDEZVOUS_FILE, else torchrun's store
+    with rank_first(context.rank, dist.barrier):  # ddp: rank 0 writes the index of images that the others read
         loaders = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None  # ddp: this rank's GPU
@@ -49,7 +49,7 @@ def build(config: Config) -> Strategy:
         criterion=criterion,
         step=step,
         layout=layout(config, context.world_size),  # ddp: a shard of the global batch for each rank
-        communication=ddp_communication(model),  # ddp: the engine sums over ranks by it
+        communication=ddp_communication(model),  # ddp: with it the engine sums losses over ranks
         columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
         shut_down=dist.destroy_process_group,  # ddp: so that no rank exits while another still communicates
     )

@@ -1,7 +1,7 @@
 """torch.compile and DistributedDataParallel: the model's own operations fused, its graph split at DDP's buckets.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config configs/smoke.yaml
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/ddp_compile.sh does not.
 """
 
 import time
@@ -46,12 +46,17 @@ def build(config: Config) -> Strategy:
         return loss.detach(), output.detach()
 
     def time_compilation() -> float:
-        """Seconds of the first forward and backward pass, on images of zeros, which compile; buffers are restored."""
+        """Compile the model by a first forward and backward pass, on images of zeros. Returns the seconds of both.
+
+        BatchNorm's buffers are restored.
+        """
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         images = torch.zeros(config.global_batch // context.world_size, 3, config.image_size, config.image_size)
         images = images.to(context.device, memory_format=loaders.train.memory_format)
+        target = torch.zeros(len(images), dtype=torch.long, device=context.device)
         began_s = time.perf_counter()
-        criterion(model(images), torch.zeros(len(images), dtype=torch.long, device=context.device)).backward()
+        loss = criterion(model(images), target)
+        loss.backward()
         synchronize(context.device)
         for name, buffer in module.named_buffers():
             buffer.data.copy_(before[name])

@@ -1,4 +1,4 @@
-"""DistributedDataParallel without a launcher: torch.multiprocessing.spawn starts one process a GPU.
+"""DistributedDataParallel without a launcher: torch.multiprocessing.spawn starts one process per GPU.
 
 NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
 """

@@ -1,7 +1,7 @@
 """FSDP2 or HSDP: ranks shard weights, gradients and momentum, gather weights by block, and reduce-scatter gradients.
 
 torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --config configs/smoke.yaml --shard-ranks 2
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/fsdp.sh does not.
 """
 
 import dataclasses
@@ -50,7 +50,8 @@ def build(config: Config) -> Strategy:
         mesh = init_device_mesh(context.device.type, (shard_ranks,), mesh_dim_names=("shard",))
     shard(model, config, mesh)
     optimizer_class, options = optimizer_of(config)
-    options |= {} if config.fused else {"foreach": True}  # fsdp: by default torch updates DTensors one by one
+    if not config.fused:
+        options["foreach"] = True  # fsdp: by default torch updates DTensors one by one
     optimizer = optimizer_class(model.parameters(), **options)  # fsdp: updates this rank's shards
     criterion = nn.CrossEntropyLoss()
 
@@ -100,15 +101,20 @@ def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
     block_policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
     norm_policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     root_policy = dataclasses.replace(block_policy, output_dtype=torch.float32)
-    norms_left = {name: each for name, each in model.named_modules() if in_bf16 and isinstance(each, _BatchNorm)}
-    for name, block in residual_blocks(model).items():
-        norms: list[nn.Module] = [norms_left.pop(each) for each in [*norms_left] if each.startswith(f"{name}.")]
+    norms_of_stem = batch_norms(model) if in_bf16 else []
+    for block in residual_blocks(model).values():
+        norms = batch_norms(block) if in_bf16 else []
         if norms:  # fsdp: all norms of a block are gathered at once
             fully_shard(norms, mesh=mesh, mp_policy=norm_policy)
         fully_shard(block, mesh=mesh, mp_policy=block_policy)
-    for norm_of_stem in norms_left.values():
-        fully_shard(norm_of_stem, mesh=mesh, mp_policy=norm_policy)
+        norms_of_stem = [norm for norm in norms_of_stem if norm not in norms]
+    for norm in norms_of_stem:
+        fully_shard(norm, mesh=mesh, mp_policy=norm_policy)
     fully_shard(model, mesh=mesh, mp_policy=root_policy)
+
+
+def batch_norms(module: nn.Module) -> list[nn.Module]:
+    return [each for each in module.modules() if isinstance(each, _BatchNorm)]
 
 
 def layout(config: Config, num_devices: int) -> Layout:

@@ -1,4 +1,4 @@
-"""Horovod: one process a GPU, gradients averaged by Horovod's ring as the backward pass produces them.
+"""Horovod: one process per GPU, gradients averaged by Horovod's ring as the backward pass produces them.
 
 horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp --config configs/smoke.yaml
 """
@@ -69,7 +69,7 @@ def build(config: Config) -> Strategy:
 
     @contextlib.contextmanager
     def without_communication() -> Iterator[None]:
-        # horovod: as if this backward pass were the first of two, but step() uses it all the same
+        # horovod: of two passes a step, it sends nothing after the first. step() applies the gradients all the same
         optimizer.set_backward_passes_per_step(2)
         try:
             with optimizer.skip_synchronize():

@@ -1,7 +1,7 @@
 """Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --config configs/smoke.yaml
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/hybrid_parallel.sh does not.
 """
 
 from importlib.metadata import entry_points
@@ -38,6 +38,7 @@ def build(config: Config) -> Strategy:
     options = group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
+    # hybrid: not dist.barrier, which would guess a GPU, since the group is bound to none
     with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
         of_rank = Shard(context.rank, context.world_size, len(set(devices)))
         loaders = build_loaders(config, context, Sharding(of_rank, of_rank))  # hybrid: one shard for every two GPUs

@@ -1,7 +1,7 @@
 """Local SGD: ranks train alone, and average their weights every few steps. Groups of ranks can train as in DDP.
 
 torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --config configs/smoke.yaml --local-period 8
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/local_sgd.sh does not.
 """
 
 import copy
@@ -38,18 +38,20 @@ def build(config: Config) -> Strategy:
     # local_sgd: by default a group has one rank, and exchanges no gradients. A new group needs a timeout of its own
     group, _ = dist.new_subgroups(config.local_group, timeout=timedelta(seconds=config.timeout_s))
     model = DistributedDataParallel(module, device_ids, process_group=group)
-    average, done = copy.deepcopy(module).eval(), {"steps": 0}  # local_sgd: evaluated and saved in place of module
+    average = copy.deepcopy(module).eval()  # local_sgd: evaluated and saved in place of module
+    num_steps = 0
     optimizer = build_optimizer(config, module)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal num_steps
         optimizer.zero_grad()
         output = model(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
-        done["steps"] += 1
-        if done["steps"] % config.local_period == 0:  # local_sgd: weights; momentum stays each rank's own
+        num_steps += 1
+        if num_steps % config.local_period == 0:  # local_sgd: weights; momentum stays each rank's own
             average_into(module)
         return loss.detach(), output.detach()
 
@@ -63,21 +65,29 @@ def build(config: Config) -> Strategy:
         sync_buffers(average, context, all_reduce_sum)
 
     def differing_tensors() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
-        kept = [value for state in optimizer.state.values() for value in state.values()]
-        moving = [value for value in kept if isinstance(value, torch.Tensor)]
-        return [*module.parameters(), *module.buffers(), *moving]
+        tensors = [*module.parameters(), *module.buffers()]
+        for state in optimizer.state.values():
+            tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
+        return tensors
 
     def save() -> dict[str, Any]:
         flat = flatten(differing_tensors(), context.device)
         ranks = [torch.empty_like(flat) for _ in range(context.world_size)] if context.rank == 0 else None
         dist.gather(flat, ranks)
-        return {"model": average.state_dict(), "optimizer": optimizer.state_dict(), "ranks": ranks} | done
+        return {
+            "model": average.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "ranks": ranks,
+            "steps": num_steps,
+        }
 
     def load(saved: dict[str, Any]) -> None:
+        nonlocal num_steps
         load_whole_state(module, optimizer, saved)
-        if len(ranks := saved.get("ranks", [])) == context.world_size:  # local_sgd: inside a period, each rank its own
+        ranks = saved.get("ranks", [])
+        if len(ranks) == context.world_size:  # local_sgd: inside a period, each rank its own
             fill(differing_tensors(), ranks[context.rank].to(context.device))
-        done["steps"] = saved.get("steps", 0)
+        num_steps = saved.get("steps", 0)
 
     return Strategy(
         config,

@@ -25,9 +25,10 @@ FACTS = StrategyFacts(one_node=True)
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, RankInfo(), devices_per_rank=min(2, max(1, usable_gpus())))
+    has_second_gpu = usable_gpus() >= 2
+    config, context = start_rank(config, RankInfo(), devices_per_rank=2 if has_second_gpu else 1)
     # model_parallel: without a second GPU both halves share the one device, and the row says so
-    devices = [context.device, torch.device("cuda", 1) if usable_gpus() > 1 else context.device]
+    devices = [context.device, torch.device("cuda", 1) if has_second_gpu else context.device]
     if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
     whole = Shard(num_devices=len(set(devices)))  # model_parallel: one process decodes for both, as two ranks would

@@ -1,7 +1,7 @@
 """Pipeline parallel: each rank has one stage of the layers, and micro-batches are under way in all stages at once.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --config configs/smoke.yaml --microbatches 4
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/pipeline_parallel.sh does not.
 """
 
 import dataclasses
@@ -41,7 +41,8 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 def build(config: Config) -> Strategy:
     config, context = start_rank(config, find_rank_info("torchrun"))
-    last, microbatches = context.rank == context.world_size - 1, num_microbatches(config, context.world_size)
+    is_last = context.rank == context.world_size - 1
+    microbatches = num_microbatches(config, context.world_size)
     dist.init_process_group(**group_options(config, context))
     with rank_first(context.rank, dist.barrier):
         # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
@@ -73,7 +74,9 @@ def build(config: Config) -> Strategy:
         losses: list[torch.Tensor] = []
         output = schedule.step(*inputs, target=target, losses=losses)  # pipeline: forward and backward
         optimizer.step()
-        return (torch.stack(losses).mean().detach(), output.detach()) if last else (None, None)
+        if not is_last:
+            return None, None
+        return torch.stack(losses).mean().detach(), output.detach()
 
     @torch.no_grad()
     def sync_state() -> None:  # pipeline: each rank sends the stage that it trained to all other ranks
@@ -122,9 +125,8 @@ def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential
     """
     num_images = config.global_batch // num_microbatches(config, context.world_size)
     shapes, rows = rows_between(config, stages, num_images, context.device)
-    first, last = context.rank == 0, context.rank == context.world_size - 1
-    taken = from_rows(config, shapes[context.rank], is_image=first)
-    stage = nn.Sequential(taken, stages[context.rank], to_rows(config, is_score=last))
+    taken = from_rows(config, shapes[context.rank], is_image=context.rank == 0)
+    stage = nn.Sequential(taken, stages[context.rank], to_rows(config, is_score=context.rank == context.world_size - 1))
     stage = autocast_forward(config, stage, float32_output=False)  # pipeline: in bf16, activations travel in bf16
     return ShapedStage(
         stage, context.rank, context.world_size, context.device, rows[context.rank], rows[context.rank + 1]
@@ -132,11 +134,10 @@ def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential
 
 
 def layout(config: Config, num_devices: int) -> Layout:
-    microbatches, one_f_one_b = num_microbatches(config, num_devices), config.pipeline_schedule == "1f1b"
     return Layout(
         num_stages=num_devices,
-        num_microbatches=microbatches,
-        one_f_one_b=one_f_one_b,
+        num_microbatches=num_microbatches(config, num_devices),
+        one_f_one_b=config.pipeline_schedule == "1f1b",
         whole_model_on_each=True,
     )
 

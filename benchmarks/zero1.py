@@ -1,7 +1,7 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
-On one machine, torchrun --standalone listens on all interfaces; the launcher does not.
+Security: torchrun --standalone listens on all network interfaces. On one machine launchers/zero1.sh does not.
 """
 
 from typing import Any
@@ -53,7 +53,8 @@ def build(config: Config) -> Strategy:
         # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
         states: dict[int, dict[str, torch.Tensor]] = {}
         for number, parameter in enumerate(module.parameters()):
-            state_here, whole_state = optimizer.optim.state.get(parameter, {}), state_of_zeros(config, parameter)
+            state_here = optimizer.optim.state.get(parameter, {})
+            whole_state = state_of_zeros(config, parameter)
             for name, zeros in whole_state.items():
                 message = torch.zeros(zeros.shape, device=context.device)
                 if state_here.get(name) is not None:
@@ -67,8 +68,10 @@ def build(config: Config) -> Strategy:
 
     def load(saved: dict[str, Any]) -> None:
         load_whole_state(module, optimizer, saved)
-        for parameter, state in optimizer.optim.state.items() if config.fused else ():
-            # zero1: load_state_dict moves the number of steps to the CPU; a fused update needs it beside the weights
+        if not config.fused:
+            return
+        # zero1: load_state_dict moves the number of steps to the CPU; a fused update needs it beside the weights
+        for parameter, state in optimizer.optim.state.items():
             state |= {name: value.to(parameter.device) for name, value in state.items() if value.dim() == 0}
 
     return Strategy(

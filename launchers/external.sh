@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A strategy of another repository, EXTERNAL_STRATEGY in the folder STRATEGY_DIR: torchrun starts one process a GPU.
+# A strategy of another repository, EXTERNAL_STRATEGY in the folder STRATEGY_DIR: torchrun starts one process per GPU.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
 supervise "${TORCHRUN[@]}" -m scripts.strategies.run_external "$STRATEGY_NAME" "${OPTIONS[@]}"

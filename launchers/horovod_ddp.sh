@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# horovodrun starts one process a GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
+# horovodrun starts one process per GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
 # bash has no variable with a name such as db-password, but hands it on: start again without, for what is said below.
 # Functions stay (BASH_FUNC_module%%): BASH_ENV would define them again.
 UNNAMED=()

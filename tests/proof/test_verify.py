@@ -118,8 +118,8 @@ FAULTS = {
     "the average one step late": (
         "local_sgd",
         LOCAL,
-        'if done["steps"] % config.local_period == 0:',
-        'if done["steps"] > 1 and done["steps"] % config.local_period == 1:',
+        "if num_steps % config.local_period == 0:",
+        "if num_steps > 1 and num_steps % config.local_period == 1:",
     ),
     "a reference without a period": ("local_sgd", REFERENCE, "(at + 1) % layout.period == 0", "True"),
 }
