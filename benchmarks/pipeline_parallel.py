@@ -1,7 +1,7 @@
 """Pipeline parallel: each rank has one stage of the layers, and micro-batches are under way in all stages at once.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --config configs/smoke.yaml --microbatches 4
-Security: torchrun --standalone listens on all network interfaces. On one machine launchers/pipeline_parallel.sh does not.
+Security: torchrun --standalone listens on all interfaces. On one machine launchers/pipeline_parallel.sh does not.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
-Security: torchrun --standalone listens on all network interfaces. On one machine launchers/zero1.sh does not.
+Security: torchrun --standalone listens on all interfaces. On one machine launchers/zero1.sh does not.
 """
 
 from typing import Any

@@ -39,14 +39,16 @@ require_gpu_count() { # ends with 2 where the job would train on the CPUs of nod
   [ -z "${GPUS_PER_NODE:-}" ] && [ "${NUM_GPUS:-0}" = 0 ] || return 0
   local found
   found=$(of_nodes %G | grep -m 1 '^gpu\|,gpu' || true)
-  [ -n "$found$([ -z "${GPU_TYPE:-}" ] || echo type)" ] || return 0
+  if [ -z "$found" ] && [ -z "${GPU_TYPE:-}" ]; then
+    return 0
+  fi
   echo "error: the job would have no GPU${found:+, and nodes have $found}; say how many: --gpus-per-node 4, or 0 for the CPU" >&2
   exit 2
 }
 
 set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
   local where=(${PARTITION:+--partition "$PARTITION"}) cores
-  NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(is_local && echo 2 || echo 1)}} # more cost more, so that they are asked for
+  NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(is_local && echo 2 || echo 1)}} # more nodes cost more, so the user must ask for them
   GPUS_PER_NODE=${GPUS_PER_NODE:-$NUM_GPUS} # a login node without GPUs needs it said
   TASKS_PER_NODE=${TASKS_PER_NODE:-$((GPUS_PER_NODE > 0 ? GPUS_PER_NODE : (NPROC + NODES - 1) / NODES))}
   if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then

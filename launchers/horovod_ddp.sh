@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # horovodrun starts one process per GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
-# bash has no variable with a name such as db-password, but hands it on: start again without, for what is said below.
+# bash cannot unset a variable with a name such as db-password, but exports it. horovodrun prints what it gets (below).
+# So this script starts itself again without such variables.
 # Functions stay (BASH_FUNC_module%%): BASH_ENV would define them again.
 UNNAMED=()
 while IFS= read -r -d '' entry; do

@@ -18,7 +18,7 @@ variables=$(PLAN=yes "$PYTHON" -m scripts.runner.run_plan) || exit 2
 while IFS= read -r line; do
   export "${line?}"
 done <<<"$variables"
-NODES=${NODES:-1} # more cost more, so that they are asked for
+NODES=${NODES:-1} # more nodes cost more, so the user must ask for them
 require_gpu_count
 set_job_shape
 export NODES TASKS_PER_NODE GPUS_PER_NODE CPUS_PER_TASK NPROC=$TASKS_PER_NODE

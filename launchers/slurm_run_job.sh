@@ -28,7 +28,7 @@ while kill -0 "$child" 2>/dev/null; do
   wait "$child"
   code=$?
 done
-# Only with a checkpoint of this life: else it would go round for ever.
+# Only where this start of the job wrote a checkpoint: else the job would be requeued for ever.
 if [ "$code" != 0 ] && [ "$warned" = 1 ] && [ -n "$(find "$checkpoints/last.pt" -newermt "@$began" 2>/dev/null)" ]; then
   echo "job $SLURM_JOB_ID: the time limit is near; back into the queue, to resume from the checkpoint"
   scontrol requeue "$SLURM_JOB_ID"

@@ -83,8 +83,8 @@ def compare_with_reference(
 def equivalence_columns(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
     """Columns of equivalence.csv. The worst of the findings decides, then the evaluation.
 
-    The worst is the one nearest its own tolerance, or furthest beyond it: `max_relative_difference` is that one's, and
-    another may be larger where more is allowed, as FLIP_TOLERANCE; then the reason has it.
+    The worst is the difference that is largest relative to its own tolerance. `max_relative_difference` has it. Another
+    difference may be larger where more is allowed, as with FLIP_TOLERANCE. Then the reason has that one.
 
     evaluation: what is wrong with it, or nothing.
     """

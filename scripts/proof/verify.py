@@ -48,7 +48,7 @@ NUM_CHECKPOINTS = 4  # of a run and of the one that resumes it, the last and the
 
 COLUMN_NOTE = (
     "nearest its tolerance: of the relative differences of weights, momentum and BatchNorm statistics of the run, "
-    "evaluated and resumed, the one that is the nearest its own tolerance, or the furthest beyond it"
+    "evaluated and resumed, the one that is largest relative to its own tolerance"
 )
 
 

@@ -216,7 +216,7 @@ def _hardware(results: ResultSet) -> str:
     cores = f"{environment['num_cores']} cores, {threads} for each rank"
     timed = max((group.throughput for group in results.groups if group.throughput), key=lambda speed: speed.num_windows)
     length = f"{timed.num_runs} runs of {timed.num_windows // timed.num_runs} windows"
-    return f"{describe_sets([results])}, {cores}; torch {torch}, {backends}; {length} a strategy"
+    return f"{describe_sets([results])}, {cores}; torch {torch}, {backends}; {length} per strategy"
 
 
 def sweep_figures(path: Path) -> dict[str, str]:

@@ -72,8 +72,8 @@ class Config:
     augment: bool = True
     """Random crops and flips in training. Off: the centre crop, so that every run sees the same pixels."""
     workers: Annotated[int | Literal["auto"], Range(0)] = 4
-    """Loader workers for each device, of the rank that reads its images; 0 decodes in the training process; auto:
-    beside a GPU the rank's cores but one."""
+    """Loader workers for each device, of the rank that reads its images; 0 decodes in the training process; auto: with
+    a GPU the rank's cores minus one, on a CPU 0."""
     prefetch: Annotated[int, Range(0)] = 1
     """On GPUs: batches copied ahead of the step that trains on them, on a stream of their own; 0: the step copies."""
     skip_bad_files: bool = False
@@ -167,7 +167,8 @@ class Config:
     powersgd_rank: Annotated[int, Range(1)] = 1
     """ddp_compressed: rank of PowerSGD's factors."""
     shard_ranks: Annotated[int, Range(0)] = 0
-    """fsdp: ranks that share one copy of the weights, 0: all; fewer make HSDP, with copies on the others."""
+    """fsdp: ranks that share one copy of the weights; 0: all ranks. Fewer than all make HSDP: each group of so many
+    ranks has a copy."""
     local_period: Annotated[int, Range(1)] = 4
     """local_sgd: steps between two averages of the weights."""
     local_group: Annotated[int, Range(1)] = 1
@@ -177,20 +178,23 @@ class Config:
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
     """apex_ddp: Apex amp's optimisation level."""
     cut: Annotated[int | Literal["auto", "estimate"], Range(0)] = "auto"
-    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by the blocks' times,
-    which the first run of a set measures; estimate: by a roofline; 0: what older sets have for `estimate`."""
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by the times of the
+    blocks, which the first run of a set measures; estimate: balanced by a roofline model; 0: `estimate` in older
+    sets."""
     split_size: Annotated[int, Range(0)] = 0
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
     copy_stream: bool = False
     """model_parallel: copy activations on a CUDA stream of its own."""
     microbatches: Annotated[int, Range(0)] = 0
-    """pipeline_parallel: micro-batches of a step; 0: the least multiple of the stages from 4 on."""
+    """pipeline_parallel: micro-batches of a step; 0: the smallest multiple of the number of stages that is at least
+    4."""
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """pipeline_parallel: order of forward and backward micro-batches."""
     rendezvous: Literal["file", "address"] = "file"
-    """slurm: ranks meet in a file of the shared folder, or at the first node's address."""
+    """slurm: rendezvous through a file in the shared folder, or at the first node's address."""
     label: Literal["", "again"] = ""
-    """again: the same run under a second name, for an A/A comparison; it changes nothing, and is never a baseline."""
+    """again: the same run under a second name, for an A/A comparison. The name changes nothing in the run. No run of
+    this name is a baseline."""
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}

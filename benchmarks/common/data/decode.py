@@ -1,4 +1,4 @@
-"""JPEG in, the pixels of one box out: by the fastest library that is here, and by Pillow what that cannot read.
+"""Decode one box of a JPEG with the fastest installed library, or with Pillow where that library cannot read it.
 
 A Decoder takes a file's content and a ChooseCrop. It returns the pixels of the crop's box. EXIF orientation is ignored,
 as torchvision's ImageFolder ignores it.

@@ -50,7 +50,7 @@ class Clock:
 
     @property
     def num_steps(self) -> int:
-        """Of the window that is open, those that have ended."""
+        """Steps that have ended in the open window."""
         return len(self.moments) - 1
 
     def tick(self) -> int:
