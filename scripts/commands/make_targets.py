@@ -55,7 +55,8 @@ def words_of(target: str, variables: Mapping[str, str]) -> list[str] | None:
     if target == "compare":
         words += [variables.get("A") or "results/latest", *filter(None, [variables.get("B")])]
     for name, option in OPTIONS[target].items():
-        words += [option, variables[name]] if variables.get(name) else []
+        if variables.get(name):
+            words += [option, variables[name]]
     try:
         return [*words, *shlex.split(variables.get("ARGS", ""))]
     except ValueError as error:

@@ -125,7 +125,8 @@ def planned(check: Check) -> run_plan.Run:
     assert launcher is not None
     variables = read_variables()
     flags = ["--config", check.variables["CONFIG"]]
-    flags += ["--data", os.environ["DATA"]] if os.environ.get("DATA") else []
+    if os.environ.get("DATA"):
+        flags += ["--data", os.environ["DATA"]]
     args = check.variables["ARGS"]
     ranks = int(check.variables.get("NPROC") or variables.ranks_here)
     template = run_plan.RunTemplate(launcher.stem, load_config([*flags, *shlex.split(args)]), args)

@@ -105,7 +105,8 @@ def _beside_best(ranking: Ranking, faster: list[str]) -> str:
     if unseen == faster:
         return f", but no difference was seen between {_name(faster, '') if len(faster) == 1 else 'them'} and {best}"
     parts = [f"{_name(slower, '')} {'is' if len(slower) == 1 else 'are'} slower than {best}"] if slower else []
-    parts += [f"no difference was seen between {best} and {_name(unseen, '')}"] if unseen else []
+    if unseen:
+        parts.append(f"no difference was seen between {best} and {_name(unseen, '')}")
     return f"; of these, {', and '.join(parts)}" if parts else ""
 
 

@@ -126,12 +126,16 @@ def _of_versions(results: ResultSet) -> list[str]:
         return ", ".join(text for text in found if text not in ("unknown", "none"))
 
     machine = [f"{values('device_name') or 'unknown hardware'}"]
-    machine += [f"{format_setting(environment_['num_cores'])} cores"] if "num_cores" in environment_ else []
-    machine += [f"{environment_['memory_gb']:.0f} GB of memory"] if "memory_gb" in environment_ else []
+    if "num_cores" in environment_:
+        machine.append(f"{format_setting(environment_['num_cores'])} cores")
+    if "memory_gb" in environment_:
+        machine.append(f"{environment_['memory_gb']:.0f} GB of memory")
     software = [f"{name} {version}" for name, version in environment_.get("packages", {}).items() if version]
     software = software or [f"torch {values('torch')}"]
-    software += [f"Python {environment_['python']}"] if "python" in environment_ else []
-    software += [environment_["platform"]] if "platform" in environment_ else []
+    if "python" in environment_:
+        software.append(f"Python {environment_['python']}")
+    if "platform" in environment_:
+        software.append(environment_["platform"])
     backends = f"; collectives by {values('backend')}" if values("backend") else ""
     commits = values("commit") or "unknown"
     return [
@@ -198,7 +202,8 @@ def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
         if many
         else []
     )
-    parts += [f"none of {'; '.join(group.label for group in once)}: one run"] if once else []
+    if once:
+        parts.append(f"none of {'; '.join(group.label for group in once)}: one run")
     return "; ".join(parts)
 
 

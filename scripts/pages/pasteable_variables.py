@@ -31,7 +31,8 @@ def pasteable_variables(recorded: Mapping[str, object]) -> tuple[dict[str, str],
         text = str(value)
         if name == "ARGS":
             flags, others = pasteable_flags(text)
-            kept |= {name: shlex.join(flags)} if flags else {}
+            if flags:
+                kept |= {name: shlex.join(flags)}
             left_out += others
         elif (name in COUNTS and COUNT.fullmatch(text)) or (name == "CONFIG" and CONFIG_FILE.fullmatch(text)):
             kept[name] = text

@@ -33,7 +33,8 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE]
     make_variables, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
     repeats = results.ok_runs.repeat.max()
-    make_variables |= {"REPEATS": f"{repeats:.0f}"} if repeats > 0 else {}
+    if repeats > 0:
+        make_variables["REPEATS"] = f"{repeats:.0f}"
     lines = []
     for commit, runs in results.ok_runs.groupby("commit"):
         if commit:
@@ -97,9 +98,11 @@ def _study_line(study: StudyCommand, kept: dict[str, str]) -> str:
     for option, values in study.options.items():
         words += [option, *values]
     for name, text in kept.items():
-        words += [options[name], text] if name in options else []
+        if name in options:
+            words += [options[name], text]
     flags = shlex.split(kept.get("ARGS", ""))
-    words += ["--", *flags] if flags else []
+    if flags:
+        words += ["--", *flags]
     return " ".join([*before, "./bench", shlex.join(words)])
 
 

@@ -109,7 +109,8 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
         lines.append(f"  round {run.round}  {what}".rstrip())
         if run.variables["SKIP"]:
             lines[-1] += f"  skipped: {run.variables['SKIP']}"
-    lines += [rounds.describe_end(variables)] if rounds.describe_end(variables) else []
+    if rounds.describe_end(variables):
+        lines.append(rounds.describe_end(variables))
     batch = "global_batch" if runs[0].requested["global_batch"] else "batch_per_device"
     images = "loader" if all(run.requested["loader"] == "synthetic" for run in runs) else "data"
     same = ("ranks", "threads_per_rank", "arch", batch, images)

@@ -38,7 +38,8 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
         row = with_settings(folder, finished | {"run_id": folder.run_id})
     else:
         row = row_at_start(folder, run.strategy, run.round, run.requested, env) | why_lost(code, signum)
-        row |= warm_up_status(row) if run.round == 0 else {}
+        if run.round == 0:
+            row |= warm_up_status(row)
         row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     append_rows(folder.results, "runs", [row])
     reason = printable(str(row.get("reason", "")))
@@ -91,7 +92,8 @@ def lost_row(folder: RunFolder) -> dict:
         return with_settings(folder, row | left)
     row |= left
     row |= {"status": "failed", "reason": "its supervisor was killed or could not write this row, and nothing is known"}
-    row |= warm_up_status(row) if row.get("repeat") == 0 else {}
+    if row.get("repeat") == 0:
+        row |= warm_up_status(row)
     return with_settings(folder, row)
 
 

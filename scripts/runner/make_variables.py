@@ -65,7 +65,8 @@ def read_variables() -> MakeVariables:
     if text["RETRY"] and text["RETRY"] not in retried:
         raise UserError(f"{option_as_typed('RETRY')} is {text['RETRY']!r}; choose one of {', '.join(retried)}")
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
-    flags += ["--data", os.environ["DATA"]] if text["DATA"] else []
+    if text["DATA"]:
+        flags += ["--data", os.environ["DATA"]]
     machine.node_rank()
     machine.number_from_env("CPUS_PER_TASK", "a number of cores")
     if not text["RESULTS"].isprintable():  # the plan prints it on a line, which a launcher reads

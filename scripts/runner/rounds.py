@@ -40,12 +40,8 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
     if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
         return variables.repeats
     requested = {run.requested_hash for run in of_round(1)}
-    return max(
-        [
-            variables.repeats,
-            *(round_number for name, round_number in last_statuses(variables.results) if name in requested),
-        ]
-    )
+    recorded = [round_number for name, round_number in last_statuses(variables.results) if name in requested]
+    return max([variables.repeats, *recorded])
 
 
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
@@ -135,11 +131,9 @@ def _warm_up(left: Sequence[Run], results: Path) -> Iterator[list[Run]]:
 
 def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
     """Seconds of the longest recorded round of these runs; 0 without one."""
-    rows, settings, requested = (
-        read_table(results, "runs"),
-        read_table(results, "settings"),
-        {run.requested_hash for run in runs},
-    )
+    requested = {run.requested_hash for run in runs}
+    settings = read_table(results, "settings")
+    rows = read_table(results, "runs")
     rows = rows[rows.settings.isin(settings[settings.asked_hash.isin(requested)].settings)]
     return 0.0 if rows.empty else float(rows.groupby("repeat").wall_s.sum().max())
 

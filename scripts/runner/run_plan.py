@@ -129,7 +129,8 @@ def make_run(variables: MakeVariables, template: RunTemplate, round_number: int 
     place = (ranks_here, 1) if template.one_node else strategy_list.total_ranks_and_nodes(template.strategy, ranks_here)
     requested = requested_settings(config, template.strategy, *place, threads, images_fingerprint(config))
     requested |= {"contents": images_content_hash(config)}
-    requested |= {"seeds": seeds} if seeds else {}
+    if seeds:
+        requested["seeds"] = seeds
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
     requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
     env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if template.one_node else {})
@@ -151,15 +152,23 @@ def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
     return {name: str(count) for name, count in counts.items()}
 
 
+def _cuts_of(run: Run, results: Path | None) -> tuple[int, ...]:
+    """The run's own cuts, else those that the set has recorded; () where there are none."""
+    if run.cuts or results is None:
+        return run.cuts
+    return tuple(read_cuts(results, run.requested))
+
+
 def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
     """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
 
     results: the set, whose recorded cuts are forecast. Raises UserError as read_cuts does.
     """
     cases = [
-        memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], cuts)
+        memory_check.MemoryCase(
+            run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], _cuts_of(run, results)
+        )
         for run in runs
-        for cuts in [run.cuts or (tuple(read_cuts(results, run.requested)) if results else ())]
     ]
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
     reasons = memory_check.why_runs_do_not_fit(cases, num_gpus)

@@ -198,9 +198,15 @@ def first_cause(
         return "failed", f"{signal.Signals(-exit_code).name} ended the launcher; its remaining processes were killed"
     if exit_code == 0:
         return "failed", "ended with exit code 0 but left no result"
+    return "failed", f"exit code {exit_code}: {find_error_line(log)[:200]}"
+
+
+def find_error_line(log: str) -> str:
+    """The line of the error that Python raised, else the last line of the log."""
+    if raised := RAISED.search(log):
+        return raised.group(1)
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    error_line = raised.group(1) if (raised := RAISED.search(log)) else lines[-1] if lines else "the log is empty"
-    return "failed", f"exit code {exit_code}: {error_line[:200]}"
+    return lines[-1] if lines else "the log is empty"
 
 
 def describe_stopped(ranks: list[str]) -> str:

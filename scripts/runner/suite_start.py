@@ -45,7 +45,8 @@ def start_text(left: Sequence[Run], results: Path, variables: MakeVariables) -> 
         f"{printable(str(results))}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}",
         *textwrap.wrap(printable(names), WIDTH, initial_indent="  ", subsequent_indent="  "),
     ]
-    lines += [end] if (end := rounds.describe_end(variables)) else []
+    if end := rounds.describe_end(variables):
+        lines.append(end)
     return "\n".join([*lines, duration_text(left, results), chart_text(left, results)])
 
 

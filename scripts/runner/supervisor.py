@@ -78,7 +78,8 @@ def record_skipped(options: SupervisorOptions, folder: RunFolder) -> int:
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     row |= {"status": "skipped", "reason": options.skip}
-    row |= warm_up_status(row) if options.round == 0 else {}
+    if options.round == 0:
+        row |= warm_up_status(row)
     is_known = options.round == 0 or os.environ.get(SKIP_PRINTED) == "yes"
     write_row(options, folder, row, requested, {}, prints=not is_known)
     return 0
@@ -110,7 +111,8 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
         print(f"{options.strategy} #{options.round} is done; the first node has its row")
         return 0
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
-    row |= warm_up_status(row) if options.round == 0 else {}
+    if options.round == 0:
+        row |= warm_up_status(row)
     resolved = (folder.summary() or {}).get("met", {})
     save_unrecorded(unrecorded, row)
     write_row(options, folder, row, requested, resolved)

@@ -130,7 +130,9 @@ def peak_tflops(
     device_name: str, precision: str, threads_per_rank: float, environment: dict
 ) -> tuple[float | None, str]:
     """Dense peak of one device in a precision (fp32, tf32, fp16, bf16, apex-O1 ...), and where it is from."""
-    kind = precision if not precision.startswith("apex-") else "fp32" if precision == "apex-O0" else "fp16"
+    kind = precision
+    if precision.startswith("apex-"):
+        kind = "fp32" if precision == "apex-O0" else "fp16"
     for pattern, peaks in DATA_SHEET_TFLOPS:
         if re.fullmatch(pattern, device_name):
             return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"

@@ -84,7 +84,8 @@ def install(python: Path, words: list[str]) -> str:
         uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
         # As pip: the best version of all indexes, not the first index that has the name.
         uv += ["--index-strategy", "unsafe-best-match"]
-        settings |= {"UV_INDEX": f"{settings.get('UV_INDEX', '')} {index}".strip()} if index else {}
+        if index:
+            settings["UV_INDEX"] = f"{settings.get('UV_INDEX', '')} {index}".strip()
         if not run([*uv, *words], "uv installs", settings):
             return "uv"
         print("setup: uv could not (above); pip tries", file=sys.stderr)
@@ -92,7 +93,8 @@ def install(python: Path, words: list[str]) -> str:
     with tempfile.NamedTemporaryFile("w", suffix=".index") as file:  # no word: every user can read those
         file.write(f"--extra-index-url {index}\n" if index else "")
         file.flush()
-        pip += ["-r", file.name] if index else []
+        if index:
+            pip += ["-r", file.name]
         failed = run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs")
     if failed:
         raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")

@@ -26,7 +26,9 @@ def device_count(number: float, device: str) -> str:
 
 def format_number(value: float) -> str:
     """At least three significant digits, and no more decimals than a reader can use."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.3g}"
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3g}"
 
 
 def format_duration(seconds: float) -> str:

@@ -154,7 +154,11 @@ def ratio_with_verdict(difference: float, error: float, df: float, critical: flo
         factor = numpy.exp(critical * error)
         smallest = numpy.expm1(nctdtrinc(df, 1 - POWER, critical) * error)
     low, high = float(value / factor), float(value * factor)
-    verdict = "faster" if low > 1 else "slower" if high < 1 else "no difference seen"
+    verdict = "no difference seen"
+    if low > 1:
+        verdict = "faster"
+    elif high < 1:
+        verdict = "slower"
     return RatioEstimate(value, low, high, verdict, float(smallest))
 
 

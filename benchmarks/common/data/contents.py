@@ -86,7 +86,8 @@ def hash_images(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
             for (_, path), (digest, stat, trouble) in zip(chosen, bar, strict=True):
                 stats[path] = stat
                 hashes.append(digest)
-                unreadable += [f"{path!r} ({trouble})"] if trouble else []
+                if trouble:
+                    unreadable.append(f"{path!r} ({trouble})")
         except BaseException:  # as ^C: else the pool would hash all that is left
             stop.set()
             pool.shutdown(cancel_futures=True)

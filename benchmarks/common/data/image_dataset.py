@@ -105,8 +105,10 @@ class ImageDataset:
         num_by_pillow, places = 0, out.unbind()
         for (_, _, index), choose in zip(keys, self.crops(keys), strict=True):
             target, problem, by_pillow = self._read_one(index, choose, places[len(targets)])
-            targets += [target] if target is not None else []
-            problems += [problem] if problem else []
+            if target is not None:
+                targets.append(target)
+            if problem:
+                problems.append(problem)
             num_by_pillow += by_pillow
         return ReadResult(targets, problems, num_by_pillow)
 

@@ -78,8 +78,10 @@ def start_rank(
     if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
         torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
-    if backend is None:
-        backend = "none" if info.launcher == "none" else "nccl" if use_cuda else "gloo"
+    if backend is None and info.launcher == "none":
+        backend = "none"
+    elif backend is None:
+        backend = "nccl" if use_cuda else "gloo"
     context = RankContext(
         device=device,
         rank=info.rank,

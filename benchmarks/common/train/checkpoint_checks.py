@@ -161,6 +161,8 @@ def _tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]
     """Every tensor in nested dictionaries, lists and tuples, with its place."""
     if isinstance(value, torch.Tensor):
         yield name, value
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    for key, inner in items:
-        yield from _tensors(inner, f"{name}/{key}".lstrip("/"))
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _tensors(inner, f"{name}/{key}".lstrip("/"))

@@ -106,9 +106,10 @@ class _Run:
             if not self.clock.running:
                 self._check_and_save(epoch, n + 1)
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(self.context.device))
-        # of an epoch that another process began, nobody knows how long it took
-        self.summary["epoch_s"] = seconds = None if first_step else time.perf_counter() - began_s
-        self._epoch_row(epoch, "train", seconds, self.meter)
+        # how long an epoch took that another process began is unknown
+        epoch_s = None if first_step else time.perf_counter() - began_s
+        self.summary["epoch_s"] = epoch_s
+        self._epoch_row(epoch, "train", epoch_s, self.meter)
         self.meter = Meter(self.context.device)
         self.record.book_time("training outside windows")
 

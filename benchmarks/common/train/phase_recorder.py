@@ -96,12 +96,17 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
     phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in marks_of.items()}
     communication_ms = [each[WHOLE] for each in phases.get("communication", [])]
     if without_communication is None:
-        summary = {"exposed_comm_ms": 0.0} if num_devices == 1 else {}
-        summary |= {"comm_ms": statistics.fmean(communication_ms)} if communication_ms else {}
+        summary = {}
+        if num_devices == 1:
+            summary["exposed_comm_ms"] = 0.0
+        if communication_ms:
+            summary["comm_ms"] = statistics.fmean(communication_ms)
         if waits:
             return _of_all_ranks(phases["step"], context, communication.all_reduce), summary
-        unknown = {"wait_ms": None} if exchange_stays else {}
-        return [_row(each, each, summary.get("exposed_comm_ms")) | unknown for each in phases["step"]], summary
+        rows = [_row(each, each, summary.get("exposed_comm_ms")) for each in phases["step"]]
+        if exchange_stays:
+            rows = [row | {"wait_ms": None} for row in rows]
+        return rows, summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
     return rows, _summary(rows, communication_ms)

@@ -111,6 +111,11 @@ class Record:
             raise ValueError(f"columns.py has another source for {', '.join(sorted(misplaced))}")
         context = self.context
         devices_per_node = resolved.get("world_size", 1) // context.nodes
+        by_option: dict[str, int] = {}
+        if self.config.batch_per_device:
+            by_option["global_batch"] = self.config.global_batch
+        if self.config.cuda_graphs:
+            by_option["cudagraph_skips"] = cudagraph_skips()
         resolved = {
             "device": context.device.type,
             "device_name": device_name(context.device, devices_per_node),
@@ -118,8 +123,7 @@ class Record:
             "nodes": context.nodes,
             "threads_per_rank": torch.get_num_threads(),
             "precision": self.config.precision,
-            **({"global_batch": self.config.global_batch} if self.config.batch_per_device else {}),
-            **({"cudagraph_skips": cudagraph_skips()} if self.config.cuda_graphs else {}),
+            **by_option,
             **_versions(),
             **machine_facts(),
             **_kernels(context, devices_per_node),

@@ -51,7 +51,8 @@ def main(options: OverheadOptions) -> int:
     if options.pairs < 6:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
-    flags += ["--decoder", "pillow"] if options.what == "same-decoder" else []
+    if options.what == "same-decoder":
+        flags += ["--decoder", "pillow"]
     of_windows = options.what == "instrumentation"
     num_launches = 1 if of_windows else options.launches
     if not 1 <= num_launches <= options.pairs // 2:

@@ -96,7 +96,8 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
         step(*batch)
     synchronize(device)
     kinds = [torch.profiler.ProfilerActivity.CPU]
-    kinds += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+    if device.type == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
     profile = torch.profiler.profile(activities=kinds, acc_events=True)
     name_rank(profile, strategy.context)
     with profile:
