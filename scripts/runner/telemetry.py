@@ -6,7 +6,6 @@ Used by scripts/runner/supervisor.py; its rows become telemetry.csv.
 import contextlib
 import itertools
 import math
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.common.system.gpus import visible_devices
 from scripts.runner.co_tenants import CoTenants
 
 PERIOD_S = 0.5
@@ -171,19 +171,28 @@ def _nvml_gpus() -> list[tuple[int, Any]]:
         pynvml.nvmlInit()
     except Exception:  # no library, no driver, no GPU: the suite runs without
         return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
+    names = visible_devices()
+    if names is None:
         names = [str(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    else:
-        names = [name.strip() for name in visible.split(",") if name]
     gpus: dict[int, Any] = dict.fromkeys(range(len(names)))
     for number, name in enumerate(names):
         with contextlib.suppress(pynvml.NVMLError, ValueError):
-            if name.isdecimal():
-                gpus[number] = pynvml.nvmlDeviceGetHandleByIndex(int(name))
-            else:
-                gpus[number] = pynvml.nvmlDeviceGetHandleByUUID(name)
+            gpus[number] = _nvml_gpu(name)
     return [*gpus.items()]
+
+
+def _nvml_gpu(name: str) -> Any:
+    """The handle of a GPU by its number, by its UUID or the beginning of that, as CUDA takes it, or by a MIG slice's
+    UUID. Raises NVMLError."""
+    import pynvml
+
+    if name.isdecimal():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if str(pynvml.nvmlDeviceGetUUID(gpu)).startswith(name):
+            return gpu
+    return pynvml.nvmlDeviceGetHandleByUUID(name)
 
 
 def _gpu_energy(gpu: Any) -> tuple[float, float | None]:

@@ -167,3 +167,36 @@ def test_a_gpu_without_a_counter_reads_its_power(monkeypatch):
     found.run()
     assert [row["power_w"] for row in found.rows if row["device"] == "gpu0"] == [70.0, 70.0]
     assert found.by_counter == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["GPU-aa11", "GPU-bb22"]),
+        ("1,0", ["GPU-bb22", "GPU-aa11"]),
+        ("1,", ["GPU-bb22"]),
+        ("GPU-b", ["GPU-bb22"]),
+        ("GPU-aa11,MIG-7", ["GPU-aa11", "MIG-7"]),
+        ("GPU-x", [None]),
+    ],
+)
+def test_gpus_are_found_by_every_name_that_cuda_takes(monkeypatch, visible, expected):
+    """Protects energy and telemetry of a GPU that is named by the beginning of its UUID: NVML wants the whole one, and
+    there were no rows. Handles stand here for GPUs, as their UUIDs. Mutant: the UUID as it is typed."""
+    uuids = ["GPU-aa11", "GPU-bb22"]
+
+    def by_uuid(name):
+        if name not in [*uuids, "MIG-7"]:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return name
+
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(uuids))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: uuids[index])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda gpu: gpu)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", by_uuid)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert telemetry._nvml_gpus() == [*enumerate(expected)]

@@ -382,6 +382,8 @@ def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, tmp_path, monkey
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # else energy is of other GPUs, where there are two kinds
     gpu_machine(two, FakeCuda([(8, 0)]), visible="1")
     assert usable_gpus() == 1
+    gpu_machine(two, FakeCuda([(8, 0), (8, 6)]), visible="0,1,")  # CUDA's list ends at a name that is none
+    assert usable_gpus() == 2
     for hidden in ("", "-1", " "):
         gpu_machine(two, FakeCuda([(8, 0)]), visible=hidden)
         assert usable_gpus() == 0

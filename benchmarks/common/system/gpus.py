@@ -67,7 +67,7 @@ def query_gpus() -> NvidiaSmiResult:
     NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi. Raises UserError for a wrong DEVICE."""
     if wants_cpu():
         return NvidiaSmiResult(problem="DEVICE=cpu asks for no GPU")
-    visible = _visible_devices()
+    visible = visible_devices()
     if visible is not None and not any(visible):
         return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
     if not shutil.which("nvidia-smi"):
@@ -88,13 +88,13 @@ def driver_version() -> str:
         return ""
 
 
-def _visible_devices() -> list[str] | None:
-    """The devices in CUDA_VISIBLE_DEVICES, up to a -1, which ends the list; None where it is not set."""
+def visible_devices() -> list[str] | None:
+    """The devices in CUDA_VISIBLE_DEVICES, up to a -1 or an empty name, which ends them; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
     names = [name.strip() for name in visible.split(",")]
-    return [*itertools.takewhile(lambda name: name != "-1", names)]  # a UUID may hold "-1", too
+    return [*itertools.takewhile(lambda name: name not in ("", "-1"), names)]  # a UUID may hold "-1", too
 
 
 def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
@@ -172,7 +172,7 @@ def usable_gpus() -> int:
     but torch cannot use them: the driver is too old for this torch, this torch has no kernels for them, or no CUDA, or
     CUDA_VISIBLE_DEVICES names a GPU that is missing.
     """
-    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), _visible_devices()
+    visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), visible_devices()
     hidden = wants_cpu() or (named is not None and not any(named))
     nodes = [path for path in DEVICES.iterdir() if re.fullmatch(r"nvidia(\d+|ctl)|dxg", path.name)]  # dxg: WSL
     if hidden:
