@@ -57,7 +57,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
         config = resolve_config(case.strategy, case.config, case.num_ranks)
         layout_of = with_cuts(layout_function(case.strategy), case.cuts)
-        reasons[case] = why_not_fitting(config, layout_of, case.num_ranks, memory_bytes, free_bytes * case.num_nodes)
+        reasons[case] = why_not_fitting(config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes)
     return [reasons[case] for case in cases]
 
 
@@ -106,26 +106,31 @@ def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunctio
     return layout
 
 
-def loader_bytes(config: Config, layout: Layout) -> int:
-    """Bytes that all loaders of training and of validation together keep: uint8 images that wait for the training
-    processes, and page-locked copies of the next ones."""
+def loader_bytes(config: Config, layout: Layout, num_nodes: int = 1) -> float:
+    """Bytes that the loaders of training and of validation keep on the node that keeps most: uint8 images that wait for
+    the training processes, and page-locked copies of the next ones."""
     if config.loader == "synthetic":
         return 0
-    # a process that loads for several devices gets the workers that as many ranks would have
-    as_ranks = layout.devices_per_shard * (layout.num_shards if layout.one_process_loads else 1)
-    val_as_ranks = 1 if layout.whole_model_on_each else as_ranks  # then each rank evaluates a shard of its own
+    # a worker reads the images of one device, so one process that loads for all is as far ahead as ranks are
     num_workers = machine.resolve_num_workers(config.workers, on_gpu=True)
-    num_batches = (as_ranks + val_as_ranks) * num_workers * PREFETCHED_PER_WORKER + 2 * NUM_IN_USE
-    num_batches += 1 + max(1, config.prefetch)
+    num_waiting = num_workers * PREFETCHED_PER_WORKER + NUM_IN_USE
+    num_training = num_waiting + 1 + max(1, config.prefetch)
+    reads_on_one_node = layout.whole_model_on_each  # a pipeline's first rank reads all images of training
+    num_batches = num_waiting / num_nodes + num_training / (1 if reads_on_one_node else num_nodes)
     return num_batches * config.global_batch * 3 * config.image_size**2
 
 
 def why_not_fitting(
-    config: Config, layout_of: LayoutFunction, num_devices: int, memory_bytes: float, free_bytes: float
+    config: Config,
+    layout_of: LayoutFunction,
+    num_devices: int,
+    memory_bytes: float,
+    free_bytes: float,
+    num_nodes: int = 1,
 ) -> str:
     """Why the run would run out of memory, and what fits; '' where it fits, and where its settings are wrong.
 
-    The run itself reports wrong settings.
+    memory_bytes: of a GPU. free_bytes: of the host memory of a node. The run itself reports wrong settings.
     """
     from scripts.strategies.memory_forecast import peak_bytes
 
@@ -140,7 +145,7 @@ def why_not_fitting(
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
             f"CUDA itself; {describe_remedy(config, layout_of, num_devices, limit)}"
         )
-    waiting = loader_bytes(config, layout)
+    waiting = loader_bytes(config, layout, num_nodes)
     if waiting > free_bytes:
         fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
         return (

@@ -23,7 +23,7 @@ from benchmarks.common.data import batch_readers
 from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_gpu
 from benchmarks.common.data.decode import GPU_DECODER
 from benchmarks.common.data.loaders import IMAGENET_MEAN, IMAGENET_STD, Loader, open_datasets
-from benchmarks.common.data.sharding import GlobalBatchSampler
+from benchmarks.common.data.sharding import GlobalBatchSampler, Shard
 from benchmarks.common.dist.devices import RankContext
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
@@ -218,3 +218,70 @@ def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
     assert train.host_batches.pool.pixels.any()
     batches.close()
     assert not train.host_batches.pool.pixels.any()
+
+
+class CountingSampler(GlobalBatchSampler):
+    """Counts the batches that the loader has begun to read."""
+
+    num_begun = 0
+
+    def __iter__(self):
+        for keys in super().__iter__():
+            self.num_begun += 1
+            yield keys
+
+
+def read_all(images, num_workers: int, sampler: GlobalBatchSampler):
+    """[(pixels, targets)] of a pass; pixels as they are when the next batch is there."""
+    kept, before = [], None
+    for batch in HostLoader(Config(workers=num_workers), RankContext(torch.device("cpu")), images, sampler):
+        if before is not None:
+            kept.append((before.images.clone(), before.target))
+        before = batch
+    return [*kept, (before.images.clone(), before.target)]
+
+
+@pytest.mark.parametrize("decoder", ["pillow", GPU_DECODER])
+def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_data, monkeypatch, decoder):
+    """Protects the windows of dataparallel and pipeline_parallel: on 8 GPUs their loader was 128 batches ahead, so that
+    for the last 118 of 200 timed steps nothing was left to load, and images/s were too high where loading is the limit.
+
+    Mutant: a worker reads whole batches, so that 8 of them are begun."""
+    monkeypatch.setattr(batch_readers, "resolve_decoder", lambda config: decoder)
+    images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
+    sampler = CountingSampler(40, 8, 30, Shard(num_devices=2))
+    batches = iter(HostLoader(Config(workers=4), RankContext(torch.device("cpu")), images, sampler))
+    next(batches)
+    assert sampler.num_begun == 1 + 4  # 2 for each of the 2 workers of a device
+    batches.close()
+
+
+@pytest.mark.parametrize(("global_batch", "num_devices"), [(8, 2), (7, 3), (2, 3)])
+def test_parts_of_batches_are_put_together(tiny_data, global_batch, num_devices):
+    """Protects the images of a strategy whose one process loads for several devices: the same pixels in the same
+    places, also while the parts of the next batch are read. Mutants: one buffer fewer; parts in one place."""
+    images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
+    whole = read_all(images, 0, GlobalBatchSampler(40, global_batch, 12))
+    in_parts = read_all(
+        images, 2 * num_devices, GlobalBatchSampler(40, global_batch, 12, Shard(num_devices=num_devices))
+    )
+    assert len(whole) == len(in_parts) == 12
+    for (pixels, target), (own_pixels, own_target) in zip(whole, in_parts, strict=True):
+        assert torch.equal(pixels, own_pixels) and torch.equal(target, own_target)
+
+
+def test_a_part_without_an_unreadable_image_is_put_together(tiny_data, monkeypatch):
+    """Protects validation with --skip-bad-files: the images after one that cannot be read keep their targets."""
+    _, images = open_datasets(Config(data=str(tiny_data), image_size=32))
+    content = type(images.source).content
+
+    def damaged(source, index):
+        return b"no image" if index in (1, 6) else content(source, index)
+
+    monkeypatch.setattr(type(images.source), "content", damaged)
+    num_images = len(images)
+    whole = read_all(images, 0, GlobalBatchSampler(num_images, 8, 1, shuffle=False))
+    in_parts = read_all(images, 2, GlobalBatchSampler(num_images, 8, 1, Shard(num_devices=2), shuffle=False))
+    for (pixels, target), (own_pixels, own_target) in zip(whole, in_parts, strict=True):
+        assert torch.equal(pixels, own_pixels) and torch.equal(target, own_target)
+    assert len(in_parts[0][1]) == min(8, num_images) - 2

@@ -240,18 +240,18 @@ def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
 @pytest.mark.medium
 def test_loaders_need_memory():
     """Each rank: 2 batches ready in each of 8 workers, and 2 more, for training and for validation; 2 page-locked ones;
-    4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. A pipeline's first rank reads whole batches by all ranks' workers,
-    and each rank evaluates a shard by its own. Mutants: training's alone, half of it; a pipeline's validation as its
-    training, for which it was skipped."""
+    4 ranks x 38 x 800 images x 3 x 224 x 224 bytes. One process that loads for all keeps as many images. On two nodes
+    each keeps half; but the first rank of a pipeline reads all images of training, on its node. Mutants: training's
+    alone, half of it; a pipeline's images of training divided by the nodes."""
     config = load_config(["--config", "configs/v100x4.yaml"])
     ddp = layout_function("ddp")(config, 4)
+    a_batch = 3200 * 3 * 224 * 224
     assert loader_bytes(config, ddp) == 4 * (2 * (8 * 2 + 2) + 2) * 800 * 3 * 224 * 224
-    in_one_process = loader_bytes(config, layout_function("dataparallel")(config, 4))
-    assert in_one_process == (2 * (32 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
-    for_two_each = loader_bytes(config, layout_function("hybrid_parallel")(config, 4))
-    assert for_two_each == 2 * (2 * (16 * 2 + 2) + 2) * 1600 * 3 * 224 * 224
-    pipeline = loader_bytes(config, layout_function("pipeline_parallel")(config, 4))
-    assert pipeline == ((32 * 2 + 2) + (8 * 2 + 2) + 2) * 3200 * 3 * 224 * 224
+    for name in ("dataparallel", "hybrid_parallel", "pipeline_parallel"):
+        assert loader_bytes(config, layout_function(name)(config, 4)) == 38 * a_batch
+    assert loader_bytes(config, ddp, num_nodes=2) == 19 * a_batch
+    pipeline = layout_function("pipeline_parallel")(config, 4)
+    assert loader_bytes(config, pipeline, num_nodes=2) == (20 + 18 / 2) * a_batch
     message = refused("ddp", config, V100_32GB, free_bytes := 64e6)
     assert f"{free_bytes / 1e9:.1f} are free" in message and "--workers 0" in message
     assert loader_bytes(dataclasses.replace(config, loader="synthetic"), ddp) == 0

@@ -7,6 +7,7 @@ to provide the pages as packed pixels take to be cropped. Worker processes share
 
 import collections
 import functools
+import itertools
 import mmap
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -38,24 +39,29 @@ class Batch(NamedTuple):
     """Where both tensors are on a GPU: the event after their copy."""
 
 
-class BatchIndex(NamedTuple):
-    """What a worker gets: the number of the buffer to write to, and the images to read."""
+class PartIndex(NamedTuple):
+    """What a worker gets: a part of a batch. The number of the batch's buffer, the place in it of the part's first image,
+    the images to read, and whether the part is the batch's last."""
 
     buffer: int
+    first: int
     keys: list[ImageKey]
+    is_last: bool
 
 
-class FilledBuffer(NamedTuple):
-    """What a worker returns: the number of the buffer, and what is known of the images in it."""
+class FilledPart(NamedTuple):
+    """What a worker returns: the part, without its keys, and what is known of the images in it."""
 
     buffer: int
+    first: int
+    is_last: bool
     result: ReadResult
 
 
 class BufferPool:
     """Memory for `num_buffers` batches of num_images, which forked processes share.
 
-    As a DataLoader's dataset: its index is a BatchIndex, its item a FilledBuffer.
+    As a DataLoader's dataset: its index is a PartIndex, its item a FilledPart.
     """
 
     def __init__(self, images: ImageDataset, num_buffers: int, num_images: int):
@@ -67,44 +73,77 @@ class BufferPool:
     def num_buffers(self) -> int:
         return len(self.pixels)
 
-    def read(self, index: BatchIndex) -> FilledBuffer:
-        return FilledBuffer(index.buffer, self.images.read_into(self.pixels[index.buffer], index.keys))
+    def read(self, index: PartIndex) -> FilledPart:
+        places = self.pixels[index.buffer][index.first : index.first + len(index.keys)]
+        return FilledPart(index.buffer, index.first, index.is_last, self.images.read_into(places, index.keys))
 
     __getitems__ = read  # what DataLoader asks a dataset for a batch
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def batch(self, filled: FilledBuffer) -> Batch:
-        targets, problems, num_by_pillow = filled.result
-        images = self.pixels[filled.buffer][: len(targets)].permute(0, 3, 1, 2)
-        return Batch(images, torch.tensor(targets), problems, num_by_pillow)
+    def batches(self, parts: Iterator[FilledPart]) -> Iterator[Batch]:
+        """The batches of parts, which come in order."""
+        of_batch: list[FilledPart] = []
+        for part in parts:
+            of_batch.append(part)
+            if part.is_last:
+                yield self.batch(of_batch)
+                of_batch = []
+
+    def batch(self, parts: Sequence[FilledPart]) -> Batch:
+        """The batch of all its parts. Only where a part lacks an image that could not be read, pixels are copied."""
+        results = [part.result for part in parts]
+        targets = [target for result in results for target in result.targets]
+        last = parts[-1]
+        if last.first + len(last.result.targets) == len(targets):
+            images = self.pixels[last.buffer][: len(targets)]
+        else:
+            read = [self.pixels[part.buffer][part.first :][: len(part.result.targets)] for part in parts]
+            images = torch.cat(read)
+        problems = [problem for result in results for problem in result.problems]
+        num_by_pillow = sum(result.num_by_pillow for result in results)
+        return Batch(images.permute(0, 3, 1, 2), torch.tensor(targets), problems, num_by_pillow)
 
     def release_pages(self) -> None:
         """Return the pages to the kernel. They would be idle for long, as training's are during validation."""
         self.memory.madvise(mmap.MADV_REMOVE)
 
 
-class BatchIndexSampler:
-    """A BatchIndex for each batch of a pass. The buffers take turns."""
+class PartIndexSampler:
+    """A PartIndex for each part of each batch of a pass. The buffers take turns.
 
-    def __init__(self, batches: Iterable[list[ImageKey]], num_buffers: int):
-        self.batches, self.num_buffers = batches, num_buffers
+    num_parts: of a batch, nearly equal; a batch with fewer images has a part for each.
+    """
 
-    def __iter__(self) -> Iterator[BatchIndex]:
-        return (BatchIndex(number % self.num_buffers, keys) for number, keys in enumerate(self.batches))
+    def __init__(self, batches: Iterable[list[ImageKey]], num_buffers: int, num_parts: int):
+        self.batches, self.num_buffers, self.num_parts = batches, num_buffers, num_parts
+
+    def __iter__(self) -> Iterator[PartIndex]:
+        for number, keys in enumerate(self.batches):
+            num_parts = min(self.num_parts, len(keys))
+            ends = [len(keys) * part // num_parts for part in range(num_parts + 1)]
+            for first, end in itertools.pairwise(ends):
+                yield PartIndex(number % self.num_buffers, first, keys[first:end], is_last=end == len(keys))
 
 
 class HostLoader:
     """Iterate for a pass over the batches of `sampler`, one shard's. A Batch keeps its pixels until the next but one is
-    requested."""
+    requested.
+
+    A worker reads a part of a batch: the images of one device. So a process that loads for several devices is as many
+    batches ahead as a rank that loads for one. With whole batches it would be further ahead by the number of devices:
+    on 8 GPUs by 128 batches, and for the last 118 of 200 timed steps no image would be left to load.
+    """
 
     def __init__(self, config: Config, context: RankContext, images: ImageDataset, sampler: GlobalBatchSampler):
-        num_workers = int(config.workers)  # build_loaders has resolved `auto`
+        num_workers = int(config.workers)  # of all devices; build_loaders has resolved `auto`
         num_images = -(-sampler.global_batch // sampler.num_shards)
-        self.pool = BufferPool(images, PREFETCHED_PER_WORKER * num_workers + NUM_IN_USE, num_images)
-        indices = BatchIndexSampler(sampler, self.pool.num_buffers)
-        self.start_reading: Callable[[], Iterator[FilledBuffer]]
+        num_parts = min(sampler.shard.num_devices, num_images)
+        num_ahead = -(-PREFETCHED_PER_WORKER * num_workers // num_parts)
+        self.pool = BufferPool(images, num_ahead + NUM_IN_USE, num_images)
+        indices = PartIndexSampler(sampler, self.pool.num_buffers, num_parts)
+        self.start_reading: Callable[[], Iterator[FilledPart]]
         if not num_workers:
             self.start_reading = lambda: map(self.pool.read, indices)
         elif resolve_decoder(config) == GPU_DECODER:  # CUDA does not survive a fork
@@ -117,7 +156,7 @@ class HostLoader:
         self.device, self.num_prefetched = context.device, config.prefetch
 
     def __iter__(self) -> Iterator[Batch]:
-        batches: Iterator[Batch] = map(self.pool.batch, self.start_reading())
+        batches = self.pool.batches(self.start_reading())
         try:
             if self.device.type == "cuda":
                 batches = prefetch_to_gpu(batches, self.device, self.num_prefetched)
@@ -135,12 +174,12 @@ def thread_pool(device: torch.device, num_threads: int) -> ThreadPoolExecutor:
 
 
 def read_in_threads(
-    read: Callable[[BatchIndex], FilledBuffer],
-    indices: Iterable[BatchIndex],
+    read: Callable[[PartIndex], FilledPart],
+    indices: Iterable[PartIndex],
     num_threads: int,
     device: torch.device,
-) -> Iterator[FilledBuffer]:
-    pool, pending = thread_pool(device, num_threads), collections.deque[Future[FilledBuffer]]()
+) -> Iterator[FilledPart]:
+    pool, pending = thread_pool(device, num_threads), collections.deque[Future[FilledPart]]()
     try:
         for index in indices:
             pending.append(pool.submit(read, index))
@@ -152,7 +191,7 @@ def read_in_threads(
         pool.shutdown(cancel_futures=True)
 
 
-def worker_processes(config: Config, pool: BufferPool, indices: BatchIndexSampler) -> Iterable[FilledBuffer]:
+def worker_processes(config: Config, pool: BufferPool, indices: PartIndexSampler) -> Iterable[FilledPart]:
     """A DataLoader whose workers write to the pool."""
     loader: DataLoader[Any] = DataLoader(
         pool,  # type: ignore[arg-type]  # torch types a dataset by its base class, and a batch's index as a list
