@@ -125,8 +125,9 @@ def what_is_here() -> dict[str, str]:
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
     """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark on that."""
     config = load_config(["--config", scale.config, "--batch-per-device", "256", "--precision", "fp32"])
-    images, refused = memory_check.largest_fitting_batch(memory_check.MemoryCase(BASELINE, config, 1, 1), num_ranks)
-    remarks = [f"{images} images of a step instead of 256, which do not fit: {refused}"] if refused else []
+    case = memory_check.MemoryCase(BASELINE, config, 1, 1)
+    images, refused = memory_check.largest_fitting_batch([case], num_ranks)
+    remarks = [f"{images} images of a step instead of 256, which do not fit: {why}" for why in refused.values()]
     return dataclasses.replace(scale, images=f"--batch-per-device {images}"), remarks
 
 

@@ -30,6 +30,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
+from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
 from scripts.strategies import strategy_list
@@ -62,6 +63,8 @@ def main(name: str = "all", /) -> int:
         print(line, file=sys.stderr)
     preflight.check_rendezvous()
     plan = find_plan(name)
+    if name == "all":
+        variables = with_fitting_batch(variables)
 
     def of_round(round_number: int) -> list[run_plan.Run]:
         runs = plan.plan_runs(dataclasses.replace(variables, repeats=round_number))

@@ -159,19 +159,23 @@ def _cuts_of(run: Run, results: Path | None) -> tuple[int, ...]:
     return tuple(read_cuts(results, run.requested))
 
 
-def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
-    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
-
-    results: the set, whose recorded cuts are forecast. Raises UserError as read_cuts does.
-    """
-    cases = [
+def memory_cases(runs: Sequence[Run], results: Path | None = None) -> list[memory_check.MemoryCase]:
+    """What the memory check has to know of each run. results: the set, whose recorded cuts are forecast."""
+    return [
         memory_check.MemoryCase(
             run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], _cuts_of(run, results)
         )
         for run in runs
     ]
+
+
+def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
+    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
+
+    results: the set, whose recorded cuts are forecast. Raises UserError as read_cuts does.
+    """
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
-    reasons = memory_check.why_runs_do_not_fit(cases, num_gpus)
+    reasons = memory_check.why_runs_do_not_fit(memory_cases(runs, results), num_gpus)
     return [run.with_skip(run.variables.get("SKIP") or reason) for run, reason in zip(runs, reasons, strict=True)]
 
 

@@ -42,10 +42,11 @@ class MemoryCase(NamedTuple):
     """Layout.cuts."""
 
 
-def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[str]:
+def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, with_remedies: bool = True) -> list[str]:
     """Why each case does not fit; '' where it fits, and where there are no GPUs or their memory is unknown.
 
-    ranks_here: GPUs of this machine that are used, the first ones.
+    ranks_here: GPUs of this machine that are used, the first ones. with_remedies: say what would fit, which takes many
+    forecasts.
     """
     memory_bytes = machine.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
@@ -57,22 +58,27 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int) -> list[st
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
         config = resolve_config(case.strategy, case.config, case.num_ranks)
         layout_of = with_cuts(layout_function(case.strategy), case.cuts)
-        reasons[case] = why_not_fitting(config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes)
+        reasons[case] = why_not_fitting(
+            config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes, with_remedies
+        )
     return [reasons[case] for case in cases]
 
 
-def largest_fitting_batch(case: MemoryCase, ranks_here: int) -> tuple[int, str]:
-    """(images on a device with which the case fits, why more do not), '' where its own batch_per_device fits.
+def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple[int, dict[MemoryCase, str]]:
+    """(images on a device with which all cases fit, why those that do not fit with their own batch_per_device do not).
 
-    The number is that of the case, or its half, a quarter, and so on; at least 1, also where even that does not fit.
+    The number is that of the cases, which all have the same, or its half, a quarter, and so on; at least 1, also where
+    even that does not fit.
     """
-    refused, images = "", case.config.batch_per_device
-    while images > 1:
-        config = dataclasses.replace(case.config, batch_per_device=images)
-        (why,) = why_runs_do_not_fit([case._replace(config=config)], ranks_here)
-        if not why:
-            break
-        refused, images = refused or why, images // 2
+    images = cases[0].config.batch_per_device
+    reasons = why_runs_do_not_fit(cases, ranks_here, with_remedies=False)
+    refused = {case: why for case, why in zip(cases, reasons, strict=True) if why}
+    left = [*refused]
+    while left and images > 1:
+        images //= 2
+        smaller = [case._replace(config=dataclasses.replace(case.config, batch_per_device=images)) for case in left]
+        reasons = why_runs_do_not_fit(smaller, ranks_here, with_remedies=False)
+        left = [case for case, why in zip(left, reasons, strict=True) if why]
     return images, refused
 
 
@@ -127,6 +133,7 @@ def why_not_fitting(
     memory_bytes: float,
     free_bytes: float,
     num_nodes: int = 1,
+    with_remedy: bool = True,
 ) -> str:
     """Why the run would run out of memory, and what fits; '' where it fits, and where its settings are wrong.
 
@@ -141,10 +148,11 @@ def why_not_fitting(
         return ""
     limit = memory_bytes - RESERVED_BYTES
     if need > limit:
-        return (
+        why = (
             f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
-            f"CUDA itself; {describe_remedy(config, layout_of, num_devices, limit)}"
+            "CUDA itself"
         )
+        return f"{why}; {describe_remedy(config, layout_of, num_devices, limit)}" if with_remedy else why
     waiting = loader_bytes(config, layout, num_nodes)
     if waiting > free_bytes:
         fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)

@@ -22,6 +22,8 @@ from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
+from scripts.runner.default_batch import with_fitting_batch
+from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.strategies import memory_check
 from scripts.strategies.memory_check import (
     RESERVED_BYTES,
@@ -272,6 +274,58 @@ def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
     assert (
         why_not_fitting(config, lambda *_: Layout(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""
     )  # the run itself says it
+
+
+# --- the default batch --------------------------------------------------------------------------------------------
+
+
+def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> MakeVariables:
+    """Those of `make bench-all` on two GPUs that need not be here, without a configuration of the user's."""
+    for name, value in {"NUM_GPUS": 2, "NPROC": 2, "ARGS": f"--loader synthetic {flags}", **variables}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("STRATEGIES", raising=False)
+    return read_variables()
+
+
+@pytest.mark.medium
+def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch, capsys):
+    """Protects the first command on V100s of 16 GB: with 256 images of ResNet-50 only ddp_amp fitted, and there was no
+    baseline. All have the same number, also one strategy by itself. Mutants: until one fits; the first half."""
+    flags = "--arch resnet18 --image-size 64 --precision fp32"
+    monkeypatch.delenv("CONFIG", raising=False)
+    needed_gb = {}
+    for batch in (64, 128):
+        own = variables_on_gpus(monkeypatch, f"{flags} --batch-per-device {batch}", GPU_MEMORY_GB=1000)
+        for run in run_plan.plan_strategies(dataclasses.replace(own, repeats=1)):
+            config = memory_check.resolve_config(run.strategy, run.config, 2)
+            bytes_needed = peak_bytes(config, layout_function(run.strategy)(config, 2)) + RESERVED_BYTES
+            needed_gb[batch] = max(needed_gb.get(batch, 0), bytes_needed / 1e9)
+    variables = variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=(needed_gb[64] + needed_gb[128]) / 2)
+    found = with_fitting_batch(variables)
+    assert load_config(found.flags).batch_per_device == 64
+    assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "single" in note
+    alone = with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp"))
+    assert alone.flags == found.flags
+    runs = run_plan.plan_strategies(dataclasses.replace(found, repeats=1))
+    assert all(not run.variables.get("SKIP") for run in run_plan.skip_what_does_not_fit(runs))
+    assert with_fitting_batch(variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=1000)).flags == variables.flags
+
+
+@pytest.mark.parametrize(
+    "flags, more",
+    [
+        ("--batch-per-device 256", {}),
+        ("--global-batch=512", {}),
+        ("", {"CONFIG": "configs/imagenet-resnet50.yaml"}),
+        ("", {"NUM_GPUS": 0}),
+    ],
+)
+def test_a_batch_that_the_user_names_stays(monkeypatch, flags, more):
+    """Protects a comparison with another machine, and a laptop from a forecast."""
+    monkeypatch.setitem(sys.modules, "scripts.strategies.memory_forecast", None)  # an import of it would fail
+    monkeypatch.delenv("CONFIG", raising=False)
+    variables = variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=2, **more)
+    assert with_fitting_batch(variables) == variables
 
 
 # --- through the launchers ----------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ class Batch(NamedTuple):
 
 
 class PartIndex(NamedTuple):
-    """What a worker gets: a part of a batch. The number of the batch's buffer, the place in it of the part's first image,
-    the images to read, and whether the part is the batch's last."""
+    """What a worker gets, a part of a batch: the number of the batch's buffer, the place of the part's first image in
+    that buffer, the images to read, and whether the part is the batch's last."""
 
     buffer: int
     first: int

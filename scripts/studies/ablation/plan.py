@@ -86,10 +86,10 @@ def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Conf
 def fitting_batch(case: memory_check.MemoryCase, ranks_here: int) -> int:
     """Images on a device with which the case fits; a note says where these are fewer than its own. It is found once, as
     it takes seconds and a plan is made for every round."""
-    images, refused = memory_check.largest_fitting_batch(case, ranks_here)
+    images, refused = memory_check.largest_fitting_batch([case], ranks_here)
     if refused:
         own = case.config.batch_per_device
-        print(f"note: {images} images on a GPU instead of {own}, which do not fit: {refused}", file=sys.stderr)
+        print(f"note: {images} images on a GPU instead of {own}, which do not fit: {refused[case]}", file=sys.stderr)
     return images
 
 

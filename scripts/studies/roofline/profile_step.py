@@ -271,9 +271,9 @@ def benchmark_flags(strategy: str, flags: Sequence[str]) -> list[str]:
         return flags
     num_ranks = machine.num_ranks()
     case = memory_check.MemoryCase(strategy_list.parse_strategy(strategy), config, num_ranks, 1)
-    images, refused = memory_check.largest_fitting_batch(case, num_ranks)
+    images, refused = memory_check.largest_fitting_batch([case], num_ranks)
     if refused:
-        print(f"note: {images} images on a GPU instead of {config.batch_per_device}: {refused}", file=sys.stderr)
+        print(f"note: {images} images on a GPU instead of {config.batch_per_device}: {refused[case]}", file=sys.stderr)
     return [*flags, "--batch-per-device", str(images)]
 
 
