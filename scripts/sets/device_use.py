@@ -7,8 +7,8 @@ products, a multiply-add counted as 2). MFU = achieved / (peak of one device x d
 arXiv:2204.02311, appendix B, of the precision in which the run multiplied. No activation is recomputed, so that
 HFU equals MFU. Peaks are the vendor's dense figures where they are published; else those of the
 fastest matrix product or 3 x 3 convolution on this machine (a library's convolutions can be the quicker ones). Every
-suite writes that to environment.json at its start, as measured_peak; scripts/runner/measured_peak.py measures it again.
-On a CPU a rank's threads are the device. Needs no torch.
+suite writes that to environment.json at its start, as measured_peak; scripts/studies/roofline/measured_peak.py measures
+it again. On a CPU a rank's threads are the device. Needs no torch.
 """
 
 import dataclasses
@@ -138,7 +138,7 @@ def peak_tflops(
             return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
-        return None, "not known; on the same machine run: python -m scripts.runner.measured_peak"
+        return None, "not known; on the same machine run: python -m scripts.studies.roofline.measured_peak"
     # a device of another number of threads is taken to be in proportion
     threads = measured.get("threads") or threads_per_rank
     scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0

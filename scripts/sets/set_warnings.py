@@ -222,7 +222,7 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     if names:
         yield CausedWarning(
             f"{_list(names)}: MFU over 100 %: perhaps the peak was measured on a busy machine; on a quiet one: "
-            f"python -m scripts.runner.measured_peak --results {shell_word(results.path)}"
+            f"python -m scripts.studies.roofline.measured_peak --results {shell_word(results.path)}"
         )
 
 

@@ -30,12 +30,12 @@ from scripts.pages import page as report
 from scripts.pages import provenance as report_origin
 from scripts.pages import report_tables
 from scripts.pages.headline import headline
-from scripts.runner import measured_peak
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
 from scripts.sets.set_warnings import find_warnings, warnings_by_cause
 from scripts.sets.step_breakdown import step_parts
 from scripts.stats.families import NO_COMMON_ROUNDS, ratios_to_baseline
+from scripts.studies.roofline import measured_peak
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 

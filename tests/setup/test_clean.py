@@ -210,7 +210,7 @@ def test_every_command_that_measures_refuses_a_published_set():
         ["scripts.runner.bench", "all"],
         ["scripts.studies.ab.ab"],
         ["scripts.runner.run_plan", "single"],
-        ["scripts.runner.measured_peak", "--results", results],
+        ["scripts.studies.roofline.measured_peak", "--results", results],
         ["scripts.studies.loaders.measure_loader_limit", "--results", results],
         ["scripts.studies.predict.gradient_times", "--results", results],
     ]

@@ -1,6 +1,6 @@
 """Measures the peak of this machine's device once more, which MFU is over, and writes it to a set's environment.json.
 
-    python -m scripts.runner.measured_peak --results results/latest     # on the machine that made the set
+    python -m scripts.studies.roofline.measured_peak --results results/latest     # on the machine that made the set
 
 Every suite does that at its start. A busy machine shows too low a peak, so that MFU may be over 100 %. Exit code: 2 for
 a mistake, such as a set of another device, or a published one.
