@@ -25,6 +25,9 @@ from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import printable, printable_lines
 from scripts.stats.intervals import Estimate
 
+# A matplotlibrc of the user's would change charts. With text.usetex, names of a foreign set would go to LaTeX, which
+# can read files.
+matplotlib.rcdefaults()
 matplotlib.rcParams.update(
     {
         "font.size": 8,
@@ -37,6 +40,7 @@ matplotlib.rcParams.update(
         "svg.fonttype": "none",
         "svg.hashsalt": "charts",
         "text.parse_math": False,
+        "text.usetex": False,
         "axes.titlelocation": "left",
     }
 )

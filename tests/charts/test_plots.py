@@ -389,3 +389,16 @@ def test_the_power_of_all_gpus_is_summed_where_each_gpu_has_a_moment_of_its_own(
     assert power.get_ydata().tolist() == [500.0, 520.0, 560.0]  # the third sample lacks a GPU
     assert power.get_xdata() == pytest.approx([0.50115, 1.00115, 2.00115])
     assert memory.get_ydata().tolist() == [8.0] * 4 and use.get_ydata().tolist() == [85.0] * 4
+
+
+def test_no_matplotlibrc_changes_a_chart():
+    """Protects the user's files: with `text.usetex: True`, names of a foreign set went to LaTeX, which can read files
+    into the chart. And all users have equal charts. Mutants: text.usetex left as it is; no defaults."""
+    program = (
+        "from matplotlib import rcParams, rcParamsDefault; "
+        "rcParams.update({'text.usetex': True, 'lines.linewidth': 9.0}); "
+        "from scripts.charts import figures; "
+        "print(rcParams['text.usetex'], rcParams['lines.linewidth'] == rcParamsDefault['lines.linewidth'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
