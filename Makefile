@@ -11,7 +11,7 @@ SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON SETUP
 # With one of these set, another folder's code would run; launchers/lib.sh says how.
-unexport CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unexport CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 ifneq ($(realpath $(dir $(lastword $(MAKEFILE_LIST)))),$(CURDIR))
 $(error this Makefile runs in its own folder only; use make -C FOLDER, not make -f)
 endif
@@ -88,4 +88,4 @@ lint: setup
 
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@umask o-w; "$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)
+	@umask o-w; "$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(and $(filter yes,$(YES)),$(findstring command line,$(origin YES))),--yes)

@@ -11,6 +11,10 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder, refuse_place_of_others
 
+RECORDS = {"environment.json", "manifest.json", "published.json", "cuts.json"}
+RECORDS |= {"sweep.csv", "scaling.csv", "ablate.csv", "peers.csv", "peer_launches.csv"}
+"""What a set holds beside TABLES."""
+
 
 def refuse_output_of_others(path: Path | None, option: str = "--output", *, makes_folder: bool = False) -> None:
     """Raises UserError where another user could put a link to a folder of this user's in the place of one above `path`,
@@ -20,8 +24,8 @@ def refuse_output_of_others(path: Path | None, option: str = "--output", *, make
     """
     if path is None:
         return
-    if path.name in {f"{table}.csv" for table in TABLES} and path.exists():
-        raise UserError(f"{path} is a table that runs have written; name another file: {option}")
+    if path.name in {f"{table}.csv" for table in TABLES} | RECORDS and path.exists():
+        raise UserError(f"{path} is a file that runs have written; name another one: {option}")
     try:
         remedy = f"name a file in a folder that you have made: {option}"
         if makes_folder:

@@ -57,11 +57,21 @@ def read_dataset_manifest(output: Path) -> dict | None:
             f"{str(output)!r} was not made by this script (it has no manifest.json of this script), so "
             "it is left alone: give another --output, or move it away"
         )
-    with contextlib.suppress(json.JSONDecodeError):
+    with contextlib.suppress(json.JSONDecodeError, RecursionError):
         manifest = json.loads(text)
-        if manifest.keys() >= {"settings", "files"}:
+        if is_manifest(manifest):
             return manifest
     return {}
+
+
+def is_manifest(found: object) -> bool:
+    """Whether this has the shape of a manifest.json of this script."""
+    if not isinstance(found, dict) or "settings" not in found or not isinstance(found.get("files"), dict):
+        return False
+    return all(
+        isinstance(record, dict) and type(record.get("bytes")) is int and isinstance(record.get("sha256"), str)
+        for record in found["files"].values()
+    )
 
 
 def find_damage(output: Path, manifest: dict, hashes: bool) -> str | None:
@@ -160,11 +170,20 @@ def install(new: Path, output: Path, options: MakeDatasetOptions, aside: Path) -
         return
     with contextlib.suppress(FileNotFoundError):
         os.rename(output, aside)
+        if not options.force:
+            keep_what_is_not_made(aside, new)
     try:
         os.rename(new, output)
     except OSError:
         if not output.exists():  # else the other process was first by a moment
             raise
+
+
+def keep_what_is_not_made(old: Path, new: Path) -> None:
+    """Move the packed images and the dot files of `old` to `new`: one damaged image is no reason to lose them."""
+    for path in old.iterdir():
+        if path.name == PACKED or path.name.startswith("."):
+            os.rename(path, new / path.name)
 
 
 def main(options: MakeDatasetOptions) -> int:

@@ -461,8 +461,11 @@ def test_a_text_in_markdown_is_itself():
 def test_no_table_of_a_set_is_replaced_by_what_the_user_names(tmp_path):
     """Protects what was measured from a slip: `export x --out x/runs.csv` replaced the rows. Mutant: no look."""
     (tmp_path / "runs.csv").write_text("precious")
-    with pytest.raises(UserError, match=r"runs.csv is a table that runs have written; name another file: --out"):
+    with pytest.raises(UserError, match=r"runs.csv is a file that runs have written; name another one: --out"):
         write_output(tmp_path / "runs.csv", "text", "--out")
+    (tmp_path / "environment.json").write_text("{}")
+    with pytest.raises(UserError, match=r"environment.json is a file that runs have written"):
+        write_output(tmp_path / "environment.json", "text", "--out")
     write_output(tmp_path / "set.json", "text", "--out")
     assert (tmp_path / "runs.csv").read_text() == "precious"
 

@@ -45,8 +45,8 @@ def checkout(tmp_path):
     return folder
 
 
-def clean(folder, stdin=subprocess.DEVNULL, **variables):
-    words = ["make", "clean", "SETUP=no", f"PYTHON={sys.executable}"]
+def clean(folder, *words, stdin=subprocess.DEVNULL, **variables):
+    words = ["make", "clean", "SETUP=no", f"PYTHON={sys.executable}", *words]
     env = environment(PYTHON=None, **variables)
     return subprocess.run(words, cwd=folder, env=env, stdin=stdin, capture_output=True, text=True)
 
@@ -63,6 +63,11 @@ def test_clean_removes_nothing_unasked(checkout):
     done = clean(checkout)
     assert done.returncode == 2 and left(checkout) == ALL
     assert "results/one (1 runs)" in done.stdout and "make clean YES=yes" in done.stderr
+
+
+def test_a_yes_of_another_program_removes_nothing(checkout):
+    """Protects hours of runs where an installer has exported YES=yes. Mutant: the variable wherever it is from."""
+    assert clean(checkout, YES="yes").returncode == 2 and left(checkout) == ALL
 
 
 def test_a_folders_name_hides_nothing_of_what_is_to_be_removed(checkout):
@@ -90,12 +95,12 @@ def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
     tried; a link's folder removed."""
     (checkout / "results" / lock).parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(checkout / "results" / lock):
-        done = clean(checkout, YES="yes")
+        done = clean(checkout, "YES=yes")
     name = lock.partition("/")[0]
     assert done.returncode == 0 and f"results/{name}: a suite or a run is writing it" in done.stdout
     assert left(checkout) == ["README.md", *(["latest"] if name == "two" else []), *sorted([name, "published"])]
     assert (checkout / "elsewhere/kept").exists() and (checkout / "results/published/kept").exists()
-    assert clean(checkout, YES="yes").returncode == 0 and left(checkout) == ["README.md", "published"]
+    assert clean(checkout, "YES=yes").returncode == 0 and left(checkout) == ["README.md", "published"]
 
 
 def test_clean_leaves_checkpoints_that_a_run_writes(checkout):
@@ -104,10 +109,10 @@ def test_clean_leaves_checkpoints_that_a_run_writes(checkout):
     folder.mkdir(parents=True)
     with open(folder / ".in-use", "ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        done = clean(checkout, YES="yes")
+        done = clean(checkout, "YES=yes")
     assert done.returncode == 0 and folder.exists()
     assert "results/checkpoints: a suite or a run is writing it" in done.stdout
-    assert clean(checkout, YES="yes").returncode == 0 and not folder.exists()
+    assert clean(checkout, "YES=yes").returncode == 0 and not folder.exists()
 
 
 def test_a_set_is_neither_the_folder_of_all_sets_nor_the_name_of_the_newest(tmp_path, monkeypatch):
@@ -149,7 +154,7 @@ def test_clean_leaves_checkouts_that_a_process_runs_in(checkout, pid):
     """./bench ab runs launchers there. Mutant: hidden folders removed as they are found."""
     folder = checkout / f"results/.worktrees-{pid}@{process_space()}-abc"
     folder.mkdir()
-    assert clean(checkout, YES="yes").returncode == 0 and folder.exists() == (pid == os.getpid())
+    assert clean(checkout, "YES=yes").returncode == 0 and folder.exists() == (pid == os.getpid())
 
 
 def test_clean_leaves_checkouts_of_another_container(checkout):
@@ -157,7 +162,7 @@ def test_clean_leaves_checkouts_of_another_container(checkout):
     host alone."""
     folder = checkout / f"results/.worktrees-{2**22 + 1}@{os.uname().nodename}.1-abc"
     folder.mkdir()
-    done = clean(checkout, YES="yes")
+    done = clean(checkout, "YES=yes")
     assert done.returncode == 0 and folder.exists()
 
 

@@ -294,6 +294,40 @@ def test_packed_images_lie_beside_their_files(mini, monkeypatch):
     assert path.read_bytes() == b"packed"
 
 
+def test_one_damaged_image_loses_no_packed_images_and_no_notes(mini):
+    """Protects what lies beside the images: `./bench run` makes a damaged folder again by itself, and `--force` alone
+    says that it loses something. Mutant: the old folder removed as it is."""
+    (mini / "packed/full").mkdir(parents=True)
+    (mini / "packed/full/train.safetensors").write_bytes(b"packed")
+    (mini / ".notes.txt").write_text("mine")
+    image = next(mini.glob("train/*/*"))
+    os.truncate(image, image.stat().st_size - 1)
+    assert make_dataset.main(options(mini)) == 0
+    assert (mini / "packed/full/train.safetensors").read_bytes() == b"packed"
+    assert (mini / ".notes.txt").read_text() == "mine"
+
+
+OURS = {"made_by": cut_photographs.MADE_BY, "settings": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([OURS]),
+        json.dumps(OURS | {"files": [1]}),
+        json.dumps(OURS | {"files": {"train": {}}}),
+        "[" * 100_000 + json.dumps(OURS),
+    ],
+    ids=["list", "files", "record", "deep"],
+)
+def test_a_foreign_manifest_is_broken(mini, text):
+    """Protects from tracebacks. Mutants: the kind of `files`, or of a record, not looked at; a list taken for a
+    dictionary."""
+    (mini / "manifest.json").write_text(text)
+    assert make_dataset.read_dataset_manifest(mini) == {}
+    assert make_dataset.main(options(mini)) == 0
+
+
 def test_other_settings_need_force(mini, capsys):
     """A run must not use, in silence, other data than was asked for, nor replace what other runs used."""
     before = contents(mini)
