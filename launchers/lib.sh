@@ -10,8 +10,9 @@
 set -euo pipefail
 # With one of these set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the
 # current folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
-# PYTHONPYCACHEPREFIX is the folder of Python's compiled modules, which may be another user's.
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+# PYTHONPYCACHEPREFIX is the folder of Python's compiled modules, which may be another user's. With PYTHONINSPECT, Python
+# would not end with a program's exit code.
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 umask o-w # or everybody could put other files into the run's folder
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -2,7 +2,7 @@
 # Not a strategy: ./bench slurm, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
 # The job goes on where it was when it is put back into the queue; another one does with the same RESULTS.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 umask o-w # or everybody could put a link into the job's folder
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}

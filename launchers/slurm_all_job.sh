@@ -3,7 +3,7 @@
 # limit it ends the run in progress, whose row says so, and puts the job back into the queue; started again, the job goes on
 # with what is missing.
 set -uo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
 # A folder that nodes do not share may be another user's on this node.
 if ! bash -c "${CHECKOUT_LOOK:-false}" "${SLURM_SUBMIT_DIR:-.}" "${CHECKOUT_OWNER:-}" "${CHECKOUT_OWNERS:-}" ||

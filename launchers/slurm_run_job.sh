@@ -2,7 +2,7 @@
 # The batch job of launchers/slurm.sh, which is one run: runs its command, such as srun, and where the time limit nears,
 # lets it write a checkpoint and puts the job back into the queue, to resume from it.
 set -uo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
 # A folder that nodes do not share may be another user's on this node.
 if ! bash -c "${CHECKOUT_LOOK:-false}" "${SLURM_SUBMIT_DIR:-.}" "${CHECKOUT_OWNER:-}" "${CHECKOUT_OWNERS:-}" ||

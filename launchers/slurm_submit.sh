@@ -4,7 +4,7 @@
 #   RUN_DIR=/shared/folder launchers/slurm_submit.sh SBATCH_OPTION ... -- launchers/slurm_run_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 
 options=()
 while [ "$1" != -- ]; do

@@ -20,8 +20,9 @@ from scripts.setup.first_minute import begin_set_up
 
 STARTED = "BENCH_STARTED_FROM"
 """Set for the second start, by the suite's interpreter: the folder in which the user typed the command."""
-FOREIGN_CODE = ("CDPATH", "PYTHONSAFEPATH", "PYTHONPYCACHEPREFIX")
-"""With one of these set, a launcher would run another folder's code: launchers/lib.sh says how."""
+FOREIGN_CODE = ("CDPATH", "PYTHONSAFEPATH", "PYTHONPYCACHEPREFIX", "PYTHONINSPECT")
+"""With one of the first three set, a launcher would run another folder's code: launchers/lib.sh says how. With the
+last, Python would not end with a program's exit code."""
 FOREIGN_FOLDER = "RUN_DIR"
 """Variable that other programs have, too: what a command trains in its own process would write into their folder."""
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")

@@ -3,7 +3,7 @@
 # line, a clean end, a failure in two lines, build tools by their hashes, and a cache of wheels.
 # The scripts work in the checkout's folder: its .venv is used, it is on Python's path, and relative paths begin there.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 umask o-w # libraries are code: nobody else changes them
 for name in "${!GIT_@}"; do # GIT_DIR of a hook or of dotfiles names another repository, which git would change
     [[ $name == GIT_CONFIG* ]] || unset "$name"

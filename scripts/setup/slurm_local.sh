@@ -21,7 +21,7 @@
 # NodeAddr=127.0.0.1), each claims 8 CPUs whatever the host has, nothing binds CPUs or limits memory, and
 # there is no sacct.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX
+unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 PATH=$PATH:/usr/sbin:/sbin
 umask 022  # slurm.conf names programs that root runs
 

@@ -21,7 +21,7 @@ from scripts.studies.ab import worktrees
 pytestmark = pytest.mark.real_interpreter  # where modules are imported from
 
 SCRIPTS = sorted([*ROOT.glob("launchers/*.sh"), *ROOT.glob("scripts/**/*.sh"), ROOT / ".ci/run"])
-LINE = "unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX"
+LINE = "unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT"
 LIBRARIES = ("lib.sh", "install_lib.sh")  # which have the line, and are sourced first
 
 
@@ -244,3 +244,12 @@ def test_a_shallow_clone_knows_of_no_mend(monkeypatch):
         monkeypatch.setattr(source_version, "is_shallow", lambda is_shallow=is_shallow: is_shallow)
         found = weaknesses("0" * 40, "ddp", 1)
         assert bool(found) == is_shallow and all(text.endswith("git fetch --unshallow)") for text in found)
+
+
+@pytest.mark.real_interpreter
+def test_pythoninspect_changes_no_exit_code():
+    """Protects gates: with PYTHONINSPECT=1 every exit code was 1, which for `ab` and `compare` means slower. Mutant:
+    bench without the variable in its first line."""
+    env = environment(PYTHONINSPECT="1", PYTHON=sys.executable, SETUP="no")
+    done = subprocess.run([ROOT / "bench", "compare", "/nonexistent"], env=env, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
