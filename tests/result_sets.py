@@ -98,6 +98,7 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise
         run_id = f"{strategy}-{repeat}"
         speed = images_per_s * float(numpy.exp(noise * rng.normal()))
         row_of_run = CPU | {"run_id": run_id, "strategy": strategy, "repeat": repeat} | row
+        acc1, images = row_of_run.get("acc1", 20.0), row_of_run.get("val_samples", 480)
         asked = {"global_batch": 0} if "batch_per_device" in row else {}  # the row has what it came to
         append_rows(folder, "runs", [recorded(folder, row_of_run, **asked)])
         tables = {
@@ -106,7 +107,7 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise
                 for n in range(num_windows)
             ],
             "epochs": [
-                {"epoch": n, "phase": phase, "seconds": 2.0, "images": 480, "loss": 2 / (1 + n), "acc1": 20.0 * n}
+                {"epoch": n, "phase": phase, "seconds": 2.0, "images": images, "loss": 2 / (1 + n), "acc1": acc1 * n}
                 for n in range(2)
                 for phase in ("train", "val")
             ],
@@ -119,7 +120,7 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, num_windows=5, noise
                     "copy_ms": 1,
                     "forward_ms": 25,
                     "backward_ms": 40,
-                    "exposed_comm_ms": 8,
+                    "exposed_comm_ms": row_of_run.get("exposed_comm_ms", 8),
                     "optimizer_ms": 5,
                     "other_ms": 1,
                 }

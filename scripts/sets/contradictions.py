@@ -4,7 +4,8 @@
 
 A run has one row and one run_id; a round has one ok run of the same settings; rates are images over seconds; a run has
 at most the requested number of windows, and a window is as long as its steps, within TOLERANCE or CLOCKS_APART_S,
-whichever is more. A run that failed, was interrupted or warmed the machine may be repeated in its round.
+whichever is more. The row of a run says what its settings, its last evaluation and its step breakdown say. A run that
+failed, was interrupted or warmed the machine may be repeated in its round.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,17 +31,24 @@ GroupRows = list[tuple[Identity, pandas.DataFrame]]
 def find_contradictions(
     path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: GroupRows
 ) -> list[str]:
-    """The contradictions in runs.csv, windows.csv and steps.csv of the set in `path`; [] where there are none.
+    """The contradictions in runs.csv, windows.csv, epochs.csv and steps.csv of the set in `path`; [] where there are
+    none.
 
-    tables: these three as read, each with the line numbers of its rows.
+    tables: these four as read, each with the line numbers of its rows.
     """
-    runs, windows, steps = (tables[name][0].assign(line=tables[name][1]) for name in ("runs", "windows", "steps"))
-    requested = {run_id: identity.requested for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
+    names = ("runs", "windows", "epochs", "steps")
+    runs, windows, epochs, steps = (tables[name][0].assign(line=tables[name][1]) for name in names)
+    identities = {run_id: identity for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
+    requested = {run_id: identity.requested for run_id, identity in identities.items()}
     found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
     of_windows = steps[steps[PHASE_COLUMNS].isna().all(axis=1) & steps.step_ms.notna()]
     windows_of, steps_of = (dict([*rows.groupby("run_id")]) for rows in (windows, of_windows))
     for row in iterate_rows(runs[(runs.status == "ok") & runs.run_id.isin(windows_of)]):
         found += _of_run(row, windows_of[row.run_id], steps_of.get(row.run_id), requested.get(row.run_id, {}))
+    evaluated = epochs[epochs.phase == "val"].drop_duplicates("run_id", keep="last").set_index("run_id")
+    exposed_ms = _exposed_ms(steps)
+    for row in iterate_rows(runs[runs.status == "ok"]):
+        found += _of_row(row, identities.get(row.run_id), evaluated, exposed_ms)
     return [f"{path}/{sentence}" for sentence in found]
 
 
@@ -105,6 +113,39 @@ def _of_run(
     wrong = windows[~(abs(numpy.array(sums_s) - seconds) <= allowed_s)]  # also where seconds are missing
     if len(wrong):
         yield f"windows.csv, {lines(wrong.line)}: seconds are not the sum of the window's steps in steps.csv"
+
+
+def _of_row(
+    row: Any, identity: Identity | None, evaluated: pandas.DataFrame, exposed_ms: pandas.Series
+) -> Iterator[str]:
+    """What the row of an ok run says otherwise than its settings, its last evaluation and its step breakdown.
+
+    evaluated: the last `val` row of epochs.csv of each run, by run_id. exposed_ms: of each run, by run_id.
+    """
+    expected = {"exit_code": (0.0, "of a run that ended well it is")}
+    if row.run_id in evaluated.index:
+        last = evaluated.loc[row.run_id]
+        expected |= {"acc1": (last.acc1, "by epochs.csv it is"), "val_samples": (last.images, "by epochs.csv it is")}
+    if identity is not None and identity.recorded:
+        expected |= {
+            name: (identity.resolved[name], "by its settings it is")
+            for name in ("precision", "device_name", "world_size")
+            if name in identity.resolved
+        }
+        if row.run_id in exposed_ms.index:
+            expected["exposed_comm_ms"] = (exposed_ms[row.run_id], "by steps.csv it is")
+    for name, (value, by) in expected.items():
+        is_text = isinstance(value, str)
+        cell = getattr(row, name)
+        if cell != value if is_text else abs(cell - value) > max(TOLERANCE * abs(value), 1e-4):
+            yield f"runs.csv, line {row.line}: {name} is {cell}, but {by} {value}"
+
+
+def _exposed_ms(steps: pandas.DataFrame) -> pandas.Series:
+    """The mean of exposed_comm_ms over the accounted steps of the lowest rank, by run_id."""
+    known = steps[steps.exposed_comm_ms.notna()]
+    lowest = known.groupby("run_id")["rank"].transform("min")
+    return known[known["rank"] == lowest].groupby("run_id").exposed_comm_ms.mean()
 
 
 def _alike(one: Any, other: Any) -> Any:

@@ -176,7 +176,7 @@ def load_set(path: Path) -> ResultSet:
     if not path.is_dir():
         raise UserError(f"{path} {NO_SET}")
     refuse_links(path)
-    read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "steps")}
+    read = {name: _numbered(path, name) for name in ("runs", "settings", "windows", "epochs", "steps")}
     tables = {name: table for name, (table, _) in read.items()}
     runs = tables["runs"] = _without_warm_up(tables["runs"])
     found, remarks = identities_of_runs(path, runs, tables["settings"])

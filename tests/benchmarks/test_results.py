@@ -48,6 +48,32 @@ def test_a_number_that_no_run_has_refuses_the_set(tmp_path, name):
         read_table(tmp_path, "runs")
 
 
+@pytest.mark.parametrize(
+    "table, cells",
+    [
+        ("runs", {"status": "ok", "energy_j_per_image": -5}),
+        ("runs", {"status": "ok", "acc1": 150}),
+        ("runs", {"status": "ok", "repeat": 1.5}),
+        ("runs", {"status": "ok", "world_size": 0}),
+        ("steps", {"forward_ms": -1}),
+        ("steps", {"exposed_comm_ms": float("inf")}),
+    ],
+)
+def test_a_number_that_no_run_can_have_refuses_the_set(tmp_path, table, cells):
+    """Protects figures from plausible damage: joules below 0, an accuracy over 100 %, round 1.5, no devices, a phase
+    below 0. Mutants: each limit left out."""
+    append_rows(tmp_path, table, [{"run_id": "a"} | cells])
+    with pytest.raises(UserError, match=f"{table}.csv, line 2, column {[*cells][-1]}: .* is no number that a run has"):
+        read_table(tmp_path, table)
+
+
+def test_numbers_that_runs_have_are_read(tmp_path):
+    """Mutants: exposed communication from 0 on, though noise makes the difference negative; skipped runs looked at."""
+    append_rows(tmp_path, "steps", [{"run_id": "a", "exposed_comm_ms": -49.1, "other_ms": -1e-9}])
+    append_rows(tmp_path, "runs", [{"run_id": "a", "status": "skipped", "world_size": 0, "val_loss": -1}])
+    assert len(read_table(tmp_path, "steps")) == len(read_table(tmp_path, "runs")) == 1
+
+
 def test_what_is_written_is_read(tmp_path):
     """Protects the round trip: numbers are numbers, text is text, None is an empty cell and never 0."""
     row = {
@@ -87,11 +113,11 @@ def test_an_unknown_column_raises_and_writes_nothing(tmp_path):
 @pytest.mark.parametrize("text", ["=cmd()", "+1", "-1+1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\n-2", '"=1"'])
 def test_text_that_a_spreadsheet_would_run_is_neutralised(tmp_path, text):
     """Protects whoever opens runs.csv: a file name or a flag may start with = and the like. Numbers stay numbers."""
-    append_rows(tmp_path, "runs", [{"run_id": "a", "options": text, "reason": f"{text!r} is bad", "wall_s": -1.5}])
+    append_rows(tmp_path, "runs", [{"run_id": "a", "options": text, "reason": f"{text!r} is bad", "val_loss": -1.5}])
     with open(tmp_path / "runs.csv", newline="") as file:
         row = next(csv.DictReader(file))
     assert row["options"].startswith("'") and row["options"].lstrip("'") == text.strip()
-    assert row["wall_s"] == "-1.5"
+    assert row["val_loss"] == "-1.5"
     assert read_table(tmp_path, "runs").options[0] == text.strip(), "readers get the text back"
 
 

@@ -58,7 +58,31 @@ def renamed(frame):
     return pandas.concat([frame, frame.assign(run_id=frame.run_id + "-2")])
 
 
+def of_first(name, value):
+    """A change of one cell of the first ok run."""
+
+    def changed(frame):
+        frame = frame.copy()
+        frame.loc[frame.index[frame.status == "ok"][0], name] = value
+        return frame
+
+    return changed
+
+
+def in_other_units(frame):
+    known = frame.exposed_comm_ms != ""
+    frame = frame.copy()
+    frame.loc[known, "exposed_comm_ms"] = (frame.exposed_comm_ms[known].astype(float) / -1000).astype(str)
+    return frame
+
+
 HARMS = [
+    ("runs", of_first("acc1", "0.5"), r"runs.csv, line 3: acc1 is 0.5, but by epochs.csv it is [\d.]+"),
+    ("runs", of_first("val_samples", "50000"), r"val_samples is 50000, but by epochs.csv it is [\d.]+"),
+    ("runs", of_first("precision", "bf16"), r"precision is bf16, but by its settings it is fp32"),
+    ("runs", of_first("device_name", "NVIDIA H100 80GB HBM3"), r"device_name is .* but by its settings it is AMD EPYC"),
+    ("runs", of_first("exit_code", "1"), r"exit_code is 1, but of a run that ended well it is 0"),
+    ("steps", in_other_units, r"exposed_comm_ms is [\d.]+, but by steps.csv it is -[\d.]+"),
     ("runs", twice, r"runs.csv, lines 18, 19, 20, 21, 22 and 11 more: a run_id more than once"),
     ("runs", renamed, r"runs.csv, lines .*: a second ok run of ddp with the same settings in a round"),
     ("windows", twice, r"windows.csv, lines 82, .*: a window more than once"),

@@ -38,6 +38,22 @@ def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
     assert cell(tmp_path / "b", **same, **runs) == "yes: bit-identical; the proof differs in length"
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"bit_identical": False, "max_relative_difference": 0.5, "tolerance": 1e-5},
+        {"bit_identical": False, "max_relative_difference": -3.0, "tolerance": 1e-5},
+        {"bit_identical": False, "max_relative_difference": "", "tolerance": ""},
+        {"max_relative_difference": 0.5},
+        {"steps": 0},
+    ],
+)
+def test_a_proof_that_its_numbers_refute_is_no_yes(tmp_path, row):
+    """Protects the column from a table that was changed by hand, or half written. Mutants: the verdict alone; the
+    tolerance of what is bit-identical."""
+    assert cell(tmp_path, proof={}, **row).startswith("NO: the row contradicts itself: verdict ok")
+
+
 def test_what_may_differ_is_named(tmp_path):
     proof = LENGTH | {"threads_per_rank": 2}
     text = "yes: bit-identical; the proof differs in threads, length"

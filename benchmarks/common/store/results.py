@@ -39,6 +39,9 @@ COUNTED = (
     *("nodes", "threads_per_rank", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "acc1", "acc5"),
     *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
 )
+PERCENTAGES = ("acc1", "acc5")
+PHASES_MS = ("data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms", "wait_ms")
+ROUNDING_MS = 1e-3
 LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
 # JSON may hold them. surrogateescape has no bytes for them.
 UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
@@ -220,13 +223,22 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
 def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -> None:
     """Raises UserError for a cell with what no run writes: it names the file, the line and the column.
 
-    Numbers are finite and below LARGEST_NUMBER, but for losses, and measured ones such as `seconds`, which are skipped
-    where they are not plausible. The settings are words, numbers and lists of numbers.
+    Numbers that count or measure something are from 0 to LARGEST_NUMBER, but for losses, and those such as `seconds`,
+    which are skipped where they are not plausible. The settings are words, numbers and lists of numbers.
     """
-    for name in [name for name in COUNTED if name in frame]:
-        for number, value in zip(numbers, frame[name], strict=True):
-            if abs(value) > LARGEST_NUMBER:
-                raise UserError(f"{path}, line {number}, column {name}: {value:g} is no number that a run has")
+    for name in [name for name in (*COUNTED, *PHASES_MS, "exposed_comm_ms") if name in frame]:
+        lowest = -ROUNDING_MS if name in PHASES_MS else 0.0
+        if name == "exposed_comm_ms":  # a difference, which noise can make negative
+            lowest = -LARGEST_NUMBER
+        highest = 100.0 if name in PERCENTAGES else LARGEST_NUMBER
+        wrong = (frame[name] < lowest) | (frame[name] > highest)
+        if name == "repeat":
+            wrong |= frame[name] % 1 > 0
+        if name == "world_size" and "status" in frame:
+            wrong |= (frame.status == "ok") & (frame[name] < 1)
+        for place in wrong[wrong].index[:1]:
+            value = frame[name][place]
+            raise UserError(f"{path}, line {numbers[place]}, column {name}: {value:g} is no number that a run has")
     for name in [name for name in SETTINGS_COLUMNS if name in frame]:
         for number, text in zip(numbers, frame[name], strict=True):
             try:
