@@ -9,12 +9,12 @@ for a mistake, or for a set that contradicts itself. Needs no torch.
 import json
 import sys
 
+from benchmarks.common.store.output_files import write_output
 from scripts.export.action_benchmark import action_benchmark_text
 from scripts.export.junit import junit_text
 from scripts.export.openmetrics import openmetrics_text
 from scripts.export.set_document import set_document
 from scripts.options.set_options import ExportFormat, ExportOptions
-from scripts.sets.output_files import write_output
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable_lines
 

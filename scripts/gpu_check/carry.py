@@ -25,6 +25,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.system import source_version
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
@@ -33,7 +34,6 @@ from benchmarks.common.system.gpus import BUILDS
 from benchmarks.common.system.repository import ROOT
 from benchmarks.common.system.source_version import git_environment
 from scripts.options.data_options import CarryOptions
-from scripts.sets.output_files import refuse_output_of_others
 
 # Of requirements.txt: those of a run, of its report and of its images.
 CARRIED = (

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from tqdm import tqdm
 
 from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.store.output_files import write_output
 from benchmarks.common.store.results import MAX_TABLE_BYTES
 from benchmarks.common.store.safe_cells import has_formula_after_semicolon, without_formulas
 from benchmarks.common.store.safe_names import SAFE_NAME, refuse_links
@@ -34,7 +35,6 @@ from scripts.publish import manifest
 from scripts.publish.passive_page import find_active
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
-from scripts.sets.output_files import write_output
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_images, describe_sets

@@ -22,12 +22,12 @@ import sys
 import pandas
 
 from benchmarks.common.config.architectures import architecture_of
+from benchmarks.common.store.output_files import write_output
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import MlperfOptions
 from scripts.sets.identity import Identity
-from scripts.sets.output_files import write_output
 from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable

@@ -24,6 +24,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.columns import TABLES
+from benchmarks.common.store.output_files import refuse_results_of_others
 from benchmarks.common.store.results import write_json, write_text_atomically
 from benchmarks.common.store.safe_cells import has_formula_after_semicolon, without_formulas
 from benchmarks.common.store.safe_names import file_inside, first_line, read_text, refuse_links
@@ -49,7 +50,6 @@ from scripts.publish.manifest import write_manifest
 from scripts.publish.public_paths import PATH_FIELDS, public_path, without_dotted_paths
 from scripts.publish.publishable import RULE, find_problems, missing_files
 from scripts.publish.settings_made_public import publish_settings
-from scripts.sets.output_files import refuse_results_of_others
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.formatting import printable

@@ -11,13 +11,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.store.results import append_csv
 from benchmarks.common.store.safe_names import read_text
 from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.repository import ROOT
-from scripts.sets.output_files import refuse_output_of_others
 
 MEASURED_FOLDER = ROOT / "results" / "measured"
 

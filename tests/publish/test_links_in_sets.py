@@ -19,6 +19,7 @@ from support import environment, few_fast, make_run_folder, recorded
 from test_hostile_sets import edit
 
 from benchmarks.common.config.config import load_config
+from benchmarks.common.store.output_files import refuse_output_of_others, write_output
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import refuse_links
@@ -35,7 +36,6 @@ from scripts.publish import publish, readme
 from scripts.publish.manifest import read_manifest
 from scripts.publish.markdown_tables import read_cells
 from scripts.runner import preflight
-from scripts.sets.output_files import refuse_output_of_others, write_output
 from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import load_set
 from scripts.studies.ablation import chart as ablation_chart

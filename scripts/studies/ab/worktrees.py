@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import yaml
 
+from benchmarks.common.store.output_files import refuse_results_of_others
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import source_version
@@ -25,7 +26,6 @@ from benchmarks.common.system.compiling import refuse_shared_compile_caches, use
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 from scripts.runner.secret_variables import is_secret
-from scripts.sets.output_files import refuse_results_of_others
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")

@@ -20,11 +20,11 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import load_config
+from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import CutsOptions
-from scripts.sets.output_files import refuse_output_of_others
 from scripts.setup.check_data import check_image_folder
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.worker_pool import WorkerPool

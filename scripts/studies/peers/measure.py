@@ -29,6 +29,7 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import load_config, resolve_global_batch
+from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
@@ -41,7 +42,6 @@ from scripts.options.study_options import PeersOptions
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.preflight import check_ranks, open_result_set
 from scripts.runner.schedule import lock_result_set
-from scripts.sets.output_files import refuse_output_of_others
 from scripts.setup.check_data import check_image_folder
 from scripts.stats.formatting import format_interval, text_table
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command

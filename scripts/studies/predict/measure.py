@@ -22,13 +22,13 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import load_config
+from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import PredictCheckOptions
-from scripts.sets.output_files import refuse_output_of_others
 from scripts.setup.check_data import check_image_folder
 from scripts.studies.allreduce.allreduce_rank import ON_REQUEST
 from scripts.studies.allreduce.analysis import message_sizes

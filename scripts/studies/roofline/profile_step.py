@@ -30,6 +30,7 @@ from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.ranks import NotStarted
+from benchmarks.common.store.output_files import refuse_output_of_others, write_output
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import Unavailable, UserError
@@ -40,7 +41,6 @@ from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import ProfileOptions
 from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops
-from scripts.sets.output_files import refuse_output_of_others, write_output
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION

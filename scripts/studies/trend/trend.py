@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.store.output_files import write_output
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import TrendOptions
 from scripts.pages.page import inline_svg
 from scripts.pages.page_templates import html_template
-from scripts.sets.output_files import write_output
 from scripts.sets.run_group import RunGroup
 from scripts.sets.strategy_cells import strategy_cells
 from scripts.stats.formatting import plural, printable, printable_lines
