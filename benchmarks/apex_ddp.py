@@ -17,9 +17,9 @@ from torch import nn
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
+from benchmarks.common.dist.devices import all_reduce_sum, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -40,9 +40,9 @@ def build(config: Config) -> Strategy:
         raise UserError("opt_level O0 computes in fp32; use --opt-level O1 for fp16, or --precision fp32")
     if config.precision != "tf32":  # apex: amp casts by itself, to fp16, as opt_level says
         config = dataclasses.replace(config, precision="fp32")
-    config, context = start_rank(config, find_rank_info("torchrun"))
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    config, context = set_up_rank(config, find_rank_info("torchrun"))
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     # apex: its DDP copies gradients back in contiguous order; only the images keep the requested memory format
     contiguous_config = dataclasses.replace(config, memory_format="contiguous")

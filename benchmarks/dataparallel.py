@@ -9,7 +9,7 @@ from torch import nn
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.data.sharding import Shard, Sharding
-from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.devices import set_up_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer
@@ -24,7 +24,7 @@ FACTS = StrategyFacts(one_node=True)
 
 def build(config: Config) -> Strategy:
     num_gpus = usable_gpus()
-    config, context = start_rank(config, RankInfo(), devices_per_rank=max(1, num_gpus))
+    config, context = set_up_rank(config, RankInfo(), devices_per_rank=max(1, num_gpus))
     # dataparallel: of several GPUs, each has a new thread in each step. cuDNN keeps its choices by thread, so that it
     # would search again in every step
     if num_gpus >= 2:

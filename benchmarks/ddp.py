@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
+from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
@@ -22,9 +22,9 @@ from benchmarks.common.train.strategy import Strategy
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
-    dist.init_process_group(**group_options(config, context))  # ddp: through RENDEZVOUS_FILE, else torchrun's store
-    with rank_first(context.rank, dist.barrier):  # ddp: rank 0 writes the index of images that the others read
+    config, context = set_up_rank(config, find_rank_info("torchrun"))  # ddp: from RANK, LOCAL_RANK, WORLD_SIZE
+    dist.init_process_group(**process_group_options(config, context))  # ddp: by RENDEZVOUS_FILE, else torchrun's store
+    with rank_zero_first(context.rank, dist.barrier):  # ddp: rank 0 writes the index of images that the others read
         loaders = build_loaders(config, context)  # ddp: each rank reads its own shard of every global batch
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None  # ddp: this rank's GPU

@@ -15,9 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
+from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
@@ -27,10 +27,10 @@ FACTS = StrategyFacts(mixed_precision=True)  # ddp_amp: where fp32, the default,
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"), mixed=FACTS.mixed_precision)
+    config, context = set_up_rank(config, find_rank_info("torchrun"), mixed=FACTS.mixed_precision)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float16
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     fp32_config = dataclasses.replace(config, precision="fp32")  # ddp_amp: build_model adds no autocast; step has one
     module = build_model(fp32_config, len(loaders.train.classes), context.device)

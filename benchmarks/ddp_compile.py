@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, group_options, start_rank, synchronize
+from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank, synchronize
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.compiling import prepare_compiler
 from benchmarks.common.train.engine import fit
@@ -25,10 +25,10 @@ from benchmarks.common.train.strategy import Strategy
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"))
+    config, context = set_up_rank(config, find_rank_info("torchrun"))
     prepare_compiler(on_gpu=context.device.type == "cuda")
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     module = build_model(config, len(loaders.train.classes), context.device)
     module.compile()  # ddp_compile: the module itself, so that its tensors keep their names

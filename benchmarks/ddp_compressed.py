@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
+from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train.engine import fit
@@ -29,7 +29,7 @@ NUM_UNCOMPRESSED_STEPS = 2  # ddp_compressed: the fewest that PowerSGD of torch 
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"))
+    config, context = set_up_rank(config, find_rank_info("torchrun"))
     if config.comm_hook == "powersgd" and context.backend != "nccl":
         raise UserError(f"PowerSGD runs over NCCL, and on {context.backend} it aborts; use --comm-hook bf16 or fp16")
     if config.comm_hook == "powersgd" and config.warmup_steps < NUM_UNCOMPRESSED_STEPS:
@@ -39,8 +39,8 @@ def build(config: Config) -> Strategy:
         )
     if config.comm_hook == "bf16" and torch.version.cuda is None:
         raise Unavailable("DDP takes the bf16 hook in a CUDA build of torch only; use --comm-hook fp16")
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None

@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, group_options, start_rank
+from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system import machine
 from benchmarks.common.train.engine import fit
@@ -46,9 +46,9 @@ def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) ->
 
 def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
     """Without `rank_info`, as in studies, the rank comes from torchrun's variables."""
-    config, context = start_rank(config, rank_info or find_rank_info("torchrun"))
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    config, context = set_up_rank(config, rank_info or find_rank_info("torchrun"))
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None

@@ -18,9 +18,9 @@ from benchmarks.common.config.architectures import ARCHITECTURES
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import all_reduce_sum, group_options, start_rank
+from benchmarks.common.dist.devices import all_reduce_sum, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.dist.sharded_state import load_sharded_state, sharded_state
 from benchmarks.common.model.model import autocast_forward, build_model, optimizer_of
 from benchmarks.common.model.model_families import residual_blocks
@@ -31,12 +31,12 @@ from benchmarks.common.train.strategy import Strategy, TrainingState
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"))
+    config, context = set_up_rank(config, find_rank_info("torchrun"))
     shard_ranks = config.shard_ranks or context.world_size
     if context.world_size % shard_ranks:
         raise UserError(f"shard_ranks {shard_ranks} does not divide {context.world_size} ranks; change one of them")
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     # fsdp: FSDP casts weights itself, and shards contiguous weights only; images keep the requested memory format
     fp32_config = dataclasses.replace(config, precision="fp32", memory_format="contiguous")

@@ -15,9 +15,9 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.channels_last import ContiguousCompressor, contiguous_views
 from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.devices import set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import Unavailable
 from benchmarks.common.system.gpus import usable_gpus
@@ -39,8 +39,8 @@ def build(config: Config) -> Strategy:
         )
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun
-    config, context = start_rank(config, rank_info, backend="horovod-nccl" if num_gpus else "horovod-gloo")
-    with rank_first(context.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
+    config, context = set_up_rank(config, rank_info, backend="horovod-nccl" if num_gpus else "horovod-gloo")
+    with rank_zero_first(context.rank, lambda: hvd.allreduce(torch.zeros(1), name="barrier")):
         loaders = build_loaders(config, context)
     model = build_model(config, len(loaders.train.classes), context.device)
     hvd.broadcast_parameters(contiguous_views(model), root_rank=0)  # horovod: everyone starts from rank 0's weights

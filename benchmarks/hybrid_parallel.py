@@ -15,9 +15,9 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.data.sharding import Shard, Sharding
 from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, group_options, start_rank
+from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_zero_first
 from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer
 from benchmarks.common.model.stages import Staged, cut_column, num_splits, send, stages_at
@@ -34,12 +34,12 @@ def build(config: Config) -> Strategy:
     devices = two_devices(rank_info)
     backend = nccl_of_several_gpus() if devices[0].type == "cuda" else None
     first_gpu = 2 * rank_info.local_rank  # hybrid: a rank has this GPU and the next
-    config, context = start_rank(config, rank_info, backend, first_gpu=first_gpu, devices_per_rank=len(set(devices)))
-    options = group_options(config, context)
+    config, context = set_up_rank(config, rank_info, backend, first_gpu=first_gpu, devices_per_rank=len(set(devices)))
+    options = process_group_options(config, context)
     options.pop("device_id", None)  # hybrid: a group bound to one GPU refuses the gradients of the other
     dist.init_process_group(**options)
     # hybrid: not dist.barrier, which would guess a GPU, since the group is bound to none
-    with rank_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
+    with rank_zero_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
         of_rank = Shard(context.rank, context.world_size, len(set(devices)))
         loaders = build_loaders(config, context, Sharding(of_rank, of_rank))  # hybrid: one shard for every two GPUs
     module = build_model(config, len(loaders.train.classes), context.device)

@@ -16,9 +16,16 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import all_reduce_sum, fill, flatten, group_options, start_rank, sync_buffers
+from benchmarks.common.dist.devices import (
+    all_reduce_sum,
+    fill,
+    flatten,
+    process_group_options,
+    set_up_rank,
+    sync_buffers,
+)
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train.engine import fit
@@ -27,11 +34,11 @@ from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"))
+    config, context = set_up_rank(config, find_rank_info("torchrun"))
     if context.world_size % config.local_group:
         raise UserError(f"local_group {config.local_group} does not divide {context.world_size} ranks; change one")
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None

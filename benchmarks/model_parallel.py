@@ -9,7 +9,7 @@ from torch import nn
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.data.sharding import Shard, Sharding
-from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.devices import set_up_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.measured_cuts import choose_cuts
@@ -26,7 +26,7 @@ FACTS = StrategyFacts(one_node=True)
 
 def build(config: Config) -> Strategy:
     has_second_gpu = usable_gpus() >= 2
-    config, context = start_rank(config, RankInfo(), devices_per_rank=2 if has_second_gpu else 1)
+    config, context = set_up_rank(config, RankInfo(), devices_per_rank=2 if has_second_gpu else 1)
     # model_parallel: without a second GPU both halves share the one device, and the row says so
     devices = [context.device, torch.device("cuda", 1) if has_second_gpu else context.device]
     if config.copy_stream and len(set(devices)) < 2:

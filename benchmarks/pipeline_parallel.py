@@ -16,9 +16,9 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.data.sharding import Shard, Sharding
 from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import RankContext, all_reduce_sum, group_options, start_rank
+from benchmarks.common.dist.devices import RankContext, all_reduce_sum, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_first
+from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
 from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer, state_of_zeros
 from benchmarks.common.model.stages import (
@@ -40,11 +40,11 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("torchrun"))
+    config, context = set_up_rank(config, find_rank_info("torchrun"))
     is_last = context.rank == context.world_size - 1
     microbatches = num_microbatches(config, context.world_size)
-    dist.init_process_group(**group_options(config, context))
-    with rank_first(context.rank, dist.barrier):
+    dist.init_process_group(**process_group_options(config, context))
+    with rank_zero_first(context.rank, dist.barrier):
         # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
         evaluated = Shard(context.rank, context.world_size)
         whole = Shard(num_devices=context.world_size)

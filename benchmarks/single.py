@@ -8,7 +8,7 @@ from torch import nn
 
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import start_rank
+from benchmarks.common.dist.devices import set_up_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
 from benchmarks.common.model.model import build_model, build_optimizer
@@ -20,7 +20,7 @@ FACTS = StrategyFacts(one_node=True)
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, RankInfo())
+    config, context = set_up_rank(config, RankInfo())
     loaders = build_loaders(config, context)
     model = build_model(config, len(loaders.train.classes), context.device)
     optimizer = build_optimizer(config, model)

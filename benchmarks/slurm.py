@@ -18,11 +18,11 @@ from benchmarks.common.dist.devices import (
     RankContext,
     ddp_options,
     file_store,
-    group_options,
-    start_rank,
+    process_group_options,
+    set_up_rank,
 )
 from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import SlurmStep, find_rank_info, find_slurm_step, rank_first
+from benchmarks.common.dist.ranks import SlurmStep, find_rank_info, find_slurm_step, rank_zero_first
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
@@ -39,14 +39,14 @@ def rendezvous_options(config: Config, context: RankContext, slurm_step: SlurmSt
 
 
 def build(config: Config) -> Strategy:
-    config, context = start_rank(config, find_rank_info("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
+    config, context = set_up_rank(config, find_rank_info("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
     dist.init_process_group(
         **rendezvous_options(config, context, find_slurm_step()),
         rank=context.rank,
         world_size=context.world_size,
-        **group_options(config, context),
+        **process_group_options(config, context),
     )
-    with rank_first(context.rank, dist.barrier):
+    with rank_zero_first(context.rank, dist.barrier):
         loaders = build_loaders(config, context)
     module = build_model(config, len(loaders.train.classes), context.device)
     device_ids = [context.local_rank] if context.device.type == "cuda" else None

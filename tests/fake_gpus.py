@@ -166,8 +166,8 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     put_bare(patch, script)
     if hasattr(script, "usable_gpus"):
         patch.setattr(script, "usable_gpus", gpus.usable_gpus)
-    if hasattr(script, "rank_first"):  # its barrier is there to have the host wait
-        patch.setattr(script, "rank_first", lambda rank, barrier: contextlib.nullcontext())
+    if hasattr(script, "rank_zero_first"):  # its barrier is there to have the host wait
+        patch.setattr(script, "rank_zero_first", lambda rank, barrier: contextlib.nullcontext())
     patch.setattr(loaders, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
     patch.setattr(torch, "_fused_sgd_", fused_sgd)

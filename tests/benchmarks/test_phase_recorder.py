@@ -135,7 +135,7 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     """Protects the difference between none (0) and not known (empty)."""
     phases = dict.fromkeys([*phase_recorder.MARKED_PHASES, "step"], 1.0)
     monkeypatch.setattr(phase_recorder, "_phases_ms", lambda clock, marks: phases)
-    config, context = single.start_rank(Config(account_steps=2), single.RankInfo())
+    config, context = single.set_up_rank(Config(account_steps=2), single.RankInfo())
     strategy = Strategy(
         config,
         context,

@@ -10,8 +10,8 @@ import torch
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist import devices
-from benchmarks.common.dist.devices import all_reduce_sum, start_rank
-from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_first
+from benchmarks.common.dist.devices import all_reduce_sum, set_up_rank
+from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_zero_first
 from benchmarks.common.system.errors import UserError
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -82,7 +82,7 @@ def test_rank_0_goes_first_and_does_not_keep_the_others_waiting(fails):
 
     def work(rank):
         try:
-            with rank_first(rank, barrier.wait):
+            with rank_zero_first(rank, barrier.wait):
                 order.append(rank)
                 if fails and rank == 0:
                     raise ValueError("planted")
@@ -109,9 +109,9 @@ def test_a_number_of_threads_that_is_none_is_named(monkeypatch, threads):
     """Protects a script that is started by hand from a traceback; an empty variable is none."""
     monkeypatch.setenv("THREADS_PER_RANK", threads)
     with pytest.raises(UserError, match="THREADS_PER_RANK is"):
-        start_rank(Config(), RankInfo())
+        set_up_rank(Config(), RankInfo())
     monkeypatch.setenv("THREADS_PER_RANK", "")
-    start_rank(Config(), RankInfo())
+    set_up_rank(Config(), RankInfo())
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_a_task_that_sees_one_gpu_is_told_of_slurms_binding(monkeypatch, launche
     monkeypatch.setattr(devices, "usable_gpus", lambda: num_gpus)
     info = RankInfo(rank=2, local_rank=2, world_size=4, launcher=launcher)
     with pytest.raises(UserError, match=f"rank 2 wants GPU 2, but {num_gpus} can be seen; .*{words}"):
-        start_rank(Config(), info)
+        set_up_rank(Config(), info)

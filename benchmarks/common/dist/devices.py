@@ -40,7 +40,7 @@ class RankContext:
         return self.rank == 0
 
 
-def start_rank(
+def set_up_rank(
     config: Config,
     info: RankInfo,
     backend: str | None = None,
@@ -102,7 +102,7 @@ def set_kernels(config: Config) -> None:
     torch.backends.cudnn.deterministic = config.cudnn_deterministic
 
 
-def group_options(config: Config, context: RankContext) -> dict[str, Any]:
+def process_group_options(config: Config, context: RankContext) -> dict[str, Any]:
     """Keyword arguments of init_process_group that every strategy shares: backend, timeout and, for NCCL,
     the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
     options: dict[str, Any] = {"backend": context.backend, "timeout": timedelta(seconds=config.timeout_s)}

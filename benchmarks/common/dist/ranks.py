@@ -113,7 +113,7 @@ def _num_nodes(env: Mapping[str, str], launcher: str, world_size: int) -> int:
 
 
 @contextlib.contextmanager
-def rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
+def rank_zero_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
     """Rank 0 runs the block alone, then all the others do: for work whose result is found on disk.
 
     barrier: blocks until every rank has called it. Every rank must enter; an exception on rank 0 does not

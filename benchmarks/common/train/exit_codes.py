@@ -40,7 +40,7 @@ def timed_out(reason: str) -> bool:
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     """Call `main`, on an exception note the cause, and end the process at once: this never returns.
 
-    refuse_shared_compile_caches is called here as in start_rank: a strategy of another repository may not call that.
+    refuse_shared_compile_caches is called here as in set_up_rank: a strategy of another repository may not call that.
 
     At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, and, though
     all went well, at times for a thread of gloo that waits for the interpreter (pytorch issue 190489; torch 2.10).

@@ -51,7 +51,7 @@ class TrainingState:
 class Strategy:
     """Everything that one rank of a strategy trains with.
 
-    config: resolved, as start_rank returns it. model: the bare model, without a wrapper. criterion: the module that
+    config: resolved, as set_up_rank returns it. model: the bare model, without a wrapper. criterion: the module that
     `step` calls for the loss. predict: called equally often on every rank; None: the model. devices: all that this rank
     computes on; empty: the context's. shut_down: leaves the process group, once all ranks are done.
 
