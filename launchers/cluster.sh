@@ -31,7 +31,11 @@ of_nodes() { # $1, a field of sinfo such as %c, of PARTITION's nodes, else of th
   if [ -n "${PARTITION:-}" ]; then
     sinfo -h -o "$1" --partition "$PARTITION"
   else
-    sinfo -h -o "%P $1" | awk '{ all = all $NF "\n" } $1 ~ /\*$/ { its = its $NF "\n" } END { printf "%s", its ? its : all }'
+    # a star marks the default partition
+    sinfo -h -o "%P $1" | awk '
+      { all = all $NF "\n" }
+      $1 ~ /\*$/ { of_default = of_default $NF "\n" }
+      END { printf "%s", of_default ? of_default : all }'
   fi
 }
 
@@ -48,7 +52,11 @@ require_gpu_count() { # ends with 2 where the job would train on the CPUs of nod
 
 set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set: all numbers of a job, and SHAPE for sbatch
   local where=(${PARTITION:+--partition "$PARTITION"}) cores
-  NODES=${NODES:-${SLURM_JOB_NUM_NODES:-$(is_local && echo 2 || echo 1)}} # more nodes cost more, so the user must ask for them
+  if [ -z "${NODES:-}" ] && is_local; then
+    NODES=${SLURM_JOB_NUM_NODES:-2}
+  else
+    NODES=${NODES:-${SLURM_JOB_NUM_NODES:-1}} # more nodes cost more, so the user must ask for them
+  fi
   GPUS_PER_NODE=${GPUS_PER_NODE:-$NUM_GPUS} # a login node without GPUs needs it said
   TASKS_PER_NODE=${TASKS_PER_NODE:-$((GPUS_PER_NODE > 0 ? GPUS_PER_NODE : (NPROC + NODES - 1) / NODES))}
   if [ "$GPUS_PER_NODE" -gt 0 ] && [ "$GPUS_PER_NODE" != "$TASKS_PER_NODE" ]; then

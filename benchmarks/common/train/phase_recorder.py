@@ -105,7 +105,7 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
             return _of_all_ranks(phases["step"], context, communication.all_reduce), summary
         rows = [_row(each, each, summary.get("exposed_comm_ms")) for each in phases["step"]]
         if exchange_stays:
-            rows = [row | {"wait_ms": None} for row in rows]
+            rows = [row | {"wait_ms": None} for row in rows]  # unknown
         return rows, summary
     pairs = zip(phases["step"], phases["twin"], strict=True)
     rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
