@@ -233,10 +233,12 @@ def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
 
 def unproved(runs: list[Run], results: Path) -> list[Run]:
     """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
-    from scripts.sets.recorded_settings import read_identity  # pandas, as read_table
+    from scripts.sets.frames import iterate_rows  # pandas, as read_table
+    from scripts.sets.proofs import contradicts_itself
+    from scripts.sets.recorded_settings import read_identity
 
-    rows = read_table(results, "equivalence")
-    identities = (read_identity(cell, "") for cell in rows[rows.verdict == "ok"].asked)
+    rows = iterate_rows(read_table(results, "equivalence"))
+    identities = (read_identity(row.asked, "") for row in rows if row.verdict == "ok" and not contradicts_itself(row))
     proved = {settings_hash(identity.requested) for identity in identities if identity}
     return [run for run in runs if settings_hash(run.requested) not in proved]
 

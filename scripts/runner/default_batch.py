@@ -5,38 +5,59 @@ import os
 import sys
 
 from benchmarks.common.config.config import load_config
+from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import run_plan
-from scripts.runner.make_variables import MakeVariables
+from scripts.runner.make_variables import MakeVariables, default_config
 from scripts.strategies import memory_check
 
-BATCH_OPTIONS = ("--batch-per-device", "--global-batch")
+NAMED_OPTIONS = ("--batch-per-device", "--global-batch", "--config")
 
 
 def with_fitting_batch(variables: MakeVariables) -> MakeVariables:
     """The variables, with half the images on each GPU, a quarter, and so on, until every core strategy fits by the
-    memory forecast. A note says so.
+    forecast of GPU memory. A note says so.
 
     All strategies have the same number, also those that would fit with more, so that they can be compared; and so has a
-    run of one strategy on the same GPUs. What the user has named stays: a configuration, or a batch.
+    run of one strategy on the same GPUs. In a set that has runs of the default configuration it is their number. What
+    the user has named stays: a configuration, or a batch. With NNODES each node has a command of its own, which could
+    come to another number: there it stays, too.
     """
-    if os.environ.get("CONFIG") or machine.gpu_memory_bytes(variables.ranks_here) is None:
+    named = {word.split("=")[0].replace("_", "-") for word in variables.flags[2:]} & {*NAMED_OPTIONS}
+    if os.environ.get("CONFIG") or os.environ.get("NNODES") or named:
         return variables
     own = load_config(variables.flags).batch_per_device
-    if not own or {word.split("=")[0] for word in variables.flags[2:]} & {*BATCH_OPTIONS}:
+    if not own or machine.gpu_memory_bytes(variables.ranks_here) is None:
         return variables
+    images = recorded_batch(variables) or fitting_batch(variables, own)
+    if images == own:
+        return variables
+    flags = [*variables.flags[:2], f"--batch-per-device={images}", *variables.flags[2:]]
+    return dataclasses.replace(variables, flags=flags)
+
+
+def recorded_batch(variables: MakeVariables) -> int:
+    """batch_per_device of the last row of the set that has the default configuration; 0 without one."""
+    if variables.results is None or not (variables.results / "runs.csv").exists():
+        return 0
+    runs = read_table(variables.results, "runs")
+    known = runs[(runs.config == default_config()) & (runs.batch_per_device > 0)]
+    return 0 if known.empty else int(known.batch_per_device.iloc[-1])
+
+
+def fitting_batch(variables: MakeVariables, own: int) -> int:
+    """The largest of `own`, its half and so on with which every core strategy fits; `own` where even 1 does not."""
     core = dataclasses.replace(variables, strategies="", repeats=1, with_aa=False)
     cases = run_plan.memory_cases(run_plan.plan_strategies(core))
     images, refused = memory_check.largest_fitting_batch(cases, variables.ranks_here)
-    if images == own:
-        return variables
-    names = ", ".join(sorted({case.strategy for case in refused}))
+    if not refused or images == 1:
+        return own
+    case, why = next(iter(refused.items()))
+    more = f", and {len(refused) - 1} more do not fit" if len(refused) > 1 else ""
     print(
-        f"note: {images} images on each GPU instead of {own}. With {own} these do not fit, by the memory forecast:\n"
-        f"note: {names}\n"
-        f"note: To train with {own} what fits, add --batch-per-device {own} to {option_as_typed('ARGS')}",
+        f"note: {images} images on each GPU instead of {own}: with {own}, {case.strategy} {why}{more}.\n"
+        f"note: With --batch-per-device {own}, added to {option_as_typed('ARGS')}, what does not fit is skipped.",
         file=sys.stderr,
     )
-    flags = [*variables.flags[:2], f"--batch-per-device={images}", *variables.flags[2:]]
-    return dataclasses.replace(variables, flags=flags)
+    return images

@@ -188,11 +188,14 @@ def _nvml_gpu(name: str) -> Any:
 
     if name.isdecimal():
         return pynvml.nvmlDeviceGetHandleByIndex(int(name))
+    with contextlib.suppress(pynvml.NVMLError):
+        return pynvml.nvmlDeviceGetHandleByUUID(name)
     for index in range(pynvml.nvmlDeviceGetCount()):
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-        if str(pynvml.nvmlDeviceGetUUID(gpu)).startswith(name):
-            return gpu
-    return pynvml.nvmlDeviceGetHandleByUUID(name)
+        with contextlib.suppress(pynvml.NVMLError):  # NVML counts GPUs that this user may not read
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if str(pynvml.nvmlDeviceGetUUID(gpu)).startswith(name):
+                return gpu
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
 
 
 def _gpu_energy(gpu: Any) -> tuple[float, float | None]:

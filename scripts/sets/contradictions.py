@@ -15,10 +15,12 @@ from typing import Any
 import numpy
 import pandas
 
+from benchmarks.common.store.safe_cells import format_cell, unguard_cell, without_controls
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 
 TOLERANCE = 0.01
+SMALLEST_DIFFERENCE = 1e-4
 # A GPU's events and the host's clock: between their readings a busy machine can stop the process.
 CLOCKS_APART_S = 0.05
 MOST_APART = 0.2  # of a short window
@@ -122,30 +124,34 @@ def _of_row(
 
     evaluated: the last `val` row of epochs.csv of each run, by run_id. exposed_ms: of each run, by run_id.
     """
-    expected = {"exit_code": (0.0, "of a run that ended well it is")}
+    numbers = {"exit_code": (0.0, "of a run that ended well it is")}
     if row.run_id in evaluated.index:
         last = evaluated.loc[row.run_id]
-        expected |= {"acc1": (last.acc1, "by epochs.csv it is"), "val_samples": (last.images, "by epochs.csv it is")}
-    if identity is not None and identity.recorded:
-        expected |= {
-            name: (identity.resolved[name], "by its settings it is")
-            for name in ("precision", "device_name", "world_size")
-            if name in identity.resolved
-        }
-        if row.run_id in exposed_ms.index:
-            expected["exposed_comm_ms"] = (exposed_ms[row.run_id], "by steps.csv it is")
-    for name, (value, by) in expected.items():
-        is_text = isinstance(value, str)
+        numbers |= {"acc1": (last.acc1, "by epochs.csv it is"), "val_samples": (last.images, "by epochs.csv it is")}
+    resolved = identity.resolved if identity is not None and identity.recorded else {}
+    if isinstance(resolved.get("world_size"), int | float):
+        numbers["world_size"] = (resolved["world_size"], "by its settings it is")
+    if resolved and row.run_id in exposed_ms.index:
+        numbers["exposed_comm_ms"] = (exposed_ms[row.run_id], "by steps.csv it is")
+    for name, (number, by) in numbers.items():
         cell = getattr(row, name)
-        if cell != value if is_text else abs(cell - value) > max(TOLERANCE * abs(value), 1e-4):
-            yield f"runs.csv, line {row.line}: {name} is {cell}, but {by} {value}"
+        if abs(cell - number) > max(TOLERANCE * abs(number), SMALLEST_DIFFERENCE):
+            yield f"runs.csv, line {row.line}: {name} is {cell:g}, but {by} {number:g}"
+    for name in ("precision", "device_name"):
+        cell, text = getattr(row, name), resolved.get(name)
+        if isinstance(text, str) and cell and cell != without_controls(unguard_cell(format_cell(text))):
+            yield f"runs.csv, line {row.line}: {name} is {cell}, but by its settings it is {text}"
 
 
 def _exposed_ms(steps: pandas.DataFrame) -> pandas.Series:
-    """The mean of exposed_comm_ms over the accounted steps of the lowest rank, by run_id."""
+    """The mean of exposed_comm_ms over the accounted steps of the lowest rank, by run_id; of a requeued job over those
+    of its last process."""
     known = steps[steps.exposed_comm_ms.notna()]
-    lowest = known.groupby("run_id")["rank"].transform("min")
-    return known[known["rank"] == lowest].groupby("run_id").exposed_comm_ms.mean()
+    known = known[known["rank"] == known.groupby("run_id")["rank"].transform("min")]
+    starts = known.groupby("run_id").step.diff() <= 0
+    processes = starts.groupby(known.run_id).cumsum()
+    last = processes == processes.groupby(known.run_id).transform("max")
+    return known[last].groupby("run_id").exposed_comm_ms.mean()
 
 
 def _alike(one: Any, other: Any) -> Any:

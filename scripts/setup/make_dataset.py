@@ -169,21 +169,32 @@ def install(new: Path, output: Path, options: MakeDatasetOptions, aside: Path) -
     if manifest and not options.force and find_damage(output, manifest, options.verify) is None:
         return
     with contextlib.suppress(FileNotFoundError):
-        os.rename(output, aside)
         if not options.force:
-            keep_what_is_not_made(aside, new)
+            move_what_is_not_made(output, new)
+        os.rename(output, aside)
     try:
         os.rename(new, output)
     except OSError:
-        if not output.exists():  # else the other process was first by a moment
+        if not output.exists():
             raise
+        move_what_is_not_made(new, output)  # the other process was first by a moment
 
 
-def keep_what_is_not_made(old: Path, new: Path) -> None:
-    """Move the packed images and the dot files of `old` to `new`: one damaged image is no reason to lose them."""
-    for path in old.iterdir():
-        if path.name == PACKED or path.name.startswith("."):
-            os.rename(path, new / path.name)
+def move_what_is_not_made(source: Path, target: Path) -> None:
+    """Move packed images, and the dot files beside them: one damaged image is no reason to lose them.
+
+    Raises OSError where one cannot be moved; then none is.
+    """
+    names = [path.name for path in source.iterdir() if path.name == PACKED or path.name.startswith(".")]
+    moved = []
+    try:
+        for name in names:
+            os.rename(source / name, target / name)
+            moved.append(name)
+    except OSError:
+        for name in moved:
+            os.rename(target / name, source / name)
+        raise
 
 
 def main(options: MakeDatasetOptions) -> int:

@@ -42,16 +42,18 @@ class MemoryCase(NamedTuple):
     """Layout.cuts."""
 
 
-def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, with_remedies: bool = True) -> list[str]:
+def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_memory: bool = False) -> list[str]:
     """Why each case does not fit; '' where it fits, and where there are no GPUs or their memory is unknown.
 
-    ranks_here: GPUs of this machine that are used, the first ones. with_remedies: say what would fit, which takes many
-    forecasts.
+    ranks_here: GPUs of this machine that are used, the first ones. only_gpu_memory: leave out the host's memory, and
+    what would fit, which takes many forecasts.
     """
     memory_bytes = machine.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(cases)
-    free_bytes = min(psutil.virtual_memory().available, machine.free_group_memory_bytes())
+    free_bytes = math.inf
+    if not only_gpu_memory:
+        free_bytes = min(psutil.virtual_memory().available, machine.free_group_memory_bytes())
     # rounds differ in their seed, which needs no memory
     cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
     reasons = {}
@@ -59,7 +61,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, with_remed
         config = resolve_config(case.strategy, case.config, case.num_ranks)
         layout_of = with_cuts(layout_function(case.strategy), case.cuts)
         reasons[case] = why_not_fitting(
-            config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes, with_remedies
+            config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes, not only_gpu_memory
         )
     return [reasons[case] for case in cases]
 
@@ -68,16 +70,16 @@ def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple
     """(images on a device with which all cases fit, why those that do not fit with their own batch_per_device do not).
 
     The number is that of the cases, which all have the same, or its half, a quarter, and so on; at least 1, also where
-    even that does not fit.
+    even that does not fit. The host's free memory does not count: it differs from hour to hour.
     """
     images = cases[0].config.batch_per_device
-    reasons = why_runs_do_not_fit(cases, ranks_here, with_remedies=False)
+    reasons = why_runs_do_not_fit(cases, ranks_here, only_gpu_memory=True)
     refused = {case: why for case, why in zip(cases, reasons, strict=True) if why}
     left = [*refused]
     while left and images > 1:
         images //= 2
         smaller = [case._replace(config=dataclasses.replace(case.config, batch_per_device=images)) for case in left]
-        reasons = why_runs_do_not_fit(smaller, ranks_here, with_remedies=False)
+        reasons = why_runs_do_not_fit(smaller, ranks_here, only_gpu_memory=True)
         left = [case for case, why in zip(left, reasons, strict=True) if why]
     return images, refused
 

@@ -118,8 +118,8 @@ def test_a_model_draws_no_random_numbers_in_training():
 
 @pytest.mark.parametrize("name", EARLIER_HASHES)
 def test_settings_of_a_resnet_have_the_hashes_that_they_had(name):
-    """Protects old sets: a round that is added to one finds its earlier runs. Mutants: a new field; a default that is
-    another one."""
+    """Protects old sets: a round that is added to one finds its earlier runs. Of imagenet-bench, whose steps have
+    changed since, the other settings are compared. Mutants: a new field; a default that is another one."""
     config = load_config(["--config", f"configs/{name}.yaml"])
     if name == "imagenet-bench":
         config = dataclasses.replace(config, steps=260)

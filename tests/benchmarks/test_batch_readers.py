@@ -270,6 +270,17 @@ def test_parts_of_batches_are_put_together(tiny_data, global_batch, num_devices)
         assert torch.equal(pixels, own_pixels) and torch.equal(target, own_target)
 
 
+def test_a_pass_after_one_with_a_smaller_last_batch_has_its_own_pixels(tiny_data):
+    """Protects validation after each epoch: worker processes and buffers are the same in every pass."""
+    _, images = open_datasets(Config(data=str(tiny_data), image_size=32))
+    sampler = GlobalBatchSampler(len(images), 7, -(-len(images) // 7), Shard(num_devices=2), shuffle=False)
+    loader = HostLoader(Config(workers=4), RankContext(torch.device("cpu")), images, sampler)
+    first, second = ([(batch.images.clone(), batch.target) for batch in loader] for _ in range(2))
+    assert len(first) == len(second) and 0 < len(first[-1][1]) < 7
+    for (pixels, target), (again, again_target) in zip(first, second, strict=True):
+        assert torch.equal(pixels, again) and torch.equal(target, again_target)
+
+
 def test_a_part_without_an_unreadable_image_is_put_together(tiny_data, monkeypatch):
     """Protects validation with --skip-bad-files: the images after one that cannot be read keep their targets."""
     _, images = open_datasets(Config(data=str(tiny_data), image_size=32))

@@ -295,9 +295,9 @@ def test_a_checkpoint_with_flipped_bytes_is_loaded_or_refused(checkpoints):
     "changes, num_classes, words",
     [
         ({"arch": "resnet34"}, 4, "was trained with arch resnet50, but this run has arch resnet34"),
-        ({"norm": "group"}, 4, "is of norm batch, but this run has group"),
-        ({"global_batch": 8}, 4, "is of global_batch 256, but this run has 8"),
-        ({"seed": 1}, 4, "is of seed 0, but this run has 1"),
+        ({"norm": "group"}, 4, "was trained with norm batch, but this run has norm group"),
+        ({"global_batch": 8}, 4, "was trained with global_batch 256, but this run has global_batch 8"),
+        ({"seed": 1}, 4, "was trained with seed 0, but this run has seed 1"),
         ({}, 10, "was trained with num_classes 4, but this run has num_classes 10"),
     ],
 )

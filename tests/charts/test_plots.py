@@ -393,7 +393,7 @@ def test_the_power_of_all_gpus_is_summed_where_each_gpu_has_a_moment_of_its_own(
 
 def test_no_matplotlibrc_changes_a_chart():
     """Protects the user's files: with `text.usetex: True`, names of a foreign set went to LaTeX, which can read files
-    into the chart. And all users have equal charts. Mutants: text.usetex left as it is; no defaults."""
+    into the chart. And all users have equal charts. Mutant: the user's values left as they are."""
     program = (
         "from matplotlib import rcParams, rcParamsDefault; "
         "rcParams.update({'text.usetex': True, 'lines.linewidth': 9.0}); "

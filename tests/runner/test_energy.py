@@ -178,12 +178,19 @@ def test_a_gpu_without_a_counter_reads_its_power(monkeypatch):
         ("GPU-b", ["GPU-bb22"]),
         ("GPU-aa11,MIG-7", ["GPU-aa11", "MIG-7"]),
         ("GPU-x", [None]),
+        ("GPU-f", ["GPU-ff33"]),
     ],
 )
 def test_gpus_are_found_by_every_name_that_cuda_takes(monkeypatch, visible, expected):
     """Protects energy and telemetry of a GPU that is named by the beginning of its UUID: NVML wants the whole one, and
-    there were no rows. Handles stand here for GPUs, as their UUIDs. Mutant: the UUID as it is typed."""
-    uuids = ["GPU-aa11", "GPU-bb22"]
+    there were no rows. Handles stand here for GPUs, as their UUIDs. Mutants: the UUID as it is typed; a
+    GPU that may not be read ends the search."""
+    uuids = ["GPU-aa11", "GPU-bb22"] if visible != "GPU-f" else [None, "GPU-ff33"]
+
+    def by_index(index):
+        if uuids[index] is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)
+        return uuids[index]
 
     def by_uuid(name):
         if name not in [*uuids, "MIG-7"]:
@@ -192,7 +199,7 @@ def test_gpus_are_found_by_every_name_that_cuda_takes(monkeypatch, visible, expe
 
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(uuids))
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: uuids[index])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", by_index)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda gpu: gpu)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", by_uuid)
     if visible is None:

@@ -19,7 +19,7 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.recorded_cuts import record_cuts
-from benchmarks.common.store.results import read_table
+from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import rounds, run_plan
 from scripts.runner.default_batch import with_fitting_batch
@@ -303,12 +303,22 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     variables = variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=(needed_gb[64] + needed_gb[128]) / 2)
     found = with_fitting_batch(variables)
     assert load_config(found.flags).batch_per_device == 64
-    assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "single" in note
+    assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "on one device" in note
     alone = with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp"))
     assert alone.flags == found.flags
     runs = run_plan.plan_strategies(dataclasses.replace(found, repeats=1))
     assert all(not run.variables.get("SKIP") for run in run_plan.skip_what_does_not_fit(runs))
+    monkeypatch.setattr(memory_check.machine, "free_group_memory_bytes", lambda: 1.0)  # the host's memory
     assert with_fitting_batch(variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=1000)).flags == variables.flags
+
+
+def test_a_set_keeps_its_batch(monkeypatch, tmp_path):
+    """Protects a set that is continued: with another batch its rounds would be planned anew. Mutant: no look at it."""
+    row = {"run_id": "a", "status": "ok", "config": "configs/imagenet-bench.yaml", "batch_per_device": 64}
+    append_rows(tmp_path, "runs", [row, row | {"run_id": "b", "config": "mine.yaml", "batch_per_device": 8}])
+    monkeypatch.delenv("CONFIG", raising=False)
+    variables = variables_on_gpus(monkeypatch, "", GPU_MEMORY_GB=1000, RESULTS=tmp_path)
+    assert load_config(with_fitting_batch(variables).flags).batch_per_device == 64
 
 
 @pytest.mark.parametrize(
@@ -318,10 +328,14 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
         ("--global-batch=512", {}),
         ("", {"CONFIG": "configs/imagenet-resnet50.yaml"}),
         ("", {"NUM_GPUS": 0}),
+        ("--batch_per_device 256", {}),
+        ("--config configs/imagenet-resnet50.yaml", {}),
+        ("", {"NNODES": 2}),
     ],
 )
-def test_a_batch_that_the_user_names_stays(monkeypatch, flags, more):
-    """Protects a comparison with another machine, and a laptop from a forecast."""
+def test_a_batch_that_is_named_stays(monkeypatch, flags, more):
+    """Protects a comparison with another machine, ranks of several nodes, each with a command of its own, from unequal
+    batches, and a laptop from a forecast."""
     monkeypatch.setitem(sys.modules, "scripts.strategies.memory_forecast", None)  # an import of it would fail
     monkeypatch.delenv("CONFIG", raising=False)
     variables = variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=2, **more)

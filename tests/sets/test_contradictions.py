@@ -14,6 +14,7 @@ import pytest
 from support import few_fast
 
 from benchmarks.common.store.results import read_table
+from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
 from scripts.pages.headline import headline
 from scripts.publish.gallery import why_not_shown
@@ -81,6 +82,7 @@ HARMS = [
     ("runs", of_first("val_samples", "50000"), r"val_samples is 50000, but by epochs.csv it is [\d.]+"),
     ("runs", of_first("precision", "bf16"), r"precision is bf16, but by its settings it is fp32"),
     ("runs", of_first("device_name", "NVIDIA H100 80GB HBM3"), r"device_name is .* but by its settings it is AMD EPYC"),
+    ("runs", of_first("world_size", "4"), r"world_size is 4, but by its settings it is [12]"),
     ("runs", of_first("exit_code", "1"), r"exit_code is 1, but of a run that ended well it is 0"),
     ("steps", in_other_units, r"exposed_comm_ms is [\d.]+, but by steps.csv it is -[\d.]+"),
     ("runs", twice, r"runs.csv, lines 18, 19, 20, 21, 22 and 11 more: a run_id more than once"),
@@ -156,6 +158,36 @@ def test_a_window_without_seconds_contradicts_its_steps(own):
 
     change(own, "windows", without_seconds)
     assert any("seconds are not the sum" in each for each in load_set(own).contradictions)
+
+
+def test_a_requeued_job_has_two_breakdowns_and_the_row_of_the_last(own):
+    """Protects a set whose job was requeued after its breakdown. Mutant: the mean over both."""
+
+    def of_two_processes(frame):
+        earlier = frame.copy()
+        known = earlier.exposed_comm_ms != ""
+        earlier.loc[known, "exposed_comm_ms"] = "500"
+        return pandas.concat([earlier[known], frame])
+
+    change(own, "steps", of_two_processes)
+    assert not [each for each in load_set(own).contradictions if "exposed_comm_ms is" in each]
+
+
+@pytest.mark.parametrize("name", ["Intel(R) Xeon(R) CPU           X5650  @ 2.67GHz", "=cmd()", None, 5])
+def test_settings_are_compared_as_cells_are_written(own, name):
+    """Protects sets of CPUs whose name has several blanks: a cell keeps one of them. Other kinds of values, which a
+    foreign set may have, are not compared. Mutants: the text itself; a value of any kind."""
+
+    def renamed_device(frame):
+        halves = [json.loads(cell) | {"device_name": name} if cell else None for cell in frame.met]
+        return frame.assign(met=["" if half is None else json.dumps(half) for half in halves])
+
+    def renamed_cells(frame):
+        return frame.assign(device_name=format_cell(name) if isinstance(name, str) else frame.device_name)
+
+    change(own, "settings", renamed_device)
+    change(own, "runs", renamed_cells)
+    assert not [each for each in load_set(own).contradictions if "device_name" in each]
 
 
 def test_attempts_that_were_made_again_are_no_contradiction(own):

@@ -131,9 +131,9 @@ class HostLoader:
     """Iterate for a pass over the batches of `sampler`, one shard's. A Batch keeps its pixels until the next but one is
     requested.
 
-    A worker reads a part of a batch: the images of one device. So a process that loads for several devices is as many
-    batches ahead as a rank that loads for one. With whole batches it would be further ahead by the number of devices:
-    on 8 GPUs by 128 batches, and for the last 118 of 200 timed steps no image would be left to load.
+    A worker reads a part of a batch: the images of one device. So a process that loads for 8 devices is as many batches
+    ahead as a rank that loads for one: 16 with 8 workers for each device. If workers read whole batches it would be 128
+    batches ahead. Then an epoch of 260 steps would have no image left to load from step 132 on.
     """
 
     def __init__(self, config: Config, context: RankContext, images: ImageDataset, sampler: GlobalBatchSampler):

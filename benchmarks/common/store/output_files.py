@@ -24,7 +24,9 @@ def refuse_output_of_others(path: Path | None, option: str = "--output", *, make
     """
     if path is None:
         return
-    if path.name in {f"{table}.csv" for table in TABLES} | RECORDS and path.exists():
+    of_set = (path.parent / "runs.csv").exists() or (path.parent / "environment.json").exists()
+    is_record = path.name in RECORDS and of_set
+    if (path.name in {f"{table}.csv" for table in TABLES} or is_record) and path.exists():
         raise UserError(f"{path} is a file that runs have written; name another one: {option}")
     try:
         remedy = f"name a file in a folder that you have made: {option}"

@@ -223,8 +223,9 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
 def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -> None:
     """Raises UserError for a cell with what no run writes: it names the file, the line and the column.
 
-    Numbers that count or measure something are from 0 to LARGEST_NUMBER, but for losses, and those such as `seconds`,
-    which are skipped where they are not plausible. The settings are words, numbers and lists of numbers.
+    The columns of COUNTED and PHASES_MS have numbers from 0 to LARGEST_NUMBER, and percentages up to 100. A difference,
+    exposed_comm_ms, may be negative. Other numbers, such as losses, are not looked at here. The settings are words,
+    numbers and lists of numbers.
     """
     for name in [name for name in (*COUNTED, *PHASES_MS, "exposed_comm_ms") if name in frame]:
         lowest = -ROUNDING_MS if name in PHASES_MS else 0.0
