@@ -64,8 +64,11 @@ def write_set(folder, speeds=SPEEDS, num_rounds=5, met=None, **columns):
             append_rows(folder, "runs", [row])
             windows = [{"run_id": run_id, "window": n, "images": 128, "seconds": 128 / speed} for n in range(3)]
             append_rows(folder, "windows", windows)
-            epoch = {"run_id": run_id, "epoch": 0, "seconds": 5.0, "images": 480, "loss": 2.0, "acc1": 50.0}
-            append_rows(folder, "epochs", [epoch | {"phase": phase} for phase in ("train", "val")])
+            epoch = {"run_id": run_id, "epoch": 0, "seconds": 5.0, "loss": 2.0, "acc1": row["acc1"]}
+            num_images = {"train": 480, "val": row["val_samples"]}
+            append_rows(
+                folder, "epochs", [epoch | {"phase": phase, "images": num} for phase, num in num_images.items()]
+            )
             append_rows(folder, "steps", [{"run_id": run_id, "rank": 0, "step": 5, "step_ms": 9.0}])
             append_rows(folder, "wall", [{"run_id": run_id, "part": "imports", "seconds": 10.0}])
             append_rows(folder, "telemetry", [{"run_id": run_id, "t_s": 0.5, "device": "cpu", "util_pct": 50}])

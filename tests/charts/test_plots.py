@@ -72,7 +72,7 @@ def write_set(folder, speeds, num_repeats=3, num_windows=5, num_epochs=2, **colu
                     "phase": phase,
                     "seconds": 5.0,
                     "images": 480,
-                    "acc1": 10.0 * n,
+                    "acc1": row["acc1"] * (1 + n) / num_epochs,
                     "loss": 2.3 / (1 + n),
                 }
                 for n in range(num_epochs)
@@ -214,7 +214,7 @@ def test_equal_curves_are_one_line_and_named(tmp_path):
     """Two strategies that learn the same are one line by epoch, and two by seconds."""
     folder = write_set(tmp_path, {"single": 100, "ddp": 170, "other": 90})
     table = (folder / "epochs.csv").read_text()
-    (folder / "epochs.csv").write_text(re.sub(r"(?m)^(\d-other,.*),10,", r"\1,11,", table))
+    (folder / "epochs.csv").write_text(re.sub(r"(?m)^(\d-other,.*),20,", r"\1,21,", table))
     figure = learning_chart([load_set(folder)])
     curves = [[line for line in axes.lines if line.get_marker() not in ("_", "None")] for axes in figure.axes[:4]]
     assert [len(lines) for lines in curves] == [2, 2, 2, 3]

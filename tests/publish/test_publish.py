@@ -188,7 +188,7 @@ def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     """Protects who opens a published table: some rows may be somebody else's, whose suite marked nothing. Mutants: the
     text as it stands; numbers marked; cells that are marked already marked again."""
     evil = {"device_name": '=HYPERLINK("x",1)', "reason": "\uff0b1", "torch": "@x", "governor": "'=1"}
-    evil |= {"acc1": "-1.5"}
+    evil |= {"train_loss": "-1.5"}
     change(own, "runs", lambda frame: frame.assign(**evil))
     with open(own / "runs.csv", "a") as file:
         file.write('"=1+1\n')
@@ -196,7 +196,7 @@ def test_cells_that_a_spreadsheet_would_run_are_marked(own, tmp_path):
     rows = pandas.read_csv(tmp_path / "new/runs.csv", dtype=str, keep_default_na=False)
     assert {name: set(rows[name]) for name in evil} == {
         "device_name": {"'=HYPERLINK(\"x\",1)"}, "reason": {"'\uff0b1"}, "torch": {"'@x"}, "governor": {"'=1"},
-        "acc1": {"-1.5"},
+        "train_loss": {"-1.5"},
     }  # fmt: skip
     assert [*read_table(tmp_path / "new", "runs").device_name] == [*read_table(own, "runs").device_name]
     assert not (tmp_path / "new/runs.csv").read_text().endswith("1+1\n")
