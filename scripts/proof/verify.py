@@ -36,6 +36,7 @@ from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
+from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.stats.formatting import printable
 from scripts.strategies.memory_check import layout_function
@@ -93,6 +94,7 @@ def to_prove(variables: MakeVariables, results: Path | None, num_steps: int) -> 
     """The cases of CONFIG and ARGS, where one is given or the set has no ok run; else those of the set's ok runs."""
     chosen = os.environ.get("CONFIG") or variables.args
     if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
+        variables = with_fitting_batch(dataclasses.replace(variables, results=results))
         return cases.cases_of_variables(variables, num_steps)
     return cases.cases_of_set(variables, results, num_steps)
 

@@ -28,22 +28,26 @@ def with_fitting_batch(variables: MakeVariables) -> MakeVariables:
     if os.environ.get("CONFIG") or os.environ.get("NNODES") or named:
         return variables
     own = load_config(variables.flags).batch_per_device
-    if not own or machine.gpu_memory_bytes(variables.ranks_here) is None:
+    if not own:
         return variables
-    images = recorded_batch(variables) or fitting_batch(variables, own)
-    if images == own:
+    images = recorded_batch(variables)
+    if not images and machine.gpu_memory_bytes(variables.ranks_here) is not None:
+        images = fitting_batch(variables, own)
+    if images in (0, own):
         return variables
     flags = [*variables.flags[:2], f"--batch-per-device={images}", *variables.flags[2:]]
     return dataclasses.replace(variables, flags=flags)
 
 
 def recorded_batch(variables: MakeVariables) -> int:
-    """batch_per_device of the last row of the set that has the default configuration; 0 without one."""
+    """batch_per_device of the set's first row that has the default configuration, and whose batch nobody named; 0
+    without one. Later rows may be of a study, or of a launcher that was started by hand."""
     if variables.results is None or not (variables.results / "runs.csv").exists():
         return 0
     runs = read_table(variables.results, "runs")
-    known = runs[(runs.config == default_config()) & (runs.batch_per_device > 0)]
-    return 0 if known.empty else int(known.batch_per_device.iloc[-1])
+    named = runs.options.str.contains("--batch[-_]per[-_]device")
+    known = runs[(runs.config == default_config()) & (runs.batch_per_device > 0) & ~named]
+    return 0 if known.empty else int(known.batch_per_device.iloc[0])
 
 
 def fitting_batch(variables: MakeVariables, own: int) -> int:

@@ -152,21 +152,16 @@ def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
     return {name: str(count) for name, count in counts.items()}
 
 
-def _cuts_of(run: Run, results: Path | None) -> tuple[int, ...]:
-    """The run's own cuts, else those that the set has recorded; () where there are none."""
-    if run.cuts or results is None:
-        return run.cuts
-    return tuple(read_cuts(results, run.requested))
-
-
 def memory_cases(runs: Sequence[Run], results: Path | None = None) -> list[memory_check.MemoryCase]:
     """What the memory check has to know of each run. results: the set, whose recorded cuts are forecast."""
-    return [
-        memory_check.MemoryCase(
-            run.strategy, run.config, run.requested["ranks"], run.requested["nodes"], _cuts_of(run, results)
-        )
-        for run in runs
-    ]
+    cases = []
+    for run in runs:
+        cuts = run.cuts
+        if not cuts and results:
+            cuts = tuple(read_cuts(results, run.requested))
+        ranks, nodes = run.requested["ranks"], run.requested["nodes"]
+        cases.append(memory_check.MemoryCase(run.strategy, run.config, ranks, nodes, cuts))
+    return cases
 
 
 def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:

@@ -315,10 +315,18 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
 def test_a_set_keeps_its_batch(monkeypatch, tmp_path):
     """Protects a set that is continued: with another batch its rounds would be planned anew. Mutant: no look at it."""
     row = {"run_id": "a", "status": "ok", "config": "configs/imagenet-bench.yaml", "batch_per_device": 64}
-    append_rows(tmp_path, "runs", [row, row | {"run_id": "b", "config": "mine.yaml", "batch_per_device": 8}])
+    others = [
+        {"run_id": "b", "config": "mine.yaml", "batch_per_device": 8},
+        {"run_id": "c", "batch_per_device": 32, "options": "--batch-per-device 32"},
+        {"run_id": "d", "batch_per_device": 256},  # of a study
+    ]
+    append_rows(tmp_path, "runs", [row | others[1], row, *(row | other for other in (others[0], others[2]))])
     monkeypatch.delenv("CONFIG", raising=False)
-    variables = variables_on_gpus(monkeypatch, "", GPU_MEMORY_GB=1000, RESULTS=tmp_path)
-    assert load_config(with_fitting_batch(variables).flags).batch_per_device == 64
+    monkeypatch.delenv("GPU_MEMORY_GB", raising=False)
+    for memory in ({"GPU_MEMORY_GB": 1000}, {}):  # and on a login node, whose GPUs cannot be asked
+        variables = variables_on_gpus(monkeypatch, "", RESULTS=tmp_path, **memory)
+        assert load_config(with_fitting_batch(variables).flags).batch_per_device == 64
+        monkeypatch.delenv("GPU_MEMORY_GB", raising=False)
 
 
 @pytest.mark.parametrize(
