@@ -9,8 +9,8 @@ import math
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
+from benchmarks.common.store.frames import iterate_rows
 from scripts.export.set_document import Document, plain
-from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 

@@ -233,7 +233,7 @@ def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
 
 def unproved(runs: list[Run], results: Path) -> list[Run]:
     """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
-    from scripts.sets.frames import iterate_rows  # pandas, as read_table
+    from benchmarks.common.store.frames import iterate_rows  # pandas, as read_table
     from scripts.sets.proofs import contradicts_itself
     from scripts.sets.recorded_settings import read_identity
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
+from benchmarks.common.store.frames import iterate_rows
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.system.commands import bench_command
-from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import comparable, incomparable_fields
 from scripts.sets.proofs import EXCEPTIONS, LOCAL_CHANGES, proof_text
 from scripts.sets.result_set import ResultSet

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy
 import pandas
 
+from benchmarks.common.store.frames import iterate_rows
 from benchmarks.common.store.results import read_table, write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import ROOT
@@ -26,7 +27,6 @@ from scripts.publish.markdown_tables import markdown_table, percents, read_cells
 from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_measured import measured_figures
 from scripts.sets.accuracy import furthest_apart, top1_accuracy
-from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, ALL_CORES, compute_precision
 from scripts.sets.proofs import BIT_IDENTICAL, EXCEPTIONS, THREADS, proof_text, reason_of_ok
 from scripts.sets.result_set import ResultSet, load_set

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas
 
+from benchmarks.common.store.frames import iterate_rows
 from scripts.publish.markdown_tables import describe_origin, markdown_table, percents, read_cells
-from scripts.sets.frames import iterate_rows
 
 KEYS = ["what", "case", "num_strategies", "num_rounds", "quantity"]
 COLUMNS = (*KEYS, "value", "standard_error", "num_sets", "commit", "date", "machine")

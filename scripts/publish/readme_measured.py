@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pandas
 
+from benchmarks.common.store.frames import iterate_rows
 from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_false_alarms import simulated_figures
 from scripts.publish.readme_predicted import prediction_figures
-from scripts.sets.frames import iterate_rows
 from scripts.stats.formatting import format_number, plural_of_several
 
 TIMES = ("times_plain", "times_low", "times_high")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas
 
+from benchmarks.common.store.frames import iterate_rows
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
-from scripts.sets.frames import iterate_rows
 from scripts.studies.predict.prediction_error import CASE_COLUMNS, summarize_errors
 from scripts.studies.predict.published_figures import published_rows
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy
 import pandas
 
+from benchmarks.common.store.frames import iterate_rows
 from benchmarks.common.store.safe_cells import format_cell, unguard_cell, without_controls
-from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 
 TOLERANCE = 0.01

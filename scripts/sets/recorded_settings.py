@@ -10,10 +10,10 @@ from typing import Any
 import pandas
 
 from benchmarks.common.config.settings import SCHEMA, drop_not_compared
+from benchmarks.common.store.frames import iterate_rows
 from benchmarks.common.store.results import strange_setting
 from benchmarks.common.store.safe_names import SAFE_NAME, file_inside
 from benchmarks.common.system.files import read_set_file
-from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import Identity
 from scripts.stats.formatting import plural
 
