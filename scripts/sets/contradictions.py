@@ -25,6 +25,7 @@ SMALLEST_DIFFERENCE = 1e-4
 CLOCKS_APART_S = 0.05
 MOST_APART = 0.2  # of a short window
 MAX_LINES = 5  # that a sentence names
+ROUNDING_MS = 1e-3
 PHASE_COLUMNS = ["data_ms", "forward_ms", "backward_ms"]  # of the steps of the breakdown, after the windows
 GroupRows = list[tuple[Identity, pandas.DataFrame]]
 """Each group's identity, and its rows of runs.csv."""
@@ -41,16 +42,16 @@ def find_contradictions(
     names = ("runs", "windows", "epochs", "steps")
     runs, windows, epochs, steps = (tables[name][0].assign(line=tables[name][1]) for name in names)
     identities = {run_id: identity for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
-    requested = {run_id: identity.requested for run_id, identity in identities.items()}
     found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
     of_windows = steps[steps[PHASE_COLUMNS].isna().all(axis=1) & steps.step_ms.notna()]
     windows_of, steps_of = (dict([*rows.groupby("run_id")]) for rows in (windows, of_windows))
-    for row in iterate_rows(runs[(runs.status == "ok") & runs.run_id.isin(windows_of)]):
-        found += _of_run(row, windows_of[row.run_id], steps_of.get(row.run_id), requested.get(row.run_id, {}))
     evaluated = epochs[epochs.phase == "val"].drop_duplicates("run_id", keep="last").set_index("run_id")
     exposed_ms = _exposed_ms(steps)
-    for row in iterate_rows(runs[runs.status == "ok"]):
-        found += _of_row(row, identities.get(row.run_id), evaluated, exposed_ms)
+    for row in iterate_rows(runs[(runs.status == "ok") & runs.run_id.isin(windows_of)]):
+        identity = identities.get(row.run_id, Identity({}, {}, recorded=False))
+        found += _of_run(row, windows_of[row.run_id], steps_of.get(row.run_id), identity.requested)
+        found += _of_row(row, identity, evaluated, exposed_ms)
+    found += _phases(steps[steps.run_id.isin(identities)])
     return [f"{path}/{sentence}" for sentence in found]
 
 
@@ -117,9 +118,7 @@ def _of_run(
         yield f"windows.csv, {lines(wrong.line)}: seconds are not the sum of the window's steps in steps.csv"
 
 
-def _of_row(
-    row: Any, identity: Identity | None, evaluated: pandas.DataFrame, exposed_ms: pandas.Series
-) -> Iterator[str]:
+def _of_row(row: Any, identity: Identity, evaluated: pandas.DataFrame, exposed_ms: pandas.Series) -> Iterator[str]:
     """What the row of an ok run says otherwise than its settings, its last evaluation and its step breakdown.
 
     evaluated: the last `val` row of epochs.csv of each run, by run_id. exposed_ms: of each run, by run_id.
@@ -128,7 +127,7 @@ def _of_row(
     if row.run_id in evaluated.index:
         last = evaluated.loc[row.run_id]
         numbers |= {"acc1": (last.acc1, "by epochs.csv it is"), "val_samples": (last.images, "by epochs.csv it is")}
-    resolved = identity.resolved if identity is not None and identity.recorded else {}
+    resolved = identity.resolved if identity.recorded else {}
     if isinstance(resolved.get("world_size"), int | float):
         numbers["world_size"] = (resolved["world_size"], "by its settings it is")
     if resolved and row.run_id in exposed_ms.index:
@@ -141,6 +140,15 @@ def _of_row(
         cell, text = getattr(row, name), resolved.get(name)
         if isinstance(text, str) and cell and cell != without_controls(unguard_cell(format_cell(text))):
             yield f"runs.csv, line {row.line}: {name} is {cell}, but by its settings it is {text}"
+
+
+def _phases(steps: pandas.DataFrame) -> Iterator[str]:
+    """Times below 0, but for rounding, or not finite. Noise can make a difference, exposed_comm_ms, negative."""
+    for name in [name for name in map(str, steps.columns) if name.endswith("_ms")]:
+        lowest_ms = -numpy.inf if name == "exposed_comm_ms" else -ROUNDING_MS
+        wrong = steps[(steps[name] < lowest_ms) | numpy.isinf(steps[name])]
+        if len(wrong):
+            yield f"steps.csv, {lines(wrong.line)}: {name} is no time that a step has"
 
 
 def _exposed_ms(steps: pandas.DataFrame) -> pandas.Series:

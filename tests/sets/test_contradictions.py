@@ -70,6 +70,15 @@ def of_first(name, value):
     return changed
 
 
+def one_phase(name, value):
+    def changed(frame):
+        frame = frame.copy()
+        frame.loc[frame.index[frame[name] != ""][0], name] = value
+        return frame
+
+    return changed
+
+
 def in_other_units(frame):
     known = frame.exposed_comm_ms != ""
     frame = frame.copy()
@@ -84,6 +93,8 @@ HARMS = [
     ("runs", of_first("device_name", "NVIDIA H100 80GB HBM3"), r"device_name is .* but by its settings it is AMD EPYC"),
     ("runs", of_first("world_size", "4"), r"world_size is 4, but by its settings it is [12]"),
     ("runs", of_first("exit_code", "1"), r"exit_code is 1, but of a run that ended well it is 0"),
+    ("steps", one_phase("backward_ms", "-3"), r"steps.csv, line \d+: backward_ms is no time that a step has"),
+    ("steps", one_phase("exposed_comm_ms", "inf"), r"steps.csv, line \d+: exposed_comm_ms is no time that a step has"),
     ("steps", in_other_units, r"exposed_comm_ms is [\d.]+, but by steps.csv it is -[\d.]+"),
     ("runs", twice, r"runs.csv, lines 18, 19, 20, 21, 22 and 11 more: a run_id more than once"),
     ("runs", renamed, r"runs.csv, lines .*: a second ok run of ddp with the same settings in a round"),

@@ -39,9 +39,9 @@ COUNTED = (
     *("nodes", "threads_per_rank", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "acc1", "acc5"),
     *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
 )
-PERCENTAGES = ("acc1", "acc5")
-PHASES_MS = ("data_ms", "copy_ms", "forward_ms", "backward_ms", "optimizer_ms", "other_ms", "wait_ms")
-ROUNDING_MS = 1e-3
+OK_RANGES = dict.fromkeys(COUNTED, (0.0, LARGEST_NUMBER)) | dict.fromkeys(("acc1", "acc5"), (0.0, 100.0))
+OK_RANGES["world_size"] = (1.0, LARGEST_NUMBER)
+"""The smallest and the largest number of a column that an ok run can have."""
 LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
 # JSON may hold them. surrogateescape has no bytes for them.
 UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
@@ -223,20 +223,17 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
 def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -> None:
     """Raises UserError for a cell with what no run writes: it names the file, the line and the column.
 
-    The columns of COUNTED and PHASES_MS have numbers from 0 to LARGEST_NUMBER, and percentages up to 100. A difference,
-    exposed_comm_ms, may be negative. Other numbers, such as losses, are not looked at here. The settings are words,
-    numbers and lists of numbers.
+    Numbers are finite and below LARGEST_NUMBER, but for losses, and measured ones such as `seconds`, which are skipped
+    where they are not plausible. Those of an ok run are within OK_RANGES, and its round is a whole number. The settings
+    are words, numbers and lists of numbers.
     """
-    for name in [name for name in (*COUNTED, *PHASES_MS, "exposed_comm_ms") if name in frame]:
-        lowest = -ROUNDING_MS if name in PHASES_MS else 0.0
-        if name == "exposed_comm_ms":  # a difference, which noise can make negative
-            lowest = -LARGEST_NUMBER
-        highest = 100.0 if name in PERCENTAGES else LARGEST_NUMBER
-        wrong = (frame[name] < lowest) | (frame[name] > highest)
-        if name == "repeat":
-            wrong |= frame[name] % 1 > 0
-        if name == "world_size" and "status" in frame:
-            wrong |= (frame.status == "ok") & (frame[name] < 1)
+    for name in [name for name in COUNTED if name in frame]:
+        wrong = frame[name].abs() > LARGEST_NUMBER
+        if "status" in frame:
+            lowest, highest = OK_RANGES[name]
+            beyond = (frame[name] < lowest) | (frame[name] > highest)
+            is_fraction = (frame[name] % 1 > 0) & (name == "repeat")
+            wrong |= (frame.status == "ok") & (beyond | is_fraction)
         for place in wrong[wrong].index[:1]:
             value = frame[name][place]
             raise UserError(f"{path}, line {numbers[place]}, column {name}: {value:g} is no number that a run has")

@@ -68,7 +68,7 @@ def query_gpus() -> NvidiaSmiResult:
     if wants_cpu():
         return NvidiaSmiResult(problem="DEVICE=cpu asks for no GPU")
     visible = visible_devices()
-    if visible is not None and not any(visible):
+    if visible == []:
         return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
     if not shutil.which("nvidia-smi"):
         return NvidiaSmiResult(problem="there is no nvidia-smi")
@@ -173,7 +173,7 @@ def usable_gpus() -> int:
     CUDA_VISIBLE_DEVICES names a GPU that is missing.
     """
     visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), visible_devices()
-    hidden = wants_cpu() or (named is not None and not any(named))
+    hidden = wants_cpu() or named == []
     nodes = [path for path in DEVICES.iterdir() if re.fullmatch(r"nvidia(\d+|ctl)|dxg", path.name)]  # dxg: WSL
     if hidden:
         return 0
