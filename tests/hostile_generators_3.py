@@ -158,6 +158,17 @@ def weak_memory(rng: Generator, shape: Shape) -> Array:
     return rounds(rng, shape) + RUN_SD * autoregressive(rng, shape, 0.3)
 
 
+def memory(rng: Generator, shape: Shape) -> Array:
+    """Each strategy's own noise is AR(0.5) over the rounds, as large in the first round as later."""
+    return rounds(rng, shape) + RUN_SD * autoregressive(rng, shape, 0.5)
+
+
+def unequal_response(rng: Generator, shape: Shape) -> Array:
+    """The machine drifts by an AR(0.8) of 9 % over the rounds, and a strategy has 1 ± 0.3 of it. Runs vary by 6 %."""
+    drift = 0.09 * autoregressive(rng, (shape[0], 1, shape[2]), 0.8)
+    return (1 + 0.3 * rng.normal(size=(*shape[:2], 1))) * drift + 3 * own(rng, shape)
+
+
 def opposed_memory(rng: Generator, shape: Shape) -> Array:
     """Each strategy's own noise is AR(-0.6) over the rounds: a slow run is followed by a fast one."""
     return rounds(rng, shape) + RUN_SD * autoregressive(rng, shape, -0.6)
@@ -218,6 +229,8 @@ CASES: dict[str, Callable[[Generator, Shape], Array]] = {
     "baseline skewed the other way": skews_either_way,
     "baseline 8x noisier by turns": alternating,
     "AR(0.3) strategies": weak_memory,
+    "AR(0.5) strategies": memory,
+    "unequal responses to a drift": unequal_response,
     "AR(-0.6) strategies": opposed_memory,
     "resumed on another day": resumed,
     "slowest of a round lost": slowest_lost,
@@ -229,8 +242,8 @@ CASES: dict[str, Callable[[Generator, Shape], Array]] = {
 DISPUTED = ("resumed on another day",)
 """What one day does to one strategy is its own, for as long as the day lasts."""
 
-DRIFTING = ("AR(0.3) strategies",)
-"""Each strategy's speed drifts by itself: README.md promises less than 95 % there."""
+DRIFTING = ("AR(0.3) strategies", "AR(0.5) strategies", "unequal responses to a drift")
+"""Strategies drift by themselves or unequally: README.md promises less than 95 % there."""
 
 
 def draw(case: str, rng: Generator, num_sets: int, num_strategies: int, num_rounds: int) -> Array:

@@ -8,15 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from scripts.charts.figures import (
-    COLORS,
-    RUN_STYLE,
-    SET_HATCHES,
-    footnote,
-    in_paper_column,
-    make_figure,
-    wrap,
-)
+from scripts.charts.figures import COLORS, RUN_STYLE, SET_HATCHES, footnote, in_paper_column, make_figure, wrap
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_text import describe_failures
 from scripts.stats.formatting import printable

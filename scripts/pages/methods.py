@@ -10,10 +10,10 @@ import numpy
 import pandas
 
 from benchmarks.common.store.results import WARM_UP, read_table
-from scripts.pages.report_tables import table_rows
+from scripts.pages.report_tables import describe_shared_drift, table_rows
 from scripts.sets.accuracy import recorded_seeds
 from scripts.sets.identity import compute_precision
-from scripts.sets.proofs import EXCEPTIONS, LENGTH
+from scripts.sets.proofs import BIT_IDENTICAL, EXCEPTIONS, THE_SAME, other_exceptions
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_images, describe_sets
@@ -43,8 +43,8 @@ def methods(results: ResultSet) -> list[str]:
         sentences.append("A run before the first round warmed the machine and is not counted.")
     sentences += _of_windows(results, timed)
     sentences += _of_arithmetic(timed)
-    sentences += [_of_intervals(results, timed), *_of_versions(results)]
-    return sentences
+    sentences += [_of_intervals(results, timed), describe_shared_drift(results), *_of_versions(results)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _interleaved(results: ResultSet, timed: list[RunGroup]) -> bool:
@@ -68,11 +68,8 @@ def _requested(timed: Iterable[RunGroup], name: str) -> str:
 
 def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
     """The number of windows is the one that was timed: the last requested ones may not fit in a run."""
-    warm_up, window, taken = (
-        _requested(timed, "warmup_steps"),
-        _requested(timed, "window_steps"),
-        _windows(results, timed),
-    )
+    warm_up, window = _requested(timed, "warmup_steps"), _requested(timed, "window_steps")
+    taken = _windows(results, timed)
     if not (warm_up and window and taken):
         return []
     loaders = {format_setting(loader) for group in timed for loader in group.ok_runs.loader}
@@ -107,7 +104,7 @@ def _of_intervals(results: ResultSet, timed: list[RunGroup]) -> str:
     text = "Throughput is the geometric mean over runs of total images over total seconds"
     if not any(len(group.windows_of_runs) > 1 for group in timed):
         return f"{text}; one run has no interval."
-    text += ", with Student's 95 % interval on the logarithms of the runs"
+    text += ", with Student's 95 % interval on the logarithms of the runs, which are assumed independent"
     if once := [group.label for group in timed if len(group.windows_of_runs) == 1]:
         text += f", but for {'; '.join(once)}, of which one run has none"
     if not any(over.low is not None for over in results.speedups.values()):
@@ -165,12 +162,17 @@ def _proofs(results: ResultSet) -> str:
         for row in table_rows(results)
         if row["images/s"] and row["strategy"] not in copies
     }
-    yes = {label: but for label, (answer, _, but) in rows.items() if answer.startswith("yes")}
-    others = {label: [word for word in but.split(", ") if word not in ("", LENGTH)] for label, but in yes.items()}
-    whole = [label for label, exceptions in others.items() if not exceptions]
-    text = f"of {len(rows)} configurations {len(whole)} are proved, at their settings but for the number of steps, to "
-    text += "do the update of one process that runs the same parts in turn" + (f": {'; '.join(whole)}" if whole else "")
-    partly = [f"{label}, but for {', '.join(exceptions)}" for label, exceptions in others.items() if exceptions]
+    whole, within, partly = [], [], []
+    for label, (answer, _, but) in rows.items():
+        if others := other_exceptions(but) if answer.startswith(THE_SAME) else []:
+            partly.append(f"{label}, but for {', '.join(others)}")
+        elif answer == BIT_IDENTICAL:
+            whole.append(label)
+        elif answer.startswith(THE_SAME):
+            within.append(f"{label} {answer.removeprefix(THE_SAME)}")
+    text = f"of {len(rows)} configurations {len(whole)} are bit-identical to one process that runs the same parts in "
+    text += f"turn, at their settings but for the number of steps{': ' if whole else ''}{'; '.join(whole)}"
+    text += f"; not bit-identical: {'; '.join(within)}" if within else ""
     return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
 
 
@@ -197,11 +199,10 @@ def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
         [group for group in timed if (len(group.windows_of_runs) > 1) is several] for several in (True, False)
     )
     windows = _windows(results, timed) or "unrecorded windows"
-    parts = (
-        [f"95 %, over {plural_of_several([len(group.windows_of_runs) for group in many], 'run')} of {windows} each"]
-        if many
-        else []
-    )
+    parts = []
+    if many:
+        runs = plural_of_several([len(group.windows_of_runs) for group in many], "run")
+        parts.append(f"95 %, over {runs} of {windows} each")
     if once:
         parts.append(f"none of {'; '.join(group.label for group in once)}: one run")
     return "; ".join(parts)

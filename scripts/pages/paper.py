@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 
 from scripts.pages.headline import headline
-from scripts.pages.latex import (
-    Tex,
-    escape_tex,
-    tex_column_format,
-    tex_command,
-    tex_fixed,
-    tex_interval,
-    tex_number,
-)
+from scripts.pages.latex import Tex, escape_tex, tex_column_format, tex_command, tex_fixed, tex_interval, tex_number
 from scripts.pages.methods import checklist, methods
 from scripts.pages.page_templates import TEMPLATES, tex_template
 from scripts.pages.provenance import reproduction_commands

@@ -11,7 +11,7 @@ import pandas
 from scripts.pages.study_sections import ReportTable
 from scripts.sets.device_use import device_use, why_lower_mfu
 from scripts.sets.epoch_time import EpochTime
-from scripts.sets.proofs import proof_text
+from scripts.sets.proofs import proof_text, short_proof
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.step_breakdown import exposed_communication
@@ -22,23 +22,9 @@ from scripts.stats.independence import shared_drift_p_value
 from scripts.stats.intervals import Estimate, RatioEstimate, mean_interval
 
 REPORT_COLUMNS = (
-    "strategy",
-    "images/s",
-    "n",
-    "x single",
-    "efficiency",
-    "same update?",
-    "status",
-    "top-1 %",
-    "val images",
-    "step p50 ms",
-    "step p95 ms",
-    "exposed comm. ms",
-    "memory MB",
-    "TFLOP/s",
-    "MFU %",
-    "J/image",
-)
+    "strategy", "images/s", "n", "x single", "efficiency", "same update?", "status", "top-1 %", "val images",
+    "step p50 ms", "step p95 ms", "exposed comm. ms", "memory MB", "TFLOP/s", "MFU %", "J/image",
+)  # fmt: skip
 DRIFT_LEVEL = 0.05  # p-value below which a page says that all strategies drift together
 SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory MB", "top-1 %")
 """Of the first table; the other columns are in the table of all columns."""
@@ -110,13 +96,12 @@ def summary_rows(results: ResultSet, rows: list[dict]) -> list[dict[str, str]]:
 
 
 def _summary_row(results: ResultSet, group: RunGroup, row: dict) -> dict[str, str]:
-    proof = row["same update?"].partition(":")[0]
     is_baseline = group.label in results.baseline_label_of.values()
     return {
         "strategy": group.label + ("" if group.is_parallel else " (not parallel)"),
         "images/s": row["images/s"] or row["status"],
         "x single": "baseline" if is_baseline else row["x single"],
-        "same update?": "no proof" if proof.startswith("no proof") else proof,
+        "same update?": short_proof(row["same update?"]),
         **{name: row[name].partition(" [")[0] for name in ("memory MB", "top-1 %")},
     }
 
@@ -170,6 +155,8 @@ def describe_aa(results: ResultSet) -> str:
     sentences = []
     for label, over in results.aa_comparisons.items():
         baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
+        if over.smallest_difference is not None:
+            verdict += f"; such data find {100 * over.smallest_difference:.0f} % with a nominal power of 80 %"
         sentences.append(f"A/A: {label} over {baseline}, other runs with its settings, is {over.text()}: {verdict}.")
     return " ".join(sentences)
 
@@ -182,7 +169,7 @@ def describe_shared_drift(results: ResultSet) -> str:
     return (
         f"The mean over strategies drifts over the rounds ({test}). Intervals over runs of times and speeds, as of "
         "images/s, steps and MFU, assume independent runs, and are probably too narrow. By how much differs between "
-        "strategies. What strategies share of the drift cancels in x single."
+        "strategies. What they share equally of the drift cancels in x single. The rest does not."
     )
 
 

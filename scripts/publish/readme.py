@@ -10,7 +10,7 @@ an error that lists those that exist. Exit code: 2 for a mistake. Needs no torch
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy
@@ -125,6 +125,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "hardware": escape_markdown(_hardware(results)),
         "evaluated": f"{images} images in each of {len(results.ok_runs)} runs",
         **_smallest_differences(results),
+        "aa.smallest": _smallest_effect(results.aa_comparisons.values()),
         "all_cores": _all_cores_text(results),
         "drift": _drift_text(results),
         "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
@@ -139,6 +140,12 @@ def _drift_text(results: ResultSet) -> str:
     test = shared_drift_test(results)
     drifted = f". In this set the mean over strategies drifted ({test}), so these intervals are probably too narrow"
     return drifted if test else ""
+
+
+def _smallest_effect(family: Iterable[RatioEstimate]) -> str:
+    """The effect that these comparisons find with a nominal power of 80 %, from the least to the most."""
+    found = [each.smallest_difference for each in family]
+    return percents([100 * each for each in found if each is not None]) or "unknown"
 
 
 def _smallest_differences(results: ResultSet) -> dict[str, str]:

@@ -33,7 +33,11 @@ CUTS = (
     "other_largest_share",
 )
 DEFAULT_MICROBATCHES = 4  # of two stages
-OURS = {"ours, nvimgcodec": "JPEGs", "ours, packed full": "packed pixels"}
+OURS = {
+    "ours, nvimgcodec": "JPEGs with nvimgcodec",
+    "ours, Pillow": "JPEGs with Pillow",
+    "ours, packed full": "packed pixels",
+}
 
 
 def measured_figures(measured: Path) -> dict[str, str]:

@@ -43,10 +43,7 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
         row |= {"settings": add_settings(folder.results, run.requested), "options": run.flags}
     append_rows(folder.results, "runs", [row])
     reason = printable(str(row.get("reason", "")))
-    print(
-        f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}",
-        flush=True,
-    )
+    print(f"{env['LABEL']:>7} {run.name:<22} #{run.round}  {row['status']:<11}            {reason}", flush=True)
 
 
 def why_lost(code: int, signum: int) -> dict[str, str]:

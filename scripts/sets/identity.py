@@ -15,13 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import (
-    NOT_COMPARED,
-    READERS,
-    SOURCE_FIELDS,
-    STRATEGY_SOURCE,
-    drop_not_compared,
-)
+from benchmarks.common.config.settings import NOT_COMPARED, READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
 from benchmarks.common.dist.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 

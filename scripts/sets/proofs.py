@@ -17,7 +17,8 @@ from scripts.sets.recorded_settings import read_identity
 from scripts.sets.run_group import RunGroup
 
 LENGTH, THREADS, LOCAL_CHANGES = "length", "threads", "local changes"
-BIT_IDENTICAL = "yes: bit-identical"
+THE_SAME = "yes: "
+BIT_IDENTICAL = f"{THE_SAME}bit-identical"
 # They change no update.
 NOT_OF_UPDATE = {*SOURCE_FIELDS, AA_LABEL, "host", "kernel", "num_cores"}
 # What may differ between a proof and the runs that it speaks for, and what the cell calls it.
@@ -27,8 +28,9 @@ MAY_DIFFER_FROM_PROOF = {
     **dict.fromkeys(("cudnn_benchmark", "cudnn_deterministic"), "cuDNN's algorithms"),
 }
 EXCEPTIONS = "; the proof differs in "  # what may differ, and did, follows
-NOT_YET = "no proof yet: ./bench verify"
-UNKNOWN = "no proof: the settings are unknown"
+NO_PROOF = "no proof"
+NOT_YET = f"{NO_PROOF} yet: ./bench verify"
+UNKNOWN = f"{NO_PROOF}: the settings are unknown"
 # Of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest.
 FLIP_TOLERANCE = 0.05
 FLIPS = ", as by a value that flips"  # in equivalence.csv
@@ -53,12 +55,28 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     return next((text for text in texts if not text.startswith("yes")), texts[-1])
 
 
+def short_proof(text: str) -> str:
+    """proof_text in a few words, for the first table: bit-identical, within tolerance, no proof, NO, ..."""
+    answer, _, exceptions = text.partition(EXCEPTIONS)
+    if not answer.startswith(THE_SAME):
+        return NO_PROOF if answer.startswith(NO_PROOF) else answer.partition(":")[0]
+    words = "bit-identical" if answer == BIT_IDENTICAL else "within tolerance"
+    words += ", but for one step" if SHOWN_FLIPS in answer else ""
+    others = ", ".join(other_exceptions(exceptions))
+    return f"{words}{EXCEPTIONS}{others}" if others else words
+
+
+def other_exceptions(exceptions: str) -> list[str]:
+    """What proof_text names after EXCEPTIONS, but for the length, in which every proof may differ."""
+    return [word for word in exceptions.split(", ") if word not in ("", LENGTH)]
+
+
 def _text_of_seed(group: RunGroup, runs: Identity, known: list) -> str:
     """The same of those runs of the group that have one seed. known: rows of equivalence.csv, with their settings."""
     gaps = [(row, _differing(identity, runs)) for row, identity in known]
     covering = [(row, names) for row, names in gaps if not _others(names)]
     if not covering:
-        return f"no proof of these settings: {', '.join(_others(gaps[-1][1]))}"
+        return f"{NO_PROOF} of these settings: {', '.join(_others(gaps[-1][1]))}"
     row, names = covering[-1]
     exceptions = [MAY_DIFFER_FROM_PROOF[name.removesuffix(RESOLVED_SUFFIX)] for name in names] + _other_source(
         row, group

@@ -15,14 +15,7 @@ import numpy
 
 from scripts.stats.formatting import plural
 from scripts.stats.independence import AUTOCORRELATED, rounds_are_autocorrelated, standard_error_factor
-from scripts.stats.intervals import (
-    FEW_ROUNDS,
-    MIN_ROUNDS,
-    NO_REPEAT,
-    RatioEstimate,
-    no_verdict,
-    ratio_of_rounds,
-)
+from scripts.stats.intervals import FEW_ROUNDS, MIN_ROUNDS, NO_REPEAT, RatioEstimate, no_verdict, ratio_of_rounds
 
 NO_COMMON_ROUNDS = "they share no rounds of one session"
 Pair = tuple[str, str]

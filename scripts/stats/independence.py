@@ -58,7 +58,8 @@ def rounds_are_autocorrelated(logs: numpy.ndarray) -> numpy.ndarray:
 
 def shared_drift_p_value(logs: numpy.ndarray) -> float:
     """p-value that what a round does to all strategies is independent of the round before, against a positive
-    correlation; 1 of fewer than MIN_ROUNDS rounds. Ratios are free of it, and the throughputs of strategies are not.
+    correlation; 1 of fewer than MIN_ROUNDS rounds. Ratios are free of it where all strategies respond
+    to it alike; the throughputs of strategies are not.
 
     logs: log throughput, float64 [num_strategies, num_rounds], NaN for a run that is missing.
     """

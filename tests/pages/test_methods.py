@@ -10,6 +10,7 @@ import pytest
 from result_sets import change, join_sets, write_set
 
 from benchmarks.common.store.results import append_rows
+from benchmarks.common.system.repository import ROOT
 from scripts.pages.methods import checklist, compute, energy, methods
 from scripts.pages.paper import paper_tex
 from scripts.sets.result_set import load_set
@@ -110,8 +111,21 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
 
     change(own, "equivalence", other)
     output = dict(checklist(load_set(own)))["Equivalence"]
-    assert output.startswith("of 2 configurations 1 are proved, at their settings but for the number of steps,")
+    assert output.startswith("of 2 configurations 1 are bit-identical to one process that runs the same parts in turn,")
     assert output.endswith(": single; proved with other settings: ddp, but for threads")
+
+
+def test_a_paper_says_which_proof_is_within_a_tolerance_and_which_intervals_drift_makes_too_narrow():
+    """Protects a paper from "16 are proved" of a set in which one is off by more than its tolerance at one step, and
+    from intervals whose assumption the report refutes. Mutants: whatever begins with yes is bit-identical; no sentence
+    on drift."""
+    results = load_set(ROOT / "results/published/cpu2-epyc_torch2.15_202611c")
+    answer = dict(checklist(results))["Equivalence"]
+    assert answer.startswith("of 17 configurations 15 are bit-identical to one process")
+    assert "; not bit-identical: ddp_compile within 2.7e-06 (tolerance 4.7e-06), but the median" in answer
+    assert answer.endswith("; proved with other settings: single, all cores, but for threads")
+    words = " ".join(methods(results))
+    assert "The mean over strategies drifts over the rounds (permutation test, p = " in words
 
 
 @pytest.mark.medium
@@ -174,7 +188,7 @@ def test_the_checklist_counts_every_attempt(folder, tmp_path):
     answers = dict(checklist(load_set(own)))
     assert answers["Seeds"].startswith("0, one for all runs") and "1 failed" in answers["Runs"]
     assert (
-        answers["Equivalence"].startswith("of 2 configurations 2 are proved")
+        answers["Equivalence"].startswith("of 2 configurations 2 are bit-identical")
         and "commit abc, without local changes" in answers["Code"]
     )
     assert answers["Data"].endswith("validation images; fingerprint 2-40-23-abc") and answers["Energy"].startswith(

@@ -10,7 +10,7 @@ import pytest
 from test_result_set import MET, add, asked
 
 from benchmarks.common.store.results import append_rows
-from scripts.sets.proofs import flip_reason, proof_text
+from scripts.sets.proofs import flip_reason, proof_text, short_proof
 from scripts.sets.result_set import load_set
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
@@ -162,6 +162,26 @@ def test_a_failed_or_skipped_proof_is_matched_by_the_requested_settings(tmp_path
     assert cell(tmp_path / "b", proof=LENGTH, **never) == "failed: died"
     assert cell(tmp_path / "c", proof=LENGTH, **never | {"verdict": "skipped"}) == "skipped: died"
     assert cell(tmp_path / "d", proof={"norm": "group"}, **never) == "no proof of these settings: norm"
+
+
+WITHIN = {"bit_identical": False, "max_relative_difference": 1e-7, "tolerance": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("proof", "row", "words"),
+    [
+        ({}, {}, "bit-identical"),
+        ({}, WITHIN, "within tolerance"),
+        ({}, WITHIN | {"reason": flip_reason("x", 9e-4)}, "within tolerance, but for one step"),
+        ({"threads_per_rank": 7}, {}, "bit-identical; the proof differs in threads"),
+        ({"norm": "group"}, {}, "no proof"),
+        ({}, {"verdict": "not proved", "bit_identical": False, "reason": "rounding: 5.0e-04"}, "not proved"),
+    ],
+)
+def test_the_first_table_says_how_equal_the_update_is(proof, row, words, tmp_path):
+    """Protects a reader from a "yes" of a proof that is off at one step, or of another number of threads. Mutant: what
+    begins with yes is bit-identical."""
+    assert short_proof(cell(tmp_path, proof=LENGTH | proof, **row)) == words
 
 
 def test_the_last_proof_that_covers_the_runs_counts(tmp_path):

@@ -206,9 +206,9 @@ def test_calibration_is_the_promise_on_independent_rounds_and_finds_what_power_s
     table = 0.02 * rng.normal(size=(4, 20))
     pairs = numpy.array([(1, 0), (2, 0), (3, 0)])
     false_alarms, undecided, power = calibrate(table, pairs, 2000)
-    assert 0.03 <= false_alarms <= 0.06 and 0.05 <= undecided <= 0.11 and abs(power + undecided - 1) < 0.01
+    assert 0.03 <= false_alarms <= 0.06 and 0.05 <= undecided <= 0.11 and (abs(power + undecided - 1) < 0.01).all()
     _, _, little = calibrate(table * 20, pairs, 2000)
-    assert little < 0.9, "noise of 40 % hides 10 %"
+    assert (little < 0.9).all(), "noise of 40 % hides 10 %"
 
 
 def test_the_line_of_a_report_says_what_it_cannot_know():
