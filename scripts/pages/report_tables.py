@@ -156,7 +156,8 @@ def describe_aa(results: ResultSet) -> str:
     for label, over in results.aa_comparisons.items():
         baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
         if over.smallest_difference is not None:
-            verdict += f"; such data find {100 * over.smallest_difference:.0f} % with a nominal power of 80 %"
+            least = f"{100 * over.smallest_difference:.0f} %"
+            verdict += f"; a difference of {least} would be found with a nominal power of 80 %"
         sentences.append(f"A/A: {label} over {baseline}, other runs with its settings, is {over.text()}: {verdict}.")
     return " ".join(sentences)
 

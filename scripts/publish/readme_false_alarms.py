@@ -165,7 +165,11 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
     families, days = _only(rows, what="family"), _only(rows, what="days", case="a rare bad day")
     of_seeds = _only(rows, what="top-1", case="seeds differ, 2000 images")
     false_of_ab = _only(rows, what="ab", quantity="false_alarms")
+    decided = _only(families, quantity="false_over_first_of_decided")
     return {
+        "hostile_3.decided": _range(_only(decided, case="AR(0.5) strategies", num_rounds=ROUNDS[0])),
+        "hostile_3.decided_late": _range(_only(decided, case="AR(0.5) strategies", num_rounds=ROUNDS[1])),
+        "hostile_3.unequal": _range(_only(decided, case="unequal responses to a drift")),
         "hostile_3.often": _often(_only(families, quantity="false_over_either")),
         "hostile_3.ab": _named(false_of_ab[~false_of_ab.case.str.startswith("AR(")]),  # those are in memory, of more
         "hostile_3.memory": _named(_only(rows, what="memory", quantity="false_alarms")),
