@@ -14,6 +14,7 @@ import tyro
 
 from benchmarks.common.store.results import SCHEMA, write_json
 from benchmarks.common.system import machine
+from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
@@ -60,6 +61,13 @@ def describe_environment() -> dict:
     }
 
 
+def write_environment(path: Path) -> None:
+    try:
+        write_json(path, describe_environment())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; the report lacks hardware and versions") from None
+
+
 if __name__ == "__main__":
     options = tyro.cli(EnvironmentOptions)
-    run_main_and_exit(lambda: write_json(options.results / "environment.json", describe_environment()))
+    run_main_and_exit(lambda: write_environment(options.results / "environment.json"))

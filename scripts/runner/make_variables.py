@@ -173,11 +173,12 @@ def _budget_s() -> float | None:
 
 
 def _limit_s() -> float | None:
-    text = os.environ.get("TIMEOUT") or "nan"
+    if not (text := os.environ.get("TIMEOUT")):
+        return None
     try:
         limit_s = float(text)
     except ValueError:
         limit_s = -1.0
-    if limit_s < 0 or limit_s == float("inf"):
+    if not 0 <= limit_s < float("inf"):  # also nan
         raise UserError(f"{option_as_typed('TIMEOUT')} is {text!r}, but must be seconds, 0 or more; 0 is no limit")
-    return None if limit_s != limit_s else limit_s
+    return limit_s

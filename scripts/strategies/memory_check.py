@@ -242,6 +242,8 @@ def batch_of_device(global_batch: int, layout: Layout) -> int:
 def main(options: MemoryOptions, config: Config) -> int:
     from scripts.strategies.memory_forecast import peak_bytes
 
+    if not 0 < options.memory_gb < math.inf:
+        raise UserError(f"--memory-gb is {options.memory_gb}, but must be gigabytes, such as 16.9")
     misfits = 0
     for name in strategy_list.parse_strategies(options.strategies):
         resolved = resolve_config(name, config, options.num_devices)

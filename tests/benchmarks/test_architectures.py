@@ -186,6 +186,13 @@ def test_what_is_about_sgd_refuses_other_optimizers():
         roofline(RooflineOptions(arch="convnext_tiny"))
 
 
+@pytest.mark.parametrize("option", ["batch", "image_size"])
+def test_a_roofline_of_nothing_is_refused(option):
+    """Protects from a ZeroDivisionError, and from torch's own words, for a number that no step has."""
+    with pytest.raises(UserError, match="but each must be 1 or more"):
+        roofline(RooflineOptions(**{option: 0}))
+
+
 # --- the optimizer -------------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import checkpoint
-from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, save_checkpoint
+from benchmarks.common.train.checkpoint import Checkpointer, load_checkpoint, make_writable, save_checkpoint
 from benchmarks.common.train.checkpoint_checks import compare_settings, fields_that_must_agree, problems, trained_with
 from benchmarks.common.train.engine import fit
 from scripts.runner import run_plan
@@ -203,6 +203,35 @@ def test_two_runs_do_not_write_into_one_folder(checkpoints, monkeypatch):
     with contextlib.ExitStack() as held:
         make_writable(checkpoints, held)
     assert not half_written(checkpoints)
+
+
+def test_a_folder_that_another_run_has_filled_meanwhile_is_refused(checkpoints, monkeypatch):
+    """Protects the checkpoints of a run that ends while another one waits for its folder. Mutant: one look, before the
+    wait."""
+    make_writable_at_once = checkpoint.make_writable
+
+    def after_the_end_of_another_run(folder, held):
+        save_checkpoint(folder, "last.pt", small_state(1))
+        make_writable_at_once(folder, held)
+
+    monkeypatch.setattr(checkpoint, "make_writable", after_the_end_of_another_run)
+    with pytest.raises(UserError, match="holds checkpoints of an earlier run"):
+        fit(single.build(Config(**SMALL, checkpoint_dir=str(checkpoints))))
+
+
+def test_a_resumed_run_knows_the_best_that_is_on_the_disk(trained, checkpoints, capsys):
+    """Protects best.pt from a worse one: it may be of an epoch after the checkpoint that is resumed. Mutant: the
+    accuracy in the resumed checkpoint."""
+    config, saved = trained
+    config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), resume=True)
+    save_checkpoint(checkpoints, "last.pt", saved | {"best_acc1": 38.6})
+    save_checkpoint(checkpoints, "best.pt", saved | {"best_acc1": 50.75})
+    for best_acc1 in (50.75, 38.6):
+        with Checkpointer(single.build(config)) as checkpointer:
+            at, _ = checkpointer.resume(num_steps=3)
+        assert at["best_acc1"] == best_acc1
+        truncated(checkpoints / "best.pt")
+    assert capsys.readouterr().out.count("best.pt has top-1 50.75 %, and stays until an epoch is better") == 1
 
 
 def test_the_checkpoint_before_the_last_is_kept(checkpoints):

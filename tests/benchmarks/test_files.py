@@ -40,6 +40,13 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
             read_regular_file(path, 10)
 
 
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path):
+    """Protects the message from naming a descriptor: "Is a directory: 5". Mutant: a file object first."""
+    with pytest.raises(OSError, match="it is not a regular file") as raised:
+        read_regular_file(tmp_path, 10)
+    assert raised.value.filename == str(tmp_path)
+
+
 def test_a_lock_is_not_opened_through_a_link(tmp_path):
     """Protects a file of the user's, to which somebody has laid a link by the lock's name."""
     (tmp_path / "precious").write_text("kept")

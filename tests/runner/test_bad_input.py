@@ -105,6 +105,8 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
         ({"RETRY": "filed"}, ["RETRY is 'filed'; choose one of failed"]),
         ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
         ({"ARGS": "--lr -1"}, ["lr is -1.0, but must be at least 0"]),
+        ({"TIMEOUT": "nan"}, ["TIMEOUT is 'nan', but must be seconds, 0 or more"]),
+        ({"AA": "yes", "ARGS": "--label again"}, ["--label again is the second name of --aa: choose another label"]),
     ],
 )
 def test_an_unfit_setting(refuse, tiny_data, variables, words):

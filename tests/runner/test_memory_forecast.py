@@ -5,6 +5,7 @@
 
 import dataclasses
 import functools
+import math
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ from benchmarks.common.model.model import build_model, build_optimizer
 from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
+from scripts.options.run_options import MemoryOptions
 from scripts.runner import rounds, run_plan
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables
@@ -432,3 +434,10 @@ def test_loaders_get_no_more_memory_than_the_container_has(monkeypatch):
         monkeypatch.setattr(memory_check.machine, "free_group_memory_bytes", lambda free=free_bytes: free)
         (why,) = why_runs_do_not_fit(cases, 1)
         assert why.startswith(words) and bool(why) == bool(words)
+
+
+@pytest.mark.parametrize("memory_gb", [math.nan, math.inf, 0.0, -1.0])
+def test_a_memory_of_no_size_is_refused(memory_gb):
+    """Protects from "fits", which nothing contradicts: no need is larger than nan."""
+    with pytest.raises(UserError, match=r"--memory-gb is .*, but must be gigabytes"):
+        memory_check.main(MemoryOptions(memory_gb), Config())

@@ -618,3 +618,11 @@ def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
     source_version.local_changes.cache_clear()
     assert source_version.commit() is None and source_version.local_changes() == ""
     source_version.local_changes.cache_clear()
+
+
+def test_a_log_of_a_command_is_no_local_change():
+    """Protects the rounds of `nohup ./bench run`: nohup.out grows, and each run had another hash of local changes. What
+    Python imports counts. Mutant: no pattern in .gitignore."""
+    names = ["nohup.out", "ab.log", "slurm-7.out", "output.txt", "new.py", "configs/new.yaml", "requirements.txt"]
+    found = subprocess.run(["git", "-C", ROOT, "check-ignore", "--no-index", *names], capture_output=True, text=True)
+    assert found.stdout.split() == names[:4]

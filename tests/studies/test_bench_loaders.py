@@ -60,6 +60,8 @@ def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_dat
             loader_variants.prepare_variants(config, tmp_path, [words])
         assert "PACKED" not in str(reported.value) and not [*tmp_path.iterdir()]
     assert loader_variants.prepare_variants(config, tmp_path, ["torchvision"])  # which is copied nowhere
+    with pytest.raises(UserError, match="no loader here has nosuch in its name; there are: torchvision, Pillow; "):
+        loader_variants.prepare_variants(config, tmp_path, ["nosuch"])
     del free_bytes[0]
     loader_variants.check_disk_space(config.data, tmp_path)
 

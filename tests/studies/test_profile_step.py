@@ -203,3 +203,9 @@ def test_every_v100_has_a_roof(name):
     """Protects V100s from "no roof is known". Mutant: one name for each kind of GPU."""
     assert profile_step.roof_here(Config(precision="fp32"), 8, name)
     assert not profile_step.roof_here(Config(precision="fp32"), 8, f"{name} of another kind")
+
+
+def test_a_profile_of_no_steps_is_refused():
+    """Protects from an IndexError after the steps."""
+    with pytest.raises(UserError, match="--steps is 0, but must be 1 or more"):
+        profile_step.main(profile_step.ProfileOptions(steps=0), load_config(["--loader", "synthetic"]))

@@ -51,11 +51,10 @@ def open_regular_file(path: str | Path, more_flags: int = 0) -> io.FileIO:
         if error.errno == errno.ELOOP and more_flags & os.O_NOFOLLOW:
             raise OSError(errno.ELOOP, "it is a link, which is not followed", str(path)) from None
         raise
-    file = os.fdopen(descriptor, "rb", 0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # before fdopen, which names a folder by its descriptor
+        os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return file
+    return os.fdopen(descriptor, "rb", 0)
 
 
 def path_of_open_file(file: io.FileIO) -> str:

@@ -87,6 +87,7 @@ class Checkpointer:
             check_unused(self.config)
             if self.strategy.context.reports:
                 make_writable(Path(self.config.checkpoint_dir), self.claims)
+                check_unused(self.config)  # again: a run that had the folder may have ended while this one waited
         saved = load_checkpoint(self.config, self.strategy.num_classes)
         if saved is None:
             return None, {}
@@ -118,6 +119,10 @@ class Checkpointer:
             group.update(values)  # momentum and weight decay stay as this run's configuration says
         self.strategy.sync_state()  # changes nothing where ranks hold the same; fills the average of local_sgd
         torch.set_rng_state(saved["random"])
+        if (best_acc1 := best_acc1_in(path.parent)) > saved["best_acc1"]:
+            if self.strategy.context.reports:
+                print(f"best.pt has top-1 {best_acc1:.2f} %, and stays until an epoch is better", flush=True)
+            saved["best_acc1"] = best_acc1
         return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
 
 
@@ -239,6 +244,19 @@ def resumed_file(config: Config) -> Path:
     if RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists():
         return folder.parent / name
     return folder / name
+
+
+def best_acc1_in(folder: Path) -> float:
+    """The top-1 accuracy of best.pt in percent, which may be of an epoch after the checkpoint that is resumed; 0 where
+    there is no such file, or none that can be read."""
+    path = folder / "best.pt"
+    if not path.is_file():
+        return 0.0
+    try:
+        best_acc1 = float(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["best_acc1"])
+    except Exception:  # an unpickler answers garbage with whatever comes up
+        return 0.0
+    return best_acc1 if 0 <= best_acc1 <= 100 else 0.0
 
 
 def remedy_for(config: Config) -> str:

@@ -51,17 +51,17 @@ def prepare_variants(config: Config, temporary: Path, words: list[str]) -> list[
     """All variants that can run here and have one of `words` in their name, with their files written to `temporary`.
     Prints why others are left out.
 
-    Raises UserError where these files would not fit.
+    Raises UserError where these files would not fit, and where there is no such variant.
     """
     missing = missing_libraries()
     for name, why in missing.items():
         print(f"left out: {name}: {why}")
     os.environ["PACKED"] = str(temporary)
-    variants = [
-        variant
-        for variant in all_variants(config, temporary, missing)
-        if not words or any(word in variant.name for word in words)
-    ]
+    all_here = all_variants(config, temporary, missing)
+    variants = [each for each in all_here if not words or any(word in each.name for word in words)]
+    if not variants:
+        names = "; ".join(each.name for each in all_here)
+        raise UserError(f"no loader here has {' or '.join(words)} in its name; there are: {names}")
     if any(word in variant.name for variant in variants for word in ("packed", "webdataset", "litdata")):
         check_disk_space(config.data, temporary)
     for kind in PACK_KINDS:

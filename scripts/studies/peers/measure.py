@@ -108,6 +108,8 @@ PEERS = [
 def main(options: PeersOptions) -> int:
     refuse_output_of_others(options.output, makes_folder=True)
     chosen = [peer for peer in PEERS if not options.only or peer.name in options.only]
+    if not 0 < options.width < 1:
+        raise UserError(f"--width is {options.width}, but must be a fraction, such as 0.03")
     if unknown := {*options.only} - {peer.name for peer in PEERS}:
         raise UserError(f"no peer {unknown.pop()!r}; there are {', '.join(peer.name for peer in PEERS)}")
     why_not = {

@@ -188,6 +188,8 @@ def text_of(rows: list[dict]) -> str:
 
 
 def main(options: ProfileOptions, config: Config) -> int:
+    if options.steps < 1:
+        raise UserError(f"--steps is {options.steps}, but must be 1 or more")
     refuse_output_of_others(options.output)
     measured = measure(options, config)
     if measured is None:

@@ -175,6 +175,8 @@ def _is_optimizer(operations: list[Operation], number: int | None) -> bool | Non
 def main(options: RooflineOptions) -> int:
     if options.arch not in torchvision.models.list_models():
         raise UserError(f"torchvision has no model {options.arch!r}; `./bench flags` lists those of this suite")
+    if options.batch < 1 or options.image_size < 1:
+        raise UserError(f"--batch is {options.batch} and --image-size {options.image_size}, but each must be 1 or more")
     if (optimizer := architecture_of(options.arch).optimizer) != "SGD":
         raise UserError(
             f"this study counts SGD's update, and {options.arch} is trained with {optimizer}; choose a ResNet"
