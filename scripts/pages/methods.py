@@ -162,18 +162,21 @@ def _proofs(results: ResultSet) -> str:
         for row in table_rows(results)
         if row["images/s"] and row["strategy"] not in copies
     }
-    whole, within, partly = [], [], []
-    for label, (answer, _, but) in rows.items():
-        if others := other_exceptions(but) if answer.startswith(THE_SAME) else []:
-            partly.append(f"{label}, but for {', '.join(others)}")
-        elif answer == BIT_IDENTICAL:
-            whole.append(label)
+    whole: list[str] = []
+    partly: list[str] = []
+    within: list[str] = []
+    for label, (answer, _, exceptions) in rows.items():
+        others = ", ".join(other_exceptions(exceptions))
+        named = f"{label}, but for {others}" if others else label
+        if answer == BIT_IDENTICAL:
+            (partly if others else whole).append(named)
         elif answer.startswith(THE_SAME):
-            within.append(f"{label} {answer.removeprefix(THE_SAME)}")
-    text = f"of {len(rows)} configurations {len(whole)} are bit-identical to one process that runs the same parts in "
-    text += f"turn, at their settings but for the number of steps{': ' if whole else ''}{'; '.join(whole)}"
-    text += f"; not bit-identical: {'; '.join(within)}" if within else ""
-    return text + (f"; proved with other settings: {'; '.join(partly)}" if partly else "")
+            within.append(f"{named}: {answer.removeprefix(THE_SAME)}")
+    text = f"the weights of {len(whole)} of {len(rows)} configurations are bit-identical to those of one process that "
+    text += "runs the same parts in turn, at their settings but for the number of steps"
+    text += f": {'; '.join(whole)}" if whole else ""
+    text += f"; bit-identical with other settings: {'; '.join(partly)}" if partly else ""
+    return text + (f"; not bit-identical: {'; '.join(within)}" if within else "")
 
 
 def _seeds(timed: list[RunGroup]) -> str:

@@ -29,8 +29,8 @@ DRIFT_LEVEL = 0.05  # p-value below which a page says that all strategies drift 
 SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory MB", "top-1 %")
 """Of the first table; the other columns are in the table of all columns."""
 SAME_UPDATE = (
-    "whether, over some steps, the weights are equal to those of one process that runs the same parts in turn; they "
-    "are not compared with those of single"
+    "whether, over some steps, the weights are equal to those of one process that runs the same parts in turn, bit for "
+    "bit or within the tolerance of rounding; they are not compared with those of single"
 )
 COLUMN_MEANINGS = (
     (
@@ -156,8 +156,8 @@ def describe_aa(results: ResultSet) -> str:
     for label, over in results.aa_comparisons.items():
         baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
         if over.smallest_difference is not None:
-            least = f"{100 * over.smallest_difference:.0f} %"
-            verdict += f"; a difference of {least} would be found with a nominal power of 80 %"
+            least = format_number(100 * over.smallest_difference)
+            verdict += f"; the minimum detectable effect is {least} % (nominal power 80 %)"
         sentences.append(f"A/A: {label} over {baseline}, other runs with its settings, is {over.text()}: {verdict}.")
     return " ".join(sentences)
 
@@ -170,7 +170,7 @@ def describe_shared_drift(results: ResultSet) -> str:
     return (
         f"The mean over strategies drifts over the rounds ({test}). Intervals over runs of times and speeds, as of "
         "images/s, steps and MFU, assume independent runs, and are probably too narrow. By how much differs between "
-        "strategies. What they share equally of the drift cancels in x single. The rest does not."
+        "strategies. Drift that is equal for all strategies cancels in x single; the rest does not."
     )
 
 

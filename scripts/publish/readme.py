@@ -143,9 +143,9 @@ def _drift_text(results: ResultSet) -> str:
 
 
 def _smallest_effect(family: Iterable[RatioEstimate]) -> str:
-    """The effect that these comparisons find with a nominal power of 80 %, from the least to the most."""
+    """The minimum detectable effect of each of these comparisons."""
     found = [each.smallest_difference for each in family]
-    return percents([100 * each for each in found if each is not None]) or "unknown"
+    return " and ".join(f"{format_number(100 * each)} %" for each in found if each is not None) or "unknown"
 
 
 def _smallest_differences(results: ResultSet) -> dict[str, str]:

@@ -17,6 +17,7 @@ FALSE = ("false_over_first_percent", "false_over_fastest_percent")
 HALF_WIDTH, NO_VERDICT = "median_half_width_percent", "no_verdict_percent"
 ERRS, COVERED = "false_alarms_percent", "covered_percent"
 WANDERS, WANDERS_MORE = "AR(0.5) strategies, growing", "AR(0.7) strategies"
+UNEQUAL = "unequal responses to a drift"
 OFTEN_PERCENT = 6.0
 LEAST_SETS = 100  # a rate of fewer sets is not stated
 HOSTILE_SIZES, UNTIL_SIZE, ROUNDS = ("2", "4", "11"), "4", ("5", "10")
@@ -167,9 +168,10 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
     false_of_ab = _only(rows, what="ab", quantity="false_alarms")
     decided = _only(families, quantity="false_over_first_of_decided")
     return {
-        "hostile_3.decided": _range(_only(decided, case="AR(0.5) strategies", num_rounds=ROUNDS[0])),
-        "hostile_3.decided_late": _range(_only(decided, case="AR(0.5) strategies", num_rounds=ROUNDS[1])),
-        "hostile_3.unequal": _range(_only(decided, case="unequal responses to a drift")),
+        "hostile_3.decided": _by_size(_only(decided, case="AR(0.5) strategies", num_rounds=ROUNDS[0])),
+        "hostile_3.decided_late": _by_size(_only(decided, case="AR(0.5) strategies", num_rounds=ROUNDS[1])),
+        "hostile_3.unequal": _by_size(_only(decided, case=UNEQUAL, num_rounds=ROUNDS[0])),
+        "hostile_3.unequal_late": _by_size(_only(decided, case=UNEQUAL, num_rounds=ROUNDS[1])),
         "hostile_3.often": _often(_only(families, quantity="false_over_either")),
         "hostile_3.ab": _named(false_of_ab[~false_of_ab.case.str.startswith("AR(")]),  # those are in memory, of more
         "hostile_3.memory": _named(_only(rows, what="memory", quantity="false_alarms")),

@@ -65,7 +65,9 @@ def write_environment(path: Path) -> None:
     try:
         write_json(path, describe_environment())
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; the report lacks hardware and versions") from None
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; the report will lack hardware and versions"
+        ) from None
 
 
 if __name__ == "__main__":

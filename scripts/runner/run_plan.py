@@ -233,7 +233,7 @@ def plan_strategies(variables: MakeVariables) -> list[Run]:
             templates.append(RunTemplate(strategy_list.BASELINE, config, variables.args, threads))
         again = dataclasses.replace(config, label="again")
         if config.label == again.label:
-            raise UserError("--label again is the second name of --aa: choose another label")
+            raise UserError("--aa gives its second runs the label again: leave out --label again")
         templates.append(RunTemplate(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
     runs = make_runs(variables, templates)
     if variables.strategies not in ("", "all") or config.precision == "bf16":

@@ -52,7 +52,7 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     if not known:
         return UNKNOWN
     texts = [_text_of_seed(group, identity, known) for identity in _of_each_seed(group.identity)]
-    return next((text for text in texts if not text.startswith("yes")), texts[-1])
+    return min(texts, key=lambda text: (text.startswith(THE_SAME), text.startswith(BIT_IDENTICAL)))  # the worst
 
 
 def short_proof(text: str) -> str:
@@ -61,7 +61,7 @@ def short_proof(text: str) -> str:
     if not answer.startswith(THE_SAME):
         return NO_PROOF if answer.startswith(NO_PROOF) else answer.partition(":")[0]
     words = "bit-identical" if answer == BIT_IDENTICAL else "within tolerance"
-    words += ", but for one step" if SHOWN_FLIPS in answer else ""
+    words += ", but for some steps" if SHOWN_FLIPS in answer else ""
     others = ", ".join(other_exceptions(exceptions))
     return f"{words}{EXCEPTIONS}{others}" if others else words
 

@@ -22,8 +22,8 @@ DIFFERENCE = 0.10
 def calibrate(
     logs: numpy.ndarray, pairs: numpy.ndarray, num_sets: int = NUM_SETS
 ) -> tuple[float, float, numpy.ndarray]:
-    """(fraction of simulated families with a false alarm, of those without a verdict, and for each pair, [num_pairs],
-    of those that find DIFFERENCE).
+    """(fraction of simulated families with a false alarm, of those without a verdict, and, for each pair, of those
+    in which DIFFERENCE is found, [num_pairs]).
 
     logs: log throughput, float64 [num_strategies, num_rounds], without gaps. pairs: int [num_pairs, 2], places in it.
     """
@@ -52,10 +52,11 @@ def calibration_text(samples: Mapping[str, ThroughputSample], baselines: Mapping
     pairs = numpy.array([(places[of], places[to]) for of, to in baselines.items()])
     false_alarms, undecided, power = calibrate(complete, pairs)
     ends = dict.fromkeys(f"{100 * end:.0f}" for end in (power.min(), power.max()))
+    of_which = ", depending on the strategy" if len(ends) > 1 else ""
     return (
         f"Calibration: of {NUM_SETS:,} simulated sets of {complete.shape[1]} independent normal rounds with this set's "
         f"own covariance of strategies, {100 * false_alarms:.1f} % raise a false alarm (5 % are nominal), "
         f"{100 * undecided:.0f} % have no verdict since their rounds seem to be autocorrelated, and a difference of "
-        f"{100 * DIFFERENCE:.0f} % from the baseline is found in {' to '.join(ends)} %, depending on the strategy. "
+        f"{100 * DIFFERENCE:.0f} % from the baseline is found in {' to '.join(ends)} %{of_which}. "
         "Where the noise of each strategy drifts by itself, families with a verdict err more often."
     )

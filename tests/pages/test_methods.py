@@ -111,8 +111,8 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
 
     change(own, "equivalence", other)
     output = dict(checklist(load_set(own)))["Equivalence"]
-    assert output.startswith("of 2 configurations 1 are bit-identical to one process that runs the same parts in turn,")
-    assert output.endswith(": single; proved with other settings: ddp, but for threads")
+    assert output.startswith("the weights of 1 of 2 configurations are bit-identical to those of one process that")
+    assert output.endswith(": single; bit-identical with other settings: ddp, but for threads")
 
 
 def test_a_paper_says_which_proof_is_within_a_tolerance_and_which_intervals_drift_makes_too_narrow():
@@ -121,9 +121,9 @@ def test_a_paper_says_which_proof_is_within_a_tolerance_and_which_intervals_drif
     on drift."""
     results = load_set(ROOT / "results/published/cpu2-epyc_torch2.15_202611c")
     answer = dict(checklist(results))["Equivalence"]
-    assert answer.startswith("of 17 configurations 15 are bit-identical to one process")
-    assert "; not bit-identical: ddp_compile within 2.7e-06 (tolerance 4.7e-06), but the median" in answer
-    assert answer.endswith("; proved with other settings: single, all cores, but for threads")
+    assert answer.startswith("the weights of 15 of 17 configurations are bit-identical to those of one process")
+    assert "; bit-identical with other settings: single, all cores, but for threads; not bit-identical: " in answer
+    assert "; not bit-identical: ddp_compile: within 2.7e-06 (tolerance 4.7e-06), but the median" in answer
     words = " ".join(methods(results))
     assert "The mean over strategies drifts over the rounds (permutation test, p = " in words
 
@@ -188,7 +188,7 @@ def test_the_checklist_counts_every_attempt(folder, tmp_path):
     answers = dict(checklist(load_set(own)))
     assert answers["Seeds"].startswith("0, one for all runs") and "1 failed" in answers["Runs"]
     assert (
-        answers["Equivalence"].startswith("of 2 configurations 2 are bit-identical")
+        answers["Equivalence"].startswith("the weights of 2 of 2 configurations are bit-identical")
         and "commit abc, without local changes" in answers["Code"]
     )
     assert answers["Data"].endswith("validation images; fingerprint 2-40-23-abc") and answers["Energy"].startswith(

@@ -59,7 +59,7 @@ LINKS = re.compile(r"(?m)^\[[^\]]+\]: (\S+)$|\]\(([^)]+)\)")
 # Limits that the code sets, by the README's folder: what a study or a gate calls too much.
 LIMITS = {
     # of the statistics: what is planted or to be found; sd and carry-over of the generators; the level; the most errors
-    "stats": {"0.1 %", "0.3 %", "1 %", "2 %", "4 %", "6 of 100", "5 %", "8 %", "10 %", "30 %", "15 minutes"},
+    "stats": {f"{each} %" for each in ("0.1", "0.3", 1, 2, 4, 5, 6, 8, 9, 10, 30)} | {"6 of 100", "15 minutes"},
     "sets": {"1, seconds"},  # a place and a column
     "ab": {"5 %", "5%"},
     "loaders": {"5 %"},

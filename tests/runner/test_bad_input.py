@@ -106,7 +106,10 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
         ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
         ({"ARGS": "--lr -1"}, ["lr is -1.0, but must be at least 0"]),
         ({"TIMEOUT": "nan"}, ["TIMEOUT is 'nan', but must be seconds, 0 or more"]),
-        ({"AA": "yes", "ARGS": "--label again"}, ["--label again is the second name of --aa: choose another label"]),
+        (
+            {"AA": "yes", "ARGS": "--label again"},
+            ["--aa gives its second runs the label again: leave out --label again"],
+        ),
     ],
 )
 def test_an_unfit_setting(refuse, tiny_data, variables, words):

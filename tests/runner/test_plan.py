@@ -623,6 +623,14 @@ def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
 def test_a_log_of_a_command_is_no_local_change():
     """Protects the rounds of `nohup ./bench run`: nohup.out grows, and each run had another hash of local changes. What
     Python imports counts. Mutant: no pattern in .gitignore."""
-    names = ["nohup.out", "ab.log", "slurm-7.out", "output.txt", "new.py", "configs/new.yaml", "requirements.txt"]
+    logs = [
+        "nohup.out",
+        "ab.log",
+        "slurm-7.out",
+        "slurm-7.err",
+        "output.txt",
+        "results/published/.publishing-x/runs.csv",
+    ]
+    names = [*logs, "new.py", "mine.out/new.py", "configs/new.yaml", "requirements.txt"]
     found = subprocess.run(["git", "-C", ROOT, "check-ignore", "--no-index", *names], capture_output=True, text=True)
-    assert found.stdout.split() == names[:4]
+    assert found.stdout.split() == logs

@@ -172,7 +172,7 @@ WITHIN = {"bit_identical": False, "max_relative_difference": 1e-7, "tolerance": 
     [
         ({}, {}, "bit-identical"),
         ({}, WITHIN, "within tolerance"),
-        ({}, WITHIN | {"reason": flip_reason("x", 9e-4)}, "within tolerance, but for one step"),
+        ({}, WITHIN | {"reason": flip_reason("x", 9e-4)}, "within tolerance, but for some steps"),
         ({"threads_per_rank": 7}, {}, "bit-identical; the proof differs in threads"),
         ({"norm": "group"}, {}, "no proof"),
         ({}, {"verdict": "not proved", "bit_identical": False, "reason": "rounding: 5.0e-04"}, "not proved"),

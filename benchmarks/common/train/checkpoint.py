@@ -119,10 +119,6 @@ class Checkpointer:
             group.update(values)  # momentum and weight decay stay as this run's configuration says
         self.strategy.sync_state()  # changes nothing where ranks hold the same; fills the average of local_sgd
         torch.set_rng_state(saved["random"])
-        if (best_acc1 := best_acc1_in(path.parent)) > saved["best_acc1"]:
-            if self.strategy.context.reports:
-                print(f"best.pt has top-1 {best_acc1:.2f} %, and stays until an epoch is better", flush=True)
-            saved["best_acc1"] = best_acc1
         return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
 
 
@@ -246,14 +242,20 @@ def resumed_file(config: Config) -> Path:
     return folder / name
 
 
-def best_acc1_in(folder: Path) -> float:
-    """The top-1 accuracy of best.pt in percent, which may be of an epoch after the checkpoint that is resumed; 0 where
-    there is no such file, or none that can be read."""
-    path = folder / "best.pt"
+def best_acc1_on_disk(config: Config, num_classes: int) -> float:
+    """The top-1 accuracy of the run's best.pt in percent: it may be of an epoch after the checkpoint that is resumed.
+
+    0 where there is no such file, none that can be read, or one of another model.
+    """
+    path = Path(config.checkpoint_dir) / "best.pt"
     if not path.is_file():
         return 0.0
     try:
-        best_acc1 = float(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["best_acc1"])
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        must_agree = fields_that_must_agree(config, num_classes).items()
+        if not all(equal_values(state["about"].get(name), value) for name, value in must_agree):
+            return 0.0
+        best_acc1 = float(state["best_acc1"])
     except Exception:  # an unpickler answers garbage with whatever comes up
         return 0.0
     return best_acc1 if 0 <= best_acc1 <= 100 else 0.0

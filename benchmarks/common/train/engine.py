@@ -20,7 +20,7 @@ from benchmarks.common.dist.devices import peak_memory_mb, reset_peak_memory
 from benchmarks.common.dist.layout import resolve_layout, stored_fields
 from benchmarks.common.model.model import flops_per_image, learning_rate
 from benchmarks.common.system.errors import Stopped
-from benchmarks.common.train.checkpoint import Checkpointer
+from benchmarks.common.train.checkpoint import Checkpointer, best_acc1_on_disk
 from benchmarks.common.train.clock import Clock, Window, check_windows_fit, time_first_step
 from benchmarks.common.train.meters import Meter
 from benchmarks.common.train.phase_recorder import break_down_steps
@@ -218,11 +218,19 @@ class _Run:
         if at is None:
             check_windows_fit(self.config, self.train_loader.num_steps)
             return 0, 0
-        self.best_acc1 = at["best_acc1"]
+        self.best_acc1 = max(at["best_acc1"], self._best_on_disk())
+        if self.context.reports and self.best_acc1 > at["best_acc1"]:
+            best, resumed = f"{self.best_acc1:.2f} %", f"{at['best_acc1']:.2f} %"
+            print(f"best.pt stays until an epoch reaches its top-1, {best}; the resumed checkpoint knew of {resumed}")
         if self.context.reports:  # the sums are over all ranks already: one rank brings them in again
             self.meter.sums.copy_(at["train_sums"])
             print(f"resumed at step {at['step']} of epoch {at['epoch']}", flush=True)
         return at["epoch"], at["step"]
+
+    def _best_on_disk(self) -> float:
+        """What one rank reads, all know: ranks that disagreed on the best would wait for each other."""
+        best_acc1 = best_acc1_on_disk(self.config, self.strategy.num_classes) if self.context.reports else 0.0
+        return self.all_reduce(torch.tensor([best_acc1], dtype=torch.float64, device=self.context.device)).item()
 
     def summarize(self) -> None:
         """The summary of the run, from the windows and the last evaluation."""

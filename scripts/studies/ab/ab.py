@@ -192,7 +192,7 @@ class VariantRunner:
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
         resolved = run_folder.settings().get("met", {})
         if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != self.variants[name].source:
-            why = "its files were changed while they were measured (or git sees those in the result set): git status"
+            why = "its files were changed while they were measured, or git sees the result set; git status names them"
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
         if not round_number:
             return None

@@ -24,7 +24,7 @@ FORECAST_EXPLANATION = (
     "Images/s of one GPU at most, by data-sheet peaks over the FLOPs and bytes of a traced step. Compute, bandwidth: "
     "if only that counted. Layer roof: each layer takes the longer of the two; fused: with each elementwise operation "
     "inside the kernel before it. Forecast: the shares of the layer roof that NVIDIA's published trainings reach, "
-    "with channels_last where mixed precision; a row with a published value is no test of it. Rows with `eager` or "
+    "with channels_last where mixed precision; it is fitted to these, so agreement is no test. Rows with `eager` or "
     "`compiled`: an estimate by reading torch's sources and the data sheets, of November 2026, of synthetic images "
     "in channels_last; written before any run on these GPUs."
 )
