@@ -29,8 +29,8 @@ DRIFT_LEVEL = 0.05  # p-value below which a page says that all strategies drift 
 SUMMARY_COLUMNS = ("strategy", "images/s", "x single", "same update?", "memory MB", "top-1 %")
 """Of the first table; the other columns are in the table of all columns."""
 SAME_UPDATE = (
-    "whether, over some steps, the weights are equal to those of one process that runs the same parts in turn, bit for "
-    "bit or within the tolerance of rounding; they are not compared with those of single"
+    "whether, over some steps, the weights are identical to those of one process that runs the same parts in turn, bit "
+    "for bit, or nearly, within the tolerance of rounding; they are not compared with those of single"
 )
 COLUMN_MEANINGS = (
     (

@@ -170,10 +170,10 @@ WITHIN = {"bit_identical": False, "max_relative_difference": 1e-7, "tolerance": 
 @pytest.mark.parametrize(
     ("proof", "row", "words"),
     [
-        ({}, {}, "bit-identical"),
-        ({}, WITHIN, "within tolerance"),
-        ({}, WITHIN | {"reason": flip_reason("x", 9e-4)}, "within tolerance, but for some steps"),
-        ({"threads_per_rank": 7}, {}, "bit-identical; the proof differs in threads"),
+        ({}, {}, "identical"),
+        ({}, WITHIN, "nearly"),
+        ({}, WITHIN | {"reason": flip_reason("x", 9e-4)}, "nearly, not in all steps"),
+        ({"threads_per_rank": 7}, {}, "identical, other threads"),
         ({"norm": "group"}, {}, "no proof"),
         ({}, {"verdict": "not proved", "bit_identical": False, "reason": "rounding: 5.0e-04"}, "not proved"),
     ],
