@@ -155,7 +155,7 @@ def describe_aa(results: ResultSet) -> str:
     sentences = []
     for label, over in results.aa_comparisons.items():
         baseline, verdict = results.baseline_label_of[label], found.get(over.verdict, over.verdict)
-        if over.smallest_difference is not None:
+        if over.verdict == "no difference seen" and over.smallest_difference is not None:
             least = format_number(100 * over.smallest_difference)
             verdict += f"; the minimum detectable effect is {least} % (nominal power 80 %)"
         sentences.append(f"A/A: {label} over {baseline}, other runs with its settings, is {over.text()}: {verdict}.")
