@@ -456,7 +456,8 @@ def test_an_a_a_comparison_is_of_the_baseline_and_no_baseline_itself(tmp_path):
     assert results.baseline_label_of == {"single, again": "single", "ddp": "single"}
     assert [group.label for group in results.rankable_groups] == ["single", "ddp"]
     assert [*results.aa_comparisons] == ["single, again"] and [*results.speedups_without_aa] == ["ddp"]
-    assert "the settings are equal, and no difference was seen" in describe_aa(results)
+    said = "the settings are equal, and no difference was seen; the minimum detectable effect is "
+    assert said in describe_aa(results)
     assert {over_which_baseline(results, group) for group in results.groups} == {""}, "all are in one precision"
     assert headline(results)[0].startswith("In fp32, ddp is the fastest strategy, 1.99 [")
     assert not any("again" in sentence for sentence in headline(results))
