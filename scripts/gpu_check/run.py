@@ -181,7 +181,7 @@ def print_begin(on_gpu: bool, listed: list[Check], state: State, seconds: float)
 
 
 def print_end(listed: list[Check], state: State, why_left: dict[str, str], results: Path) -> int:
-    """Print how many checks ended in which way; returns the exit code: 1 where one failed."""
+    """Print how many checks ended in which way; returns the exit code: 1 where one failed, or none passed."""
     found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
     failed = [name for name, status in found.items() if status == "failed"]
     counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped", "left")]
@@ -196,6 +196,9 @@ def print_end(listed: list[Check], state: State, why_left: dict[str, str], resul
             f"{plural(not_here, 'check')} of this folder did not run here; "
             f"{option_as_typed('RETRY', ELSEWHERE)} runs them"
         )
+    if "passed" not in found.values():
+        print("no check passed; the page says why each was left")
+        return 1
     return int(bool(failed))
 
 

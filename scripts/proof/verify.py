@@ -82,7 +82,11 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     print(f"\n{COLUMN_NOTE}\nin {results}")
     if found is not None:
         found |= {"results": str(results), "strategies": proved}
-    return int(not {"ok", "skipped"}.issuperset(row["verdict"] for row in proved))
+    verdicts = {row["verdict"] for row in proved}
+    if verdicts == {"skipped"}:
+        print("nothing was proved: all were skipped")
+        return 1
+    return int(not verdicts <= {"ok", "skipped"})
 
 
 def latest_set() -> Path | None:

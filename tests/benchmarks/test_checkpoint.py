@@ -233,6 +233,16 @@ def test_a_resumed_run_keeps_the_better_best_of_its_folder(trained, checkpoints,
     assert (said in capsys.readouterr().out) == bool(best_acc1)
 
 
+def test_a_run_with_nothing_to_resume_keeps_the_better_best_of_its_folder(trained, checkpoints, capsys):
+    """Protects best.pt where last.pt was lost: --resume then trains from the beginning. Mutant: the file on the disk is
+    read only where there is a checkpoint to resume."""
+    config, saved = trained  # on synthetic images, where each epoch has a top-1 of 0
+    save_checkpoint(checkpoints, "best.pt", saved | {"best_acc1": 50.75})
+    fit(single.build(dataclasses.replace(config, checkpoint_dir=str(checkpoints), resume=True)))
+    assert torch.load(checkpoints / "best.pt", weights_only=True)["best_acc1"] == 50.75
+    assert "reaches its top-1, 50.75 %; there is no checkpoint to resume" in capsys.readouterr().out
+
+
 def test_the_checkpoint_before_the_last_is_kept(checkpoints):
     """Protects --resume-from previous; best.pt has no such history."""
     for number in (1, 2, 3):

@@ -458,8 +458,10 @@ def test_a_moved_state_that_no_gpu_check_has_written_does_not_end_it(tmp_path, c
     state = State(tmp_path / "checks", moved=True)
     assert statuses(state) == {"first": "elsewhere"}
     write_page(tmp_path, listed, state, {}, on_gpu=False, remarks=[])
-    assert run.print_end(listed, state, {}, tmp_path) == 0
-    assert "1 check of this folder did not run here" in capsys.readouterr().out
+    assert run.print_end(listed, state, {}, tmp_path) == 1
+    printed = capsys.readouterr().out
+    assert "1 check of this folder did not run here" in printed
+    assert "no check passed" in printed
 
 
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):

@@ -405,6 +405,15 @@ def test_mistakes_are_refused_before_any_run(options, variables, message, tiny_d
 
 
 @pytest.mark.medium
+def test_a_proof_of_skipped_strategies_alone_is_none(tiny_data, tiny_config, tmp_path, monkeypatch, capsys):
+    """Protects a CI job that asks for the exit code alone. Mutant: 0 wherever no proof failed."""
+    reported = {"NUM_GPUS": 0, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "apex_ddp"}
+    set_variables(monkeypatch, RESULTS=tmp_path / "a set", **reported)
+    assert main(ProofOptions(steps=4)) == 1
+    assert "nothing was proved: all were skipped" in capsys.readouterr().out
+
+
+@pytest.mark.medium
 def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config, tmp_path, monkeypatch, capsys):
     """Protects a proof on a small GPU from an out-of-memory error in its place: the forecast is asked first."""
     reported = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}

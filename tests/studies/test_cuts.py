@@ -35,6 +35,15 @@ def test_too_few_pairs_are_refused():
         main(CutsOptions(builds=1, pairs_per_build=2))
 
 
+@pytest.mark.parametrize(("options", "named"), [(((-1,),), "image_size"), (((48,), ("-5",)), "cut")])
+def test_impossible_configurations_are_refused_before_a_worker_starts(options, named, tiny_data, monkeypatch):
+    """Protects the minutes that the sizes before a mistake take. Mutant: each is looked at when its turn comes."""
+    monkeypatch.setenv("DATA", str(tiny_data))
+    monkeypatch.setattr("scripts.studies.cuts.measure.WorkerPool", lambda *_: pytest.fail("a worker was started"))
+    with pytest.raises(UserError, match=named):
+        main(CutsOptions(*options))
+
+
 @pytest.mark.slow
 def test_two_real_pipelines_take_turns(tiny_data, tiny_config, tmp_path, monkeypatch):
     """Protects the command from beginning to end, with two ranks each; another cut than the measured one is slower or

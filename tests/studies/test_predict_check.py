@@ -44,6 +44,13 @@ def test_data_are_those_of_the_variable(monkeypatch, tmp_path):
         main(PredictCheckOptions(out=file_at(tmp_path)))
 
 
+def test_impossible_cases_are_refused_before_a_worker_starts(tiny_data, tmp_path, monkeypatch):
+    """Protects the minutes that the cases before a mistake take. Mutant: each is looked at when its turn comes."""
+    monkeypatch.setenv("DATA", str(tiny_data))
+    with pytest.raises(UserError, match="image_size is -1"):
+        main(PredictCheckOptions(out=file_at(tmp_path), image_sizes=(48, -1)))
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory, tiny_data, tiny_config):
     """(what it printed, its folder) of one small case of each strategy."""

@@ -215,13 +215,15 @@ class _Run:
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
         at, self.summary = self.checkpoints.resume(self.train_loader.num_steps)
+        resumed_acc1 = at["best_acc1"] if at else 0.0
+        if self.config.checkpoint_dir and self.config.resume:
+            self.best_acc1 = max(resumed_acc1, self._best_on_disk())
+        if self.context.reports and self.best_acc1 > resumed_acc1:
+            where = f"the resumed checkpoint knew of {resumed_acc1:.2f} %" if at else "there is no checkpoint to resume"
+            print(f"best.pt stays until an epoch reaches its top-1, {self.best_acc1:.2f} %; {where}", flush=True)
         if at is None:
             check_windows_fit(self.config, self.train_loader.num_steps)
             return 0, 0
-        self.best_acc1 = max(at["best_acc1"], self._best_on_disk())
-        if self.context.reports and self.best_acc1 > at["best_acc1"]:
-            best, resumed = f"{self.best_acc1:.2f} %", f"{at['best_acc1']:.2f} %"
-            print(f"best.pt stays until an epoch reaches its top-1, {best}; the resumed checkpoint knew of {resumed}")
         if self.context.reports:  # the sums are over all ranks already: one rank brings them in again
             self.meter.sums.copy_(at["train_sums"])
             print(f"resumed at step {at['step']} of epoch {at['epoch']}", flush=True)

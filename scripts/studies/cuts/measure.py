@@ -9,6 +9,7 @@ are measured once more by processes of their own, to say which share of the time
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -54,6 +55,8 @@ def main(options: CutsOptions) -> int:
         raise UserError("this study is for CPUs; on GPUs compare with: ./bench ab 'flags:--cut estimate' flags:")
     check_image_folder(load_config(common_flags(options)).data)
     names = [AUTO, *options.against]
+    for image_size, name in itertools.product(options.image_sizes, names):
+        load_config(case_flags(options, image_size, name))  # which refuses what no worker could train
     rng, threads = random.Random(options.seed), machine.threads_per_rank(NUM_RANKS)
     with contextlib.ExitStack() as stack:
         pools = {name: stack.enter_context(WorkerPool(STEP_WORKER, [], NUM_RANKS, threads)) for name in names}
@@ -108,7 +111,7 @@ def case_flags(options: CutsOptions, image_size: int, cut: str) -> list[str]:
     """The configuration of a pipeline. Nothing is learned: what is timed stays the same work."""
     num_windows = options.pairs_per_build + 1  # the last is not begun
     num_steps = options.warmup_steps + (num_windows + 1) * options.window_steps
-    flags = f"--image-size {image_size} --cut {cut} --loader folder --epochs 1 --steps {num_steps} --account-steps 0"
+    flags = f"--image-size={image_size} --cut={cut} --loader folder --epochs 1 --steps {num_steps} --account-steps 0"
     flags += f" --warmup-steps {options.warmup_steps} --windows {num_windows} --window-steps {options.window_steps}"
     return [*common_flags(options), *flags.split(), "--lr", "0"]
 

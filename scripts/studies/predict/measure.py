@@ -107,6 +107,8 @@ def measure(options: PredictCheckOptions) -> None:
     cases = [
         Case(arch, size, strategy) for arch in options.archs for size in options.image_sizes for strategy in STRATEGIES
     ]
+    for case in cases:
+        load_config(case_flags(case, options))  # which refuses what no worker could train
     tables: Tables = {"alone": [], "exchange": [], "gradients": [], "measured": []}
     make_own_folder(options.out, "name a folder that you have made: --out")
     with contextlib.ExitStack() as stack:
@@ -189,7 +191,7 @@ def case_flags(case: Case, options: PredictCheckOptions) -> list[str]:
     """The configuration of every trainer of a case, without the batch size."""
     num_windows = 2 * options.rounds + 1
     num_steps = WARMUP_STEPS + (num_windows + 1) * options.window_steps
-    flags = f"--arch {case.arch} --image-size {case.image_size} --loader folder --epochs 1 --account-steps 0 --lr 0"
+    flags = f"--arch {case.arch} --image-size={case.image_size} --loader folder --epochs 1 --account-steps 0 --lr 0"
     flags += f" --warmup-steps {WARMUP_STEPS} --windows {num_windows} --window-steps {options.window_steps}"
     return [*flags.split(), *user_flags(options), "--steps", str(num_steps)]
 
