@@ -53,6 +53,13 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     if rest:
         target = "slurm-all" if variables.get("ALLOCATION") else "bench-all"  # launchers/slurm_all.sh
         lines.append(_command(target, make_variables, STRATEGIES=" ".join(rest)))
+    left_out = []
+    if any(group.is_aa_copy for group in results.timed_groups):
+        left_out.append("the A/A runs (./bench run --aa)")
+    if (results.path / "sweeps/runs.csv").exists():
+        left_out.append("the sweeps (./bench study sweep)")
+    if left_out:
+        lines.append(f"# these lines leave out {' and '.join(left_out)}")
     return [*lines, "make report"]
 
 

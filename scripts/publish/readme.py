@@ -36,11 +36,12 @@ from scripts.sets.step_breakdown import StepMean, exposed_communication
 from scripts.sets.strategy_cells import over_which_baseline, ratio_with_baseline
 from scripts.stats.families import ratios_of_all_pairs
 from scripts.stats.formatting import format_number, plural_of_several
-from scripts.stats.intervals import RatioEstimate
+from scripts.stats.intervals import RatioEstimate, log_throughput
 from scripts.strategies.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import sweep_points
 
 PUBLISHED = ROOT / "results/published"
+STALLED = 2.0  # of a window that a reader should know of
 SHOWN = "shown.json"  # the published sets that the READMEs show: one of CPUs, one of GPUs
 MEASURED = PUBLISHED / "measured"
 PAGES = (
@@ -128,6 +129,7 @@ def run_figures(results: ResultSet) -> dict[str, str]:
         "aa.smallest": _smallest_effect(results.aa_comparisons.values()),
         "all_cores": _all_cores_text(results),
         "drift": _drift_text(results),
+        "stall": _stall_text(results),
         "rounds": plural_of_several([len(group.windows_of_runs) for group in results.compared_groups], "round"),
         "minutes": f"{len(results.ok_runs)} runs took {_elapsed_s(results) / 60:.0f} minutes",
         **{f"images_per_s.{group.label}": f"{group.timed_throughput.value:,.0f}" for group in timed},
@@ -140,6 +142,28 @@ def _drift_text(results: ResultSet) -> str:
     test = shared_drift_test(results)
     drifted = f". In this set the mean over strategies drifted ({test}), so these intervals are probably too narrow"
     return drifted if test else ""
+
+
+def _stall_text(results: ResultSet) -> str:
+    """The end of a paragraph on ratios: what one window of the baseline, STALLED times as long as the median of its run
+    or longer, does to them; '' where there is none."""
+    (baseline,) = [group for group in results.groups if group.label == BASELINE]
+    seconds = [run[:, 1] / run[:, 0] for run in baseline.windows_of_runs]
+    times, place, window = max(
+        (each.max() / numpy.median(each), n, int(each.argmax())) for n, each in enumerate(seconds)
+    )
+    if times < STALLED:
+        return ""
+    without = [*baseline.windows_of_runs]
+    without[place] = numpy.delete(without[place], window, axis=0)
+    logs = [log_throughput(runs) for runs in (baseline.windows_of_runs, without)]
+    lower = 100 * (1 - numpy.exp(logs[0].mean() - logs[1].mean()))
+    spreads = [f"{100 * each.std(ddof=1):.0f} %" for each in logs]
+    return (
+        f". In round {baseline.round_numbers[place]:.0f} one window of `{BASELINE}` took {times:.1f} times as long as "
+        f"the median of its run; the cause is unknown. Without this window the ratios to `{BASELINE}` would be "
+        f"{lower:.0f} % lower, and the standard deviation of its runs {spreads[1]} instead of {spreads[0]}"
+    )
 
 
 def _smallest_effect(family: Iterable[RatioEstimate]) -> str:

@@ -107,10 +107,12 @@ def hostile_figures(measured: Path) -> dict[str, str]:
         ),
         "hostile.loader": _named(rows[rows.what == "loader"]),
         **{f"hostile.{what}_sets": _count(rows[rows.what == what]) for what in ("loader", "throughput", "ab")},
+        "hostile.day_sets": _count(rows[rows.what == "days"]),
         "hostile.throughput": _named(_only(rows, what="throughput", num_rounds="5")),
         "hostile.throughput_many": _named(_only(rows, what="throughput", num_rounds="20")),
         "hostile.shown": _range(_only(rows, what="shown")),
         "hostile.shown_few": _range(_only(rows, what="shown", num_rounds="5")),
+        "hostile.shown_ten": _range(_only(rows, what="shown", num_rounds="10")),
         "hostile.planned": _range(_only(rows, what="planned")),
         "hostile.skewed": _range(_only(rows, what="family", case="skewed baseline", quantity=FALSE[0])),
         **{f"hostile.walks_of_{size}": _range(_only(rows, case="one strategy walks", num_strategies=size,
@@ -143,7 +145,8 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
         "until": _only(stopped, quantity="covered"),
         "early_look": _only(looks, case="first look after 6 rounds", quantity="covered"),
         "noisiest": _only(rows, quantity="found_of_noisiest"),
-        "quietest": _only(rows, quantity="found_of_quietest"),
+        "quietest_few": _only(rows, quantity="found_of_quietest", num_rounds=ROUNDS[0]),
+        "quietest_ten": _only(rows, quantity="found_of_quietest", num_rounds=ROUNDS[1]),
         "planned": _only(planned, quantity="found"),
         "planned_where_quiet": _only(planned, quantity="found_where_quiet"),
         "ordinary_t": _only(ordinary_t, case=WANDERS, num_rounds=ROUNDS[-1]),
@@ -165,6 +168,7 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
     rows = read_cells(measured / "hostile_3.csv", columns).rename(columns={"rate_percent": "value"})
     families, days = _only(rows, what="family"), _only(rows, what="days", case="a rare bad day")
     of_seeds = _only(rows, what="top-1", case="seeds differ, 2000 images")
+    few_images = _only(rows, what="top-1", case="seeds differ, 132 images")
     false_of_ab = _only(rows, what="ab", quantity="false_alarms")
     decided = _only(families, quantity="false_over_first_of_decided")
     return {
@@ -180,6 +184,8 @@ def hostile_3_figures(measured: Path) -> dict[str, str]:
         "hostile_3.day_measured": _range(_only(days, quantity="false_with_three_sets")),
         "hostile_3.loader": _named(_only(rows, what="loader")),
         "hostile_3.loader_sets": _count(_only(rows, what="loader")),
+        "hostile_3.one_seed": _range(_only(of_seeds, num_rounds="1")),
+        "hostile_3.one_seed_few": _range(_only(few_images, num_rounds="1")),
         "hostile_3.two_seeds": _range(_only(of_seeds, num_rounds="2")),
         "hostile_3.three_seeds": _range(_only(of_seeds, num_rounds="3")),
         "hostile_3.sets": _count(_only(families, quantity="false_over_first")),

@@ -73,6 +73,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "faults.origin": describe_origin(faults),
         "loaders": _loaders(loaders),
         "loaders.fast": _fast(loaders),
+        "loaders.bare_all_cores": _bare_all_cores(loaders),
         "loaders.about": "".join(
             f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in iterate_rows(loaders[:1])
         ),
@@ -160,6 +161,12 @@ def _fast(rows: pandas.DataFrame) -> str:
     num_windows = plural_of_several({int(str(row["n"])) for _, row in found}, "window")
     shown = ", ".join(f"{words} {_bounded(*row[list(TIMES)])}" for words, row in found)
     return f"{shown}; 95 % intervals over {num_windows}, each in a process of its own"
+
+
+def _bare_all_cores(rows: pandas.DataFrame) -> str:
+    """Our loaders over their bare loops, where all cores were used."""
+    found = rows[(rows.cores != "1") & rows.loader.isin(OURS) & (rows[TIMES_BARE[0]] != "")].set_index("loader")
+    return ", ".join(f"{OURS[str(name)]} {_bounded(*row[list(TIMES_BARE)])}" for name, row in found.iterrows())
 
 
 def cut_figures(measured: Path) -> dict[str, str]:

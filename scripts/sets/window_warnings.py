@@ -108,13 +108,10 @@ def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:
     for group in results.groups:
         slow = [run for run in group.windows_of_runs if len(run) > 2 and _z_scores(run)[0] > OUTLIER_Z]
         if slow:
-            found[group.label] = (
-                f"the first window is slow in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
-            )
-    remedy = (
-        "perhaps by chance, since runs have few windows; if it comes again, perhaps runs still warm up: raise "
-        "--warmup-steps"
-    )
+            times = max(seconds[0] / numpy.median(seconds) for seconds in (run[:, 1] / run[:, 0] for run in slow))
+            many = f"in {len(slow)} of {plural(len(group.windows_of_runs), 'run')}"
+            found[group.label] = f"the first window is slow {many}, up to {times:.1f} times the median"
+    remedy = "the cause is unknown; if it comes again, perhaps runs still warm up: raise --warmup-steps"
     yield from warning_per_strategy(results, "slow first windows", found, remedy)
 
 
@@ -130,7 +127,8 @@ def outliers(results: ResultSet) -> Iterator[CausedWarning]:
             found[group.label] = f"{number} of {total} far from the median of its run"
     cause = "windows far from the median of their run"
     remedy = "perhaps by chance, since runs have few windows, or something else used the machine for a moment"
-    yield from warning_per_strategy(results, cause, found, remedy, f"{plural(in_all, 'window')} in all")
+    in_all_words = f"{plural(in_all, 'window')} in all, without slow first ones"
+    yield from warning_per_strategy(results, cause, found, remedy, in_all_words)
 
 
 def _rates(runs: list[numpy.ndarray]) -> numpy.ndarray:

@@ -18,12 +18,13 @@ from support import ROOT, recorded
 
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.store.columns import COLUMNS, ROWS, TABLES
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.charts.step_chart import step_chart
 from scripts.commands.command_table import COMMANDS, find_command
 from scripts.commands.run_command import options_class, parse
 from scripts.pages.headline import rank_groups
+from scripts.pages.provenance import reproduction_commands
 from scripts.publish.readme import (
     MEASURED,
     PUBLISHED,
@@ -180,6 +181,31 @@ def test_each_configuration_counts_once_and_by_its_own_proof():
     assert "ok, but the median of the tensors at step 4 is off by 8.9e-04 (allowed: 0.05)" in made["proofs"]
     on_two_ranks = [row for row in made["proofs"].splitlines() if "| 2 | 20 | 0: bit-identical |" in row]
     assert f", {on_two_ranks[0].count('`') // 2} of them on 2 ranks" in made["proof"]
+
+
+@pytest.mark.medium
+def test_a_stalled_window_of_the_baseline_is_said():
+    """Protects the reader of the ratios, which all have it in them. By hand from windows.csv. Mutants: the slowest
+    window of all and not of its run; the ratio's change turned around."""
+    windows = read_table(SET, "windows")
+    (single,) = [group for group in load_set(SET).groups if group.label == "single"]
+    of_single = windows[windows.run_id.isin(single.ok_runs.run_id)]
+    slow_run = of_single[of_single.run_id == "single-2-205917"]
+    times = (slow_run.seconds / slow_run.images).max() / (slow_run.seconds / slow_run.images).median()
+    rates = []
+    for kept in (of_single, of_single.drop((slow_run.seconds / slow_run.images).idxmax())):
+        sums = kept.groupby("run_id")[["images", "seconds"]].sum()
+        rates.append(numpy.exp(numpy.log(sums.images / sums.seconds).mean()))
+    said = figures_made()["stall"]
+    assert f"In round 2 one window of `single` took {times:.1f} times as long" in said
+    assert f"the ratios to `single` would be {100 * (1 - rates[0] / rates[1]):.0f} % lower" in said
+
+
+@pytest.mark.medium
+def test_the_commands_of_a_report_say_what_they_leave_out():
+    """Protects who repeats the published set, which has A/A runs and sweeps. Mutant: either of them not looked for."""
+    left_out = "# these lines leave out the A/A runs (./bench run --aa) and the sweeps (./bench study sweep)"
+    assert left_out in reproduction_commands(load_set(SET))
 
 
 @pytest.mark.medium

@@ -11,6 +11,7 @@ import subprocess
 import time
 
 import numpy
+import pandas
 import pytest
 from support import environment, recorded, svg_text
 
@@ -355,6 +356,21 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, strategy, key, value
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
     if key == "compression":
         assert "dashed: single of the set around this one" in reported and "2 ranks" in figure.get_suptitle()
+
+
+@pytest.mark.parametrize(("started_at", "apart"), [("", False), ("2020-01-01T00:00:00+00:00", True), ("2999", True)])
+def test_a_baseline_that_took_no_turns_with_the_points_says_so(tmp_path, started_at, apart):
+    """Protects from a comparison with a baseline of another sweep, or of another hour. Mutants: one of the sides."""
+    add_runs(tmp_path, "ddp", 100, asked={"workers": 1})
+    add_runs(tmp_path, "single", 60, asked={"workers": 1}, world_size=1)
+    if started_at:
+        runs = pandas.read_csv(tmp_path / "runs.csv", dtype=str)
+        runs.loc[runs.strategy == "single", "started_at"] = started_at
+        runs.to_csv(tmp_path / "runs.csv", index=False)
+    results = load_set(tmp_path)
+    figure = plot_sweep.sweep_chart(results, "ddp", "workers", sweep_points(results, "ddp", "workers"))
+    said = figure.texts[-1].get_text()
+    assert ("dashed: single, measured before or after these runs" in " ".join(said.split())) == apart
 
 
 @pytest.mark.parametrize("why", ["nothing", "another name", "another user's", "a link", "a socket"])

@@ -26,7 +26,13 @@ def tables(results: ResultSet) -> list[ReportTable]:
         per_core_text = format_number(per_core) if numpy.isfinite(per_core) else ""
         num_windows = f"{windows_of_loader.num_windows.sum():.0f}"
         cells.append([kind, speed, per_core_text, str(throughput.num_runs), num_windows])
-    header = ("one rank", "images/s [95 % over launches]", "images/s a core", "n launches", "n windows")
+    header = (
+        "one rank",
+        "images/s [95 % over launches]",
+        "images/s a core, mean of windows",
+        "n launches",
+        "n windows",
+    )
     return [ReportTable("Is the loader the limit?", f"{describe_limit(windows)}.", header, cells)]
 
 

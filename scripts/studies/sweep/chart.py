@@ -104,6 +104,8 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) 
         baseline = _common_baseline(around, points)
     if baseline is None:
         return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
+    if name == BASELINE and _measured_apart(baseline, points):
+        name += ", measured before or after these runs and not among them"
     estimate = baseline.timed_throughput
     axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
     note = f"dashed: {name}: {format_number(estimate.value)} images/s, n = {estimate.num_runs}"
@@ -111,6 +113,13 @@ def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) 
         axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
         note += "; band: its 95 % interval"
     return estimate.value, f"{note}."
+
+
+def _measured_apart(baseline: RunGroup, points: dict[str, RunGroup]) -> bool:
+    """Whether the baseline's runs all came before the points' runs, or all after them: it took no turns with them."""
+    started = pandas.concat([group.ok_runs.started_at for group in points.values()])
+    of_baseline = baseline.ok_runs.started_at
+    return bool(of_baseline.max() < started.min() or of_baseline.min() > started.max())
 
 
 def _set_around(path: Path) -> ResultSet | None:
