@@ -113,7 +113,7 @@ def row(what: str, case: str, strategies: int, rounds: int, quantity: str, found
 
 
 def family_rows(case: str, strategies: int, rounds: int, num: int, draw: Draw = draw) -> Iterator[dict[str, Any]]:
-    """How often a family errs and has no verdict, and how wide its intervals are."""
+    """How often a family errs and has no verdict; how wide the intervals are in the sets that have a verdict."""
     logs = draw(case, numpy.random.default_rng(len(case) + 100 * rounds), num, strategies, rounds)
     found = families(logs, over_first(strategies))
     half_widths = found.half_widths[~found.undecided]
@@ -123,7 +123,7 @@ def family_rows(case: str, strategies: int, rounds: int, num: int, draw: Draw = 
         yield row("family", case, strategies, rounds, "false_over_fastest_percent", false_over_fastest(logs))
     yield row("family", case, strategies, rounds, "no_verdict_percent", found.undecided)
     yield row("family", case, strategies, rounds, "median_half_width_percent", each) | {
-        "value": f"{numpy.median(each):.2f}", "standard_error": "", "num_sets": num,
+        "value": f"{numpy.median(each):.2f}", "standard_error": "", "num_sets": len(half_widths),
     }  # fmt: skip
 
 

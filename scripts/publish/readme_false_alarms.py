@@ -75,7 +75,7 @@ def false_alarm_figures(measured: Path) -> dict[str, str]:
         "false_alarms.days": _day_table(rows, found, (ERRS, "found_30_percent"), ("false alarms, %", "found, %")),
         "false_alarms.day_sets": _count(rows[rows.what == "days"]),
         "false_alarms.budget": _budget_table(rows, found),
-        "false_alarms.sets": _count(families), "false_alarms.until_sets": _count(of_until),
+        "false_alarms.sets": _count(_only(families, quantity=FALSE[0])), "false_alarms.until_sets": _count(of_until),
         "false_alarms.origin": describe_origin(rows),
     }  # fmt: skip
 
@@ -118,7 +118,7 @@ def hostile_figures(measured: Path) -> dict[str, str]:
         **{f"hostile.walks_of_{size}": _range(_only(rows, case="one strategy walks", num_strategies=size,
                                                     num_rounds=ROUNDS[-1], quantity=NO_VERDICT))
            for size in (HOSTILE_SIZES[0], HOSTILE_SIZES[-1])},
-        "hostile.sets": _count(rows[rows.what == "family"]), "hostile.origin": describe_origin(rows),
+        "hostile.sets": _count(_only(rows, what="family", quantity=FALSE[0])), "hostile.origin": describe_origin(rows),
     }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from support import few_fast
 
 from scripts.publish.readme import MEASURED
 from scripts.publish.readme_false_alarms import FALSE as FALSE_QUANTITIES
+from scripts.publish.readme_false_alarms import HALF_WIDTH, NO_VERDICT
 from scripts.stats.families import ratios_to_baseline, ratios_to_fastest
 from scripts.stats.independence import AUTOCORRELATED
 from scripts.stats.proportions import fisher_p_value
@@ -82,6 +83,17 @@ def test_the_published_rates_under_noise_that_the_method_was_not_chosen_by_are_f
             if row["quantity"] in FALSE_QUANTITIES:
                 before = published[key_of(row)]
                 assert_found_again(row["value"], 400, before["value"], before["num_sets"])
+
+
+@pytest.mark.parametrize("name", ["false_alarms.csv", "hostile.csv"])
+def test_a_published_half_width_says_how_many_sets_had_a_verdict(name):
+    """Protects the number of sets beside a median half-width: sets without a verdict have none. Mutant: all sets."""
+    published = {key_of(row): row for row in read_rows(MEASURED / name)}
+    widths = [row for row in published.values() if row["quantity"] == HALF_WIDTH]
+    for row in widths:
+        silent = published[key_of(row | {"quantity": NO_VERDICT})]
+        assert int(row["num_sets"]) == round(int(silent["num_sets"]) * (1 - float(silent["value"]) / 100))
+    assert len(widths) > 20
 
 
 LATER = {"hostile_2.csv": hostile_audit_2, "hostile_3.csv": hostile_audit_3}
