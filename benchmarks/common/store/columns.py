@@ -101,8 +101,8 @@ RUNS = (
     Column(
         "overlap_pct",
         "number",
-        "1 - exposed_comm_ms / comm_ms, in percent, cut to 0 to 100; its mean over runs is too high if some were cut to 0, "
-        "and too low if some were cut to 100",
+        "1 - exposed_comm_ms / comm_ms, in percent, cut to 0 to 100; its mean over runs is too high if some were cut "
+        "to 0, and too low if some were cut to 100",
     ),
     Column(
         "epoch_s",
