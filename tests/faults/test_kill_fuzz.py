@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fault_runs import processes_of
-from faults.kill_fuzz import Kill, Set, play, until
+from faults.kill_fuzz import Kill, Set, kind_of, play, until
 from support import ROOT, environment
 
 from benchmarks.common.store.results import append_rows
@@ -53,6 +53,25 @@ def suites_in(folder: Path) -> list[psutil.Process]:
         with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two looks
             found += [process] if "scripts.runner.bench" in process.cmdline() else []
     return found
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("launchers/slurm_submit.sh --nodes 2 -- slurm_run_job.sh srun -n 2 python -m benchmarks.slurm", "submitter"),
+        ("bash /var/spool/job7/slurm_script srun --nodes 2 python -m benchmarks.slurm", "job script"),
+        ("srun --nodes 2 python -m benchmarks.slurm", "srun"),
+        ("python -m benchmarks.slurm --config x", "rank"),
+    ],
+)
+def test_a_process_is_named_by_what_it_is_and_not_by_what_it_starts(words, kind):
+    """Protects the judge from blaming a row: bash ignores SIGQUIT, so a run whose job script got it may end well.
+    Mutant: `rank` first."""
+    process = subprocess.Popen(["bash", "-c", "read", *words.split()], stdin=subprocess.PIPE)
+    try:
+        assert kind_of(psutil.Process(process.pid)) == kind
+    finally:
+        process.communicate()
 
 
 @pytest.fixture
