@@ -258,7 +258,7 @@ def _times(over: RatioEstimate) -> str:
 
 
 def _describe_power(fraction: float) -> str:
-    power = "80 % power (nominal; the real power is lower)"
+    power = "80 % power (nominal; the real power may be lower or higher)"
     if fraction > 1:
         return f"with {power} this data does not find a factor of 2: take more rounds"
     return f"this data finds a ratio of {1 + fraction:.2f} with {power}"

@@ -131,8 +131,8 @@ def published_rows(path: Path = RESNET50) -> list[dict[str, Any]]:
         for figure in published_figures(gradients)
     ]
     why = (
-        "loading, left out here, set both: DataParallel's process had two workers and 310 images/s, DDP's four had "
-        "eight and 1,078: 155 and 135 a worker"
+        "perhaps loading, left out here, set both: DataParallel's process had two workers and 310 images/s, DDP's four "
+        "had eight and 1,078: 155 and 135 a worker"
     )
     rows.append(
         {
