@@ -108,7 +108,7 @@ def main(options: PublishOptions) -> int:
 
 def _target_folder(options: PublishOptions) -> Path:
     """Where the set goes. Raises UserError for a name that is none, or that is taken."""
-    if not options.name:  # the Makefile ignores a NAME of the environment, such as WSL's
+    if not options.name:
         raise UserError(f"--name is not given; ./bench publish {EXAMPLE}")
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", options.name) or options.name == readme.MEASURED.name:
         raise UserError(f"{options.name} cannot be a folder of results/published; {EXAMPLE}")

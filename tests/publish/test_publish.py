@@ -148,7 +148,9 @@ def test_every_gap_is_named_in_one_call(own, capsys, monkeypatch, tmp_path):
         (None, "--replace"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(name, words, good):
+def test_a_name_that_cannot_be_is_refused(name, words, good, monkeypatch):
+    """NAME of the environment, which WSL sets to the machine's name, is none of ours."""
+    monkeypatch.setenv("NAME", "DESKTOP")
     with pytest.raises(Exception, match=re.escape(words)):
         _target_folder(PublishOptions(shown_sets(PUBLISHED)["cpu"] if name is None else name, good))
 
@@ -661,7 +663,7 @@ def publish(good, tmp_path):
 
     def run(*words):
         command = [sys.executable, "-m", "scripts.publish.publish", "--results", good, "--name", "cpu2_new", *words]
-        return subprocess.run(command, cwd=checkout, env=environment(), capture_output=True, text=True)
+        return subprocess.run(command, cwd=checkout, env=environment(NAME="DESKTOP"), capture_output=True, text=True)
 
     run.checkout = checkout
     return run
