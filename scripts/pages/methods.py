@@ -194,7 +194,7 @@ def _runs(results: ResultSet) -> str:
         for status, number_of in group.status_counts.items():
             counts[status or "no status"] = counts.get(status or "no status", 0) + number_of
     parts = ", ".join(f"{number_of} {status}" for status, number_of in counts.items())
-    return f"all attempts are in runs.csv: {parts}"
+    return f"all attempts are in runs.csv; in the rounds: {parts}"
 
 
 def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:

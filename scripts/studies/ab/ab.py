@@ -9,7 +9,7 @@ block, A B B A all along or B A A B all along, by chance: so each follows A as o
 nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each block is. After
 each round sequential.py beside this says whether another is needed. It ends the rounds after a block, from six rounds
 on, or after the most rounds. However often it looks, and with "no verdict" counted as no error, it errs in at most
-about 5 % where rounds are independent, or AR(1) up to 0.5, without rare stalls of one variant; of those with a verdict
+about 5 % where rounds are independent, or AR(1) up to 0.5, and nearly normal; of those with a verdict
 more err, if rounds are AR (scripts/stats/README.md). REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows
 go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 

@@ -56,9 +56,9 @@ def footnotes(comparisons: list[Comparison], method: str = METHOD) -> list[str]:
     """What the table's numbers mean, and what would allow a verdict where there is none. method: of the intervals."""
     notes = [
         "smallest difference: how much faster one of the two has to be, to be found with 80 % power (nominal; the "
-        "real power is lower: of new simulated sets of several strategies and of five to twenty rounds, with the "
-        "same noise, 60 to 73 % find that of a strategy "
-        "named beforehand; two sets were not simulated).",
+        "real power may be lower or higher: within one set of five to twenty independent, normal rounds, in which all "
+        "strategies have equal noise, 60 to 73 % of new simulated sets find that of a strategy named beforehand; two "
+        "sets were not simulated).",
         "95 % interval: all over one strategy, or of B over A, are a family of simultaneous intervals "
         f"({method}): at most about 1 of 20 families of equal things show a difference, where rounds, and of two sets "
         "days, are independent and nearly normal; with skewed noise, or where one strategy or day is slow seldom, "
