@@ -133,9 +133,12 @@ class Set:
         self.started_at = 0.0
         self.kills: list[Kill] = []
 
-    def start(self, data: Path) -> None:
-        """The next suite: what the one before has left, or a round more where that came to its end."""
-        self.repeats += self.process is None or self.process.returncode in (0, 1)
+    def start(self, data: Path, one_more_round: bool = False) -> None:
+        """The next suite: what the one before has left, and a round more where that came to its end, or if asked.
+
+        A run that failed is not run again. So only a new round shows that the next suite works.
+        """
+        self.repeats += one_more_round or self.process is None or self.process.returncode in (0, 1)
         asked = {"RESULTS": self.results, "CONFIG": self.config, "DATA": data, "REPEATS": self.repeats}
         asked |= {"TMPDIR": self.temporary, "SLURM_LOCAL_DIR": self.base / "no cluster", "NPROC": 2}
         words = ["all.sh"]
@@ -331,7 +334,7 @@ def play_set(
     if played.alive() and played.wait() == 999:
         note(played, [f"the suite did not end in {SUITE_LIMIT_S:g} s"])
     note(played, played.judge(last=False))
-    played.start(data)
+    played.start(data, one_more_round=True)
     code = played.wait()
     faults = played.judge(last=True)
     runs = read_table(played.results, "runs")

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -72,6 +73,19 @@ def test_a_process_is_named_by_what_it_is_and_not_by_what_it_starts(words, kind)
         assert kind_of(psutil.Process(process.pid)) == kind
     finally:
         process.communicate()
+
+
+@pytest.mark.parametrize(("code", "asked", "rounds"), [(-1, False, 1), (1, False, 2), (-1, True, 2)])
+def test_the_last_suite_has_a_round_of_its_own(code, asked, rounds, killed, tiny_data):
+    """Protects the judge from a run of the last round that failed before: it is not run again. Mutant: never asked."""
+    killed.repeats, killed.process = 1, subprocess.Popen(["bash", "-c", f"exit {code}" if code > 0 else "kill $$"])
+    killed.process.wait()
+    killed.start(tiny_data, asked)
+    try:
+        assert psutil.Process(killed.process.pid).environ()["REPEATS"] == str(rounds)
+    finally:
+        os.killpg(killed.process.pid, signal.SIGKILL)
+        killed.process.wait()
 
 
 @pytest.fixture
