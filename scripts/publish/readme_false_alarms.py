@@ -134,6 +134,8 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
     )
     ordinary_t = _only(rows, what="ordinary t", num_strategies="10")
     few_carry_over = {"case": "carry-over of 4 %, the suite's orders", "num_strategies": "3", "num_rounds": ROUNDS[-1]}
+    carry_over = _only(over_first, case=few_carry_over["case"])
+    others = carry_over.drop(_only(carry_over, **few_carry_over).index).value.astype(float)
     made = {
         "stalls": _only(over_first, case="one strategy stalls", num_rounds=ROUNDS[0]),
         "stalls_late": _only(over_first, case="one strategy stalls", num_rounds=ROUNDS[1]),
@@ -156,6 +158,7 @@ def hostile_2_figures(measured: Path) -> dict[str, str]:
     return {f"hostile_2.{name}": _range(of_name) for name, of_name in made.items()} | {
         "hostile_2.decided_late": _by_size(_only(decided_late, case=WANDERS)),
         "hostile_2.decided_more_late": _by_size(_only(decided_late, case=WANDERS_MORE)),
+        "hostile_2.carry_over_else": f"{others.max():.0f} %" if len(others) else "",
         "hostile_2.often": _often(_only(families, quantity="false_over_either")),
         "hostile_2.ab": _named(_only(rows, what="ab", quantity="false_alarms")),
         "hostile_2.sets": _count(over_first), "hostile_2.origin": describe_origin(rows),

@@ -70,7 +70,7 @@ def test_a_process_is_named_by_what_it_is_and_not_by_what_it_starts(words, kind)
     Mutant: `rank` first."""
     process = subprocess.Popen(["bash", "-c", "read", *words.split()], stdin=subprocess.PIPE)
     try:
-        assert kind_of(psutil.Process(process.pid)) == kind
+        assert until(lambda: kind_of(psutil.Process(process.pid)) == kind, 10)  # its words come a moment after exec
     finally:
         process.communicate()
 

@@ -149,7 +149,8 @@ def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: 
     if pair[0].content == pair[1].content:
         lines.append(
             "A and B are the same: an A/A run, which finds a difference in about 1 of 20 at most, those without a "
-            "verdict counted, where rounds are independent or AR(1) up to 0.5, without rare stalls of one"
+            "verdict counted, where rounds are independent or AR(1) up to 0.5, without rare stalls of one, and no "
+            "disturbance has the period of a block"
         )
     elif names:
         lines.append(f"they differ in {', '.join(values)}")
