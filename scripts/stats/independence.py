@@ -20,8 +20,8 @@ NUM_ORDERS = 999
 MAX_LISTED = 5  # rounds whose orders are all tried
 CORRELATIONS = numpy.linspace(0, 0.95, 96)  # of a round with the one before, in an AR(1) series
 AUTOCORRELATED = (
-    "rounds look correlated with the round before; by chance about 8 % of sets with independent rounds do, too, and "
-    "more where the noise changes in the set"
+    f"rounds look correlated with the round before; by chance about {100 * LEVEL:.0f} % of sets with independent "
+    "rounds do, too, and more where the noise changes in the set"
 )
 
 

@@ -258,7 +258,7 @@ def test_the_verdict_goes_by_what_training_loses():
     assert output.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
     over_what = "; [a, b]: 95 % interval over launches; n = 8 launches"
     assert output.endswith(f"(they take turns in one process: --workers 0){over_what}"), "of what the interval is"
-    assert "(they share cores, or memory)" in describe_limit(windows(316, 100, 75, workers=2))
+    assert "(perhaps they share cores, or memory)" in describe_limit(windows(316, 100, 75, workers=2))
     assert describe_limit(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
     unsure = describe_limit(windows(105, 100, 40, 4, noise=0.15))
     assert unsure.startswith(

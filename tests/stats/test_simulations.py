@@ -5,6 +5,8 @@
 Seeded, so that a rate is the same each time. The short forms run the same functions over fewer sets.
 """
 
+import re
+
 import generators
 import hostile_audit_2
 import hostile_audit_3
@@ -24,6 +26,7 @@ from scripts.publish.readme_false_alarms import HALF_WIDTH, NO_VERDICT
 from scripts.stats.families import ratios_to_baseline, ratios_to_fastest
 from scripts.stats.independence import AUTOCORRELATED
 from scripts.stats.proportions import fisher_p_value
+from scripts.studies.ab.sequential import CORRELATED
 from scripts.studies.measured_csv import read_rows
 
 NUM = 1000
@@ -94,6 +97,20 @@ def test_a_published_half_width_says_how_many_sets_had_a_verdict(name):
         silent = published[key_of(row | {"quantity": NO_VERDICT})]
         assert int(row["num_sets"]) == round(int(silent["num_sets"]) * (1 - float(silent["value"]) / 100))
     assert len(widths) > 20
+
+
+@pytest.mark.parametrize(
+    ("why", "what", "strategies", "rounds"),
+    [(CORRELATED, "ab", "2", "20"), (AUTOCORRELATED, "family", "10", "5"), (AUTOCORRELATED, "family", "10", "10")],
+)
+def test_no_verdict_states_the_chance_of_its_own_test(why, what, strategies, rounds):
+    """Protects who reads why there is no verdict: `ab` and families have tests of different levels. Mutant: one
+    sentence for both."""
+    key = {"what": what, "case": "Gaussian", "num_strategies": strategies, "num_rounds": rounds}
+    key |= {"quantity": NO_VERDICT}
+    (row,) = (row for row in read_rows(MEASURED / "false_alarms.csv") if row | key == row)
+    (stated,) = re.findall(r"about (\d+) %", why)
+    assert abs(float(stated) - float(row["value"])) < 2 * float(row["standard_error"])
 
 
 LATER = {"hostile_2.csv": hostile_audit_2, "hostile_3.csv": hostile_audit_3}

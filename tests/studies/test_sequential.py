@@ -8,8 +8,8 @@ import pytest
 from generators import pair_carry_over
 from scipy.special import stdtrit
 
-from scripts.stats.independence import AUTOCORRELATED
 from scripts.studies.ab.sequential import (
+    CORRELATED,
     FIRST_LOOK,
     MAX_ROUNDS,
     carry_over,
@@ -84,7 +84,7 @@ def test_rounds_that_follow_one_another_have_no_verdict():
     """Mutant: the correlation is printed, and not asked."""
     wander = [0.5 + 0.1 * math.sin(number / 3) for number in range(MAX_ROUNDS)]
     step = look_at_rounds(wander)
-    assert (step.more, step.estimate.verdict, step.estimate.why) == (False, "no verdict", AUTOCORRELATED)
+    assert (step.more, step.estimate.verdict, step.estimate.why) == (False, "no verdict", CORRELATED)
     assert step.correlation > 0.5
 
 

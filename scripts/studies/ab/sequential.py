@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.independence import AUTOCORRELATED
 from scripts.stats.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
@@ -40,6 +39,10 @@ RHO = 3
 NUM_PATHS = 50_000
 AR_CORRELATION = 0.5
 LEVEL = 0.05  # of comparisons whose rounds are independent, so many have no verdict
+CORRELATED = (
+    f"rounds look correlated with the round before; by chance about {100 * LEVEL:.0f} % of comparisons with "
+    "independent rounds do, too, and more where the noise changes"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +89,7 @@ def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: f
         return SequentialResult(more, no_verdict(mean, NO_SPREAD))
     limits, correlation = planned[num_rounds], float(lag_1_correlation(logs))
     if correlation > limits.max_correlation:
-        return SequentialResult(more, no_verdict(mean, AUTOCORRELATED), correlation=correlation)
+        return SequentialResult(more, no_verdict(mean, CORRELATED), correlation=correlation)
     error = float(standard_error(logs))
     estimate = ratio_with_verdict(mean, error, num_rounds - 1, limits.critical)
     clear = False

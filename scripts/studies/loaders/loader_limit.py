@@ -43,7 +43,7 @@ def _sentence(rows: pandas.DataFrame, loader: RatioEstimate, both: RatioEstimate
     kept = f"with it training keeps {_percent(both.value, both.low, both.high)} of its throughput"
     if both.high < 1 - MAX_THROUGHPUT_LOSS and loader.low > 1:
         workers = rows.workers.iloc[0]
-        why = "they take turns in one process: --workers 0" if not workers else "they share cores, or memory"
+        why = "they take turns in one process: --workers 0" if not workers else "perhaps they share cores, or memory"
         loss = _percent(1 - both.value, 1 - both.high, 1 - both.low)
         return f"loading costs {loss} of training's throughput, though {alone} ({why})"
     if both.high < 1 - MAX_THROUGHPUT_LOSS and loader.high < 1:
