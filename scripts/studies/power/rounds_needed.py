@@ -98,8 +98,8 @@ def report_lines(results: ResultSet, found: dict[str, Any] | None = None) -> lis
         *lines,
         "found: with 80 % power (nominal; the real power may be lower or higher), over its baseline, "
         "with the intervals of these strategies together at 95 %; of simulated sets of independent, normal rounds and "
-        "equal noise 56 to 83 % find 10 % if the spread is the true one, with the spread of a set of five rounds 60 to 83 % on "
-        "average, and 34 to 82 % where that set happened to be quiet",
+        "equal noise 56 to 83 % find 10 % if the spread is the true one, with the spread of a set of five rounds 60 to "
+        "83 % on average, and 34 to 82 % where that set happened to be quiet",
     ]
 
 
