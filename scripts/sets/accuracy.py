@@ -128,7 +128,7 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
     }
     text += "; of several seeds ".join(methods[way] for way in sorted(ways))
     if any(each.num_seeds == 2 for each in found.values()):
-        text += "; of two seeds it covers less"
+        text += "; of two seeds that differ much more than images do, it covers less"
     if difference := furthest_apart(groups):
         best, worst = difference.best.label, difference.worst.label
         text += (

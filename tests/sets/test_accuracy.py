@@ -38,8 +38,9 @@ def test_repeats_of_one_seed_are_one_seed_bit_identical_or_not(tmp_path):
 def test_the_interval_of_two_seeds_says_that_it_covers_less(tmp_path):
     """Protects who reads 95 %: of two seeds the spread itself is hardly known. Mutant: the words left out."""
     add_runs(tmp_path, "single", [(50, 2.0), (70, 2.1)], {"seeds": [0, 1]})
-    assert "the spread over seeds (s²/n + p(1-p)/N); of two seeds it covers less." in describe_top1(
-        load_set(tmp_path).groups
+    assert (
+        "the spread over seeds (s²/n + p(1-p)/N); of two seeds that differ much more than images do, it covers less."
+        in describe_top1(load_set(tmp_path).groups)
     )
 
 
