@@ -36,7 +36,10 @@ SHAPES = {name: {} if name in ONE_PROCESS else SHARDS for name in STRATEGIES} | 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, tiny_data, tiny_config):
     """run(name): the row of one run of a strategy, which all tests of this file share, and its result set."""
-    results, rows = tmp_path_factory.mktemp("results") / "a set #1", {}  # a store's address ends at a #
+    results, rows = (
+        tmp_path_factory.mktemp("results") / "a set #1",
+        {},
+    )  # in the URL of a file store a # would end the path
 
     def run_once(name: str) -> tuple[dict, Path]:
         if name not in rows:

@@ -149,7 +149,7 @@ def test_every_gap_is_named_in_one_call(own, capsys, monkeypatch, tmp_path):
     ],
 )
 def test_a_name_that_cannot_be_is_refused(name, words, good, monkeypatch):
-    """NAME of the environment, which WSL sets to the machine's name, is none of ours."""
+    """The environment has a NAME, as under WSL, where it is the machine's. Mutant: it is taken for --name."""
     monkeypatch.setenv("NAME", "DESKTOP")
     with pytest.raises(Exception, match=re.escape(words)):
         _target_folder(PublishOptions(shown_sets(PUBLISHED)["cpu"] if name is None else name, good))
