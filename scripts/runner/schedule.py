@@ -70,10 +70,10 @@ def run_planned(
                 drawn = child_runner.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began - builds.spent_s) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
-            record_environment(results, runs[0], child_runner)
             total = max(total, num_done + len(runs))
             first_charts.last_of_round = runs[-1]
             all_ok &= run_each(hide_known_skips(runs, skipped), results, child_runner, num_done + 1, total, launchers)
+            record_environment(results, runs[0], child_runner)  # the first run does not wait for its imports
             skipped |= skipped_settings(runs, results)
             num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
@@ -256,11 +256,11 @@ def link_latest(results: Path) -> None:
 
 
 def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
-    """Write environment.json of the set, unless it is there.
+    """Write environment.json of the set, unless it is there, or a signal has ended the suite.
 
     interpreter: that of the runs, where this process has another.
     """
-    if not (results / "environment.json").exists():
+    if not child_runner.signum and not (results / "environment.json").exists():
         print("noting hardware and versions in environment.json", flush=True)
         env = os.environ | run.variables | {"CONFIG": run.config.config}
         child_runner.run(

@@ -5,6 +5,7 @@
 Nothing trains here; tests/benchmarks/test_strategies.py runs the same launchers for real.
 """
 
+import json
 import os
 import re
 import shutil
@@ -434,6 +435,19 @@ def test_rounds_are_interleaved_and_go_on_after_a_failure_and_can_be_continued(s
     assert suite.run(REPEATS=3, RETRY="failed").returncode == 0  # and now nothing has
     assert len(suite.rows()) == 8
     assert (read_table(suite.results, "runs").status == WARM_UP).sum() == 3  # not where nothing was left
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("strategies", ["single", "single ddp"])
+def test_the_machine_is_described_after_the_first_run(suite, strategies):
+    """Protects a quick start: the description imports torch, for seconds, and no run needs it. It has to be there
+    before the first charts, which name the hardware. Mutants: before the first run; after the last round."""
+    (suite.results / "environment.json").unlink()
+    assert suite.run(REPEATS=1, STRATEGIES=strategies).returncode == 0
+    modules = [json.loads(line)["words"][1] for line in suite.recorder.record.read_text().splitlines()]
+    assert modules[1] == "scripts.runner.environment"
+    assert modules[0].startswith("benchmarks.") or modules[0] == "torch.distributed.run"
+    assert set(modules[2:]) & {"scripts.charts.plot"}
 
 
 @pytest.mark.medium
