@@ -16,6 +16,7 @@ from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
+from benchmarks.common.system.malloc import keep_freed_memory
 from benchmarks.common.system.options_as_typed import option_as_typed
 
 AllReduce = Callable[[torch.Tensor], torch.Tensor]
@@ -49,9 +50,9 @@ def set_up_rank(
     devices_per_rank: int = 1,
     mixed: bool = False,
 ) -> tuple[Config, RankContext]:
-    """Configure this process for its rank: the device (a GPU, or the CPU where there is none), the
-    threads (THREADS_PER_RANK, from the launcher), the seed and the precision. Returns the configuration, now with
-    the global batch and the precision that `auto` stands for, and the context.
+    """Configure this process for its rank: the device (a GPU, or the CPU where there is none), the threads
+    (THREADS_PER_RANK, from the launcher), the seed, the precision, and on a CPU what becomes of freed memory. Returns
+    the configuration, now with the global batch and the precision that `auto` stands for, and the context.
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
     devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision.
@@ -69,7 +70,9 @@ def set_up_rank(
         raise UserError(f"rank {info.rank} wants GPU {gpu}, but {num_gpus} can be seen; {remedy}")
     device = torch.device("cuda", gpu) if use_cuda else torch.device("cpu")
     capability = None
-    if use_cuda:
+    if not use_cuda:
+        keep_freed_memory()
+    else:
         torch.cuda.set_device(device)
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
     precision = resolve_precision(config.precision, capability, mixed)
