@@ -28,6 +28,7 @@ from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.system.malloc import keep_freed_memory
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.train.clock import Clock
 from scripts.options.study_options import GradientTimesOptions
@@ -65,6 +66,7 @@ def main(options: GradientTimesOptions, config: Config) -> None:
     device = torch.device("cuda" if usable_gpus() else "cpu")
     if device.type == "cpu":
         torch.set_num_threads(machine.threads_per_rank(machine.num_ranks()))
+        keep_freed_memory()
     train = Path(config.data) / "train"
     num_classes = options.num_classes or (sum(path.is_dir() for path in train.iterdir()) if train.is_dir() else 1000)
     measured = profile(config, num_classes, device)
