@@ -90,6 +90,7 @@ def main(name: str = "all", /) -> int:
         results,
         plan.chart_command(variables),
         len(left),
+        planned=runs[0],
         open_ended=rounds.open_ended(variables),
         start_text=suite_start.start_text(left, results, variables),
     )

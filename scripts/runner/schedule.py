@@ -41,6 +41,7 @@ def run_planned(
     chart_command: Sequence[str],
     total: int,
     *,
+    planned: Run,
     open_ended: bool,
     start_text: str,
 ) -> int:
@@ -48,9 +49,11 @@ def run_planned(
     there is something to compare.
 
     rounds: an iterator, from which each round is taken when the round before is done. chart_command: the module that
-    draws, and its flags. total: the planned runs. open_ended: more runs may follow. start_text: is printed before the
-    first run. Returns the exit code: 0 where every run is ok or skipped, 1 otherwise, and where the set has no ok run
-    since what was planned does not fit; 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
+    draws, and its flags. total: the planned runs. planned: one of them, whose variables environment.json gets.
+    open_ended: more runs may follow. start_text: is printed before the first run.
+
+    Returns the exit code: 0 where every run is ok or skipped, 1 otherwise, and where the set has no ok run since what
+    was planned does not fit; 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
     """
     draw = [interpreter_path(), "-m", chart_command[0], "--results", results, *chart_command[1:]]
     all_ok = True
@@ -73,7 +76,7 @@ def run_planned(
             total = max(total, num_done + len(runs))
             first_charts.last_of_round = runs[-1]
             all_ok &= run_each(hide_known_skips(runs, skipped), results, child_runner, num_done + 1, total, launchers)
-            record_environment(results, runs[0], child_runner)  # the first run does not wait for its imports
+            record_environment(results, planned, child_runner)  # the first run does not wait for its imports
             skipped |= skipped_settings(runs, results)
             num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
@@ -82,6 +85,7 @@ def run_planned(
                 break
         print(flush=True)
         if (results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
+            record_environment(results, planned, child_runner)  # where a signal stopped it, and no run is left
             all_ok &= draw_last_charts(results, draw, child_runner, num_unfit)
     return 128 + child_runner.signum if child_runner.signum else int(not all_ok)
 

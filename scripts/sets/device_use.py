@@ -7,8 +7,8 @@ products, a multiply-add counted as 2). MFU = achieved / (peak of one device x d
 arXiv:2204.02311, appendix B, of the precision in which the run multiplied. No activation is recomputed, so that
 HFU equals MFU. Peaks are the vendor's dense figures where they are published; else those of the
 fastest matrix product or 3 x 3 convolution on this machine (a library's convolutions can be the quicker ones). Every
-suite writes that to environment.json after its first run, as measured_peak; scripts/studies/roofline/measured_peak.py
-measures it again. On a CPU a rank's threads are the device. Needs no torch.
+suite writes that to environment.json once, as measured_peak; scripts/studies/roofline/measured_peak.py measures it
+again. On a CPU a rank's threads are the device. Needs no torch.
 """
 
 import dataclasses

@@ -51,7 +51,7 @@ def set_up_rank(
     mixed: bool = False,
 ) -> tuple[Config, RankContext]:
     """Configure this process for its rank: the device (a GPU, or the CPU where there is none), the threads
-    (THREADS_PER_RANK, from the launcher), the seed, the precision, and on a CPU what becomes of freed memory. Returns
+    (THREADS_PER_RANK, from the launcher), the seed, the precision, and on a CPU that freed memory is kept. Returns
     the configuration, now with the global batch and the precision that `auto` stands for, and the context.
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
@@ -70,11 +70,11 @@ def set_up_rank(
         raise UserError(f"rank {info.rank} wants GPU {gpu}, but {num_gpus} can be seen; {remedy}")
     device = torch.device("cuda", gpu) if use_cuda else torch.device("cpu")
     capability = None
-    if not use_cuda:
-        keep_freed_memory()
-    else:
+    if use_cuda:
         torch.cuda.set_device(device)
         capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
+    else:
+        keep_freed_memory()
     precision = resolve_precision(config.precision, capability, mixed)
     config = dataclasses.replace(resolve_global_batch(config, info.world_size * devices_per_rank), precision=precision)
     set_kernels(config)

@@ -2,7 +2,7 @@
 
     python -m scripts.studies.roofline.measured_peak --results results/latest     # on the machine that made the set
 
-Every suite does that once, after its first run. A busy machine shows too low a peak, so that MFU may be over 100 %.
+Every suite does that once. A busy machine shows too low a peak, so that MFU may be over 100 %.
 Exit code: 2 for a mistake, such as a set of another device, or a published one.
 """
 
