@@ -94,7 +94,8 @@ def test_the_table_and_the_chart_have_every_peer(tmp_path):
 
 
 def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
-    """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not."""
+    """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not. On
+    CPUs the suite's ranks keep freed memory, and so do the peers'. Mutant: glibc's default for peers."""
     seen = {}
 
     def steps_of(module, config, rank_info):
@@ -105,11 +106,14 @@ def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
         monkeypatch.setattr(torch.backends.cudnn, name, value)
     torch.backends.cuda.matmul.allow_tf32 = True  # the suite puts it back
     monkeypatch.setattr(peer_rank, "steps_of", steps_of)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(peer_rank, "keep_freed_memory", lambda: seen.update(keeps_memory=True))
     for variable, value in {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(variable, value)
     with pytest.raises(InterruptedError):
         peer_rank.rank("bare_ddp", ["--config", str(tiny_config), "--precision", "fp32"])
-    assert seen == {"tf32": False, "benchmark": True} and not torch.backends.cuda.matmul.allow_tf32
+    assert seen == {"tf32": False, "benchmark": True, "keeps_memory": True}
+    assert not torch.backends.cuda.matmul.allow_tf32
 
 
 def run_peers(*flags: str, **variables) -> subprocess.CompletedProcess:

@@ -14,6 +14,7 @@ from benchmarks.common.config.config import Config, load_config, resolve_global_
 from benchmarks.common.dist.devices import set_kernels
 from benchmarks.common.dist.ranks import RankInfo, find_rank_info
 from benchmarks.common.system import machine
+from benchmarks.common.system.malloc import keep_freed_memory
 from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.engine import fit
 from scripts.studies.peers.loop_settings import LoopSettings
@@ -50,6 +51,8 @@ def rank(module: str, flags: list[str]) -> None:
         fit(strategy, PrintingClock(strategy.context.device, config.global_batch, prints))
         return
     set_kernels(config)
+    if not torch.cuda.is_available():
+        keep_freed_memory()  # as a rank of the suite does: the ratio is of the loops
     steps = steps_of(module, config, rank_info)
     next(steps)  # from here on its process group and its device are there
     if rank_info.launcher == "torchrun" and rank_info.world_size > 1 and not in_one_group(rank_info.world_size):
