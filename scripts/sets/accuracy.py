@@ -104,14 +104,11 @@ def furthest_apart(groups: Sequence[RunGroup]) -> Top1Difference | None:
     if not found:
         return None
     worst, best = (pick(found, key=lambda group: found[group].percent) for pick in (min, max))
-    ways, num_images = ({each.num_seeds > 1 for each in found.values()}, {each.num_images for each in found.values()})
-    if len(ways) > 1 or len(num_images) > 1 or not comparable(worst.identity, best.identity):
-        return None
-    if len({_global_batch(group) for group in found}) > 1:  # in as many steps they trained on other numbers of images
+    # with other batches they trained on other numbers of images in as many steps
+    kinds = {(each.num_seeds > 1, each.num_images, _global_batch(group)) for group, each in found.items()}
+    if len(kinds) > 1 or not comparable(worst.identity, best.identity) or found[worst].percent == found[best].percent:
         return None
     num_results = len({each.outcomes for each in found.values()})
-    if found[worst].percent == found[best].percent:
-        return None
     return Top1Difference(best, worst, *_differ(found[best], found[worst]), num_results * (num_results - 1) // 2)
 
 

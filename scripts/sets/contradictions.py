@@ -8,7 +8,7 @@ whichever is more. The row of a run says what its settings, its last evaluation 
 failed, was interrupted or warmed the machine may be repeated in its round.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pandas
 from benchmarks.common.store.frames import iterate_rows
 from benchmarks.common.store.safe_cells import format_cell, unguard_cell, without_controls
 from scripts.sets.identity import Identity
+from scripts.sets.run_group import RunGroup
 
 TOLERANCE = 0.01
 SMALLEST_DIFFERENCE = 1e-4
@@ -27,12 +28,10 @@ MOST_APART = 0.2  # of a short window
 MAX_LINES = 5  # that a sentence names
 ROUNDING_MS = 1e-3
 PHASE_COLUMNS = ["data_ms", "forward_ms", "backward_ms"]  # of the steps of the breakdown, after the windows
-GroupRows = list[tuple[Identity, pandas.DataFrame]]
-"""Each group's identity, and its rows of runs.csv."""
 
 
 def find_contradictions(
-    path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: GroupRows
+    path: Path, tables: dict[str, tuple[pandas.DataFrame, list[int]]], groups: Sequence[RunGroup]
 ) -> list[str]:
     """The contradictions in runs.csv, windows.csv, epochs.csv and steps.csv of the set in `path`; [] where there are
     none.
@@ -41,7 +40,7 @@ def find_contradictions(
     """
     names = ("runs", "windows", "epochs", "steps")
     runs, windows, epochs, steps = (tables[name][0].assign(line=tables[name][1]) for name in names)
-    identities = {run_id: identity for identity, rows in groups for run_id in rows[rows.status == "ok"].run_id}
+    identities = {run_id: group.identity for group in groups for run_id in group.ok_runs.run_id}
     found = [*_twice(runs, windows, steps), *_rounds(runs, groups), *_rates(windows)]
     of_windows = steps[steps[PHASE_COLUMNS].isna().all(axis=1) & steps.step_ms.notna()]
     windows_of, steps_of = (dict([*rows.groupby("run_id")]) for rows in (windows, of_windows))
@@ -67,14 +66,14 @@ def _twice(runs: pandas.DataFrame, windows: pandas.DataFrame, steps: pandas.Data
             yield f"{name}, {lines(again.line)}: {what}"
 
 
-def _rounds(runs: pandas.DataFrame, groups: GroupRows) -> Iterator[str]:
-    for _, rows in groups:
-        ok = rows.loc[(rows.status == "ok") & rows["repeat"].notna(), ["run_id", "repeat", "settings"]]
+def _rounds(runs: pandas.DataFrame, groups: Sequence[RunGroup]) -> Iterator[str]:
+    for group in groups:
+        ok = group.ok_runs.dropna(subset=["repeat"])
         # a group may have a round twice, requested in two ways; _twice reports the same row
         again = ok[ok.duplicated(["repeat", "settings"]) & ~ok.duplicated(["run_id"])]
         if len(again):
             at = runs[runs.run_id.isin(again.run_id) & (runs.status == "ok")].line
-            yield f"runs.csv, {lines(at)}: a second ok run of {rows.strategy.iloc[0]} with the same settings in a round"
+            yield f"runs.csv, {lines(at)}: a second ok run of {group.strategy} with the same settings in a round"
 
 
 def _rates(windows: pandas.DataFrame) -> Iterator[str]:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import NOT_COMPARED, READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
+from benchmarks.common.config.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
 from benchmarks.common.dist.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
@@ -49,15 +49,6 @@ SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
 RESOLVED_GLOBAL_BATCH = f"global_batch{RESOLVED_SUFFIX}"
 
 
-def separates_runs(name: str, strategy: str = "") -> bool:
-    """Whether runs that differ in this field of their settings, requested or resolved, are groups of their own.
-
-    strategy: of the runs; '': any. The one exception is of runs that take the seeds of a list in turn: `seeds`
-    separates them, and `seed` does not.
-    """
-    return name not in NOT_COMPARED and (not strategy or strategy in READERS.get(name, (strategy,)))
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Identity:
     """The settings of a run: the requested half, and the half that the run resolved on its machine.
@@ -78,7 +69,7 @@ class Identity:
         requested = {
             name: resolved.get(name, value) if value == AUTO else value
             for name, value in drop_not_compared(self.requested).items()
-            if separates_runs(name, strategy)
+            if not strategy or strategy in READERS.get(name, (strategy,))
         }
         if not self.recorded:  # the values in the file are not known, so that its name is all there is
             requested |= {name: value for name, value in self.requested.items() if name == "config"}

@@ -43,13 +43,13 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     "yes: ..." names what did differ and may; "no proof of these settings: ..." names what differs and may not. "not
     proved: ..." is a proof's own verdict, that rounding could hide a mistake.
     """
-    rows = [(row, _identity(row)) for row in iterate_rows(equivalence) if row.strategy == group.strategy]
+    rows = [row for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok_runs):
-        return proof_verdict(rows[-1][0]) if rows and rows[-1][0].verdict == "skipped" else ""
+        return proof_verdict(rows[-1]) if rows and rows[-1].verdict == "skipped" else ""
     if not rows:
         return NOT_YET
-    known = [(row, identity) for row, identity in rows if identity] if group.identity.recorded else []
-    if not known:
+    known = [(row, identity) for row in rows if (identity := read_identity(row.asked, row.met))]
+    if not known or not group.identity.recorded:
         return UNKNOWN
     texts = [_text_of_seed(group, identity, known) for identity in _of_each_seed(group.identity)]
     return min(texts, key=lambda text: (text.startswith(THE_SAME), text.startswith(BIT_IDENTICAL)))  # the worst
@@ -103,11 +103,6 @@ def _other_source(row: Any, group: RunGroup) -> list[str]:
     return [*found, LOCAL_CHANGES] if differs else found
 
 
-def _identity(row: Any) -> Identity | None:
-    """The proof's settings; None of a table that did not record them."""
-    return read_identity(row.asked, row.met) if row.asked else None
-
-
 def _differing(proof: Identity, group: Identity) -> list[str]:
     """The fields in which a proof differs from a group; of a proof without resolved settings, the requested fields."""
     found = differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
@@ -131,8 +126,8 @@ def contradicts_itself(row: Any) -> bool:
 
 def proof_verdict(row: Any) -> str:
     """A row of equivalence.csv in words."""
+    compared = f"relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
     if row.verdict == "ok" and contradicts_itself(row):
-        compared = f"relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
         return f"NO: the row contradicts itself: verdict ok, {row.steps:g} steps, {compared}"
     if row.verdict == "ok" and row.bit_identical == "yes":
         return BIT_IDENTICAL
@@ -141,10 +136,7 @@ def proof_verdict(row: Any) -> str:
         return f"{within}, {reason_of_ok(row.reason)}" if row.reason else within
     if row.verdict == "skipped":
         return f"skipped: {row.reason}" if row.reason else "skipped"
-    if row.verdict == "not proved":
-        return f"not proved: {row.reason}"
-    if numpy.isfinite(row.max_relative_difference):
-        compared = f"relative difference {row.max_relative_difference:.1e}, tolerance {row.tolerance:.1e}"
+    if row.verdict != "not proved" and numpy.isfinite(row.max_relative_difference):
         return f"NO: {compared}; {row.reason}"
     return f"{row.verdict or 'unknown'}: {row.reason}"
 

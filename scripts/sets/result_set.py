@@ -183,7 +183,7 @@ def load_set(path: Path) -> ResultSet:
     environment = _read_environment(path / "environment.json")
     windows = windows_by_run(tables["windows"], path / "windows.csv")
     groups = group_runs(runs, found, windows, environment.get("num_cores"))
-    contradictions = find_contradictions(path, read, [(group.identity, group.rows) for group in groups])
+    contradictions = find_contradictions(path, read, groups)
     remarks += contradictions
     for sentence in remarks:
         print(f"warning: {printable(sentence)}", file=sys.stderr)

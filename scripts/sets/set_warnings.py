@@ -75,11 +75,10 @@ def several_sessions(results: ResultSet) -> Iterator[CausedWarning]:
 
 def shared_gpus(results: ResultSet) -> Iterator[CausedWarning]:
     """Another suite, or anything else, on the same GPUs."""
-    shared = {group: int((group.ok_runs.other_gpu_processes > 0).sum()) for group in results.groups}
     found = {
         group.label: f"other processes were on its GPUs in {number} of {plural(len(group.ok_runs), 'run')}"
-        for group, number in shared.items()
-        if number
+        for group in results.groups
+        if (number := int((group.ok_runs.other_gpu_processes > 0).sum()))
     }
     remedy = "nvidia-smi names them: end them, or choose free GPUs (CUDA_VISIBLE_DEVICES), and run again"
     yield from warning_per_strategy(results, "other processes on the GPUs", found, remedy)
@@ -175,11 +174,10 @@ def uncommitted_changes(results: ResultSet) -> Iterator[str]:
 
 def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
     """Images that could not be decoded and were replaced."""
-    skipped = {group.label: group.ok_runs.skipped_files.max() for group in results.groups}
     found = {
-        label: f"up to {plural(int(most), 'file')} a run could not be read"
-        for label, most in skipped.items()
-        if most > 0
+        group.label: f"up to {plural(int(most), 'file')} a run could not be read"
+        for group in results.groups
+        if (most := group.ok_runs.skipped_files.max()) > 0
     }
     yield from warning_per_strategy(results, "files that could not be read", found, "fix the data set")
 

@@ -4,7 +4,7 @@ Every README, chart and report takes these figures from here. Needs no torch.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy
 import pandas
@@ -27,10 +27,10 @@ class StepMean:
     num_steps: int
     num_runs: int
 
-    def text(self, style: Callable[[float], str] = "{:.0f}".format, scale: float = 1.0) -> str:
+    def text(self, scale: float = 1.0) -> str:
         """54±22: the mean, and how far its interval reaches, if it has one."""
-        reach = "" if self.high is None else f"±{style(scale * (self.high - self.value))}"
-        return style(scale * self.value) + reach
+        reach = "" if self.high is None else f"±{scale * (self.high - self.value):.0f}"
+        return f"{scale * self.value:.0f}{reach}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +53,6 @@ def step_parts(group: RunGroup, steps: pandas.DataFrame, rank: int | None = None
     mine = mine.dropna(subset=[f"{phase}_ms" for phase in PHASES if phase not in MAY_LACK])
     rank = mine["rank"].min() if rank is None else rank
     return mine[mine["rank"] == rank][["run_id", *names]].fillna({"wait_ms": 0.0})
-
-
-def ranks_with_breakdown(group: RunGroup, steps: pandas.DataFrame) -> list[int]:
-    """The ranks that have a step breakdown in a strategy's ok runs."""
-    mine = steps[steps.run_id.isin(group.ok_runs.run_id) & steps.data_ms.notna()]
-    return sorted({int(rank) for rank in mine["rank"]})
 
 
 def exposed_communication(group: RunGroup, steps: pandas.DataFrame) -> StepMean | None:
@@ -85,10 +79,11 @@ def pipeline_bubbles(group: RunGroup, steps: pandas.DataFrame) -> list[PipelineB
     Ideal: (p - 1) / (m + p - 1) for p equal stages and m micro-batches (GPipe, arXiv:1811.06965, section 2.3).
     """
     num_stages, num_parts = (group.settings.get(name) or 0 for name in ("num_stages", "num_microbatches"))
-    if num_stages < 2 or not (steps[steps.run_id.isin(group.ok_runs.run_id)].wait_ms > 0).any():
+    mine = steps[steps.run_id.isin(group.ok_runs.run_id)]
+    if num_stages < 2 or not (mine.wait_ms > 0).any():
         return []
     found = []
-    for rank in ranks_with_breakdown(group, steps):
+    for rank in sorted({int(rank) for rank in mine.loc[mine.data_ms.notna(), "rank"]}):
         parts = step_parts(group, steps, rank)
         shares = parts.wait_ms / (parts.wait_ms + parts.forward_ms + parts.backward_ms)
         waited = mean_over_steps([shares[each].to_numpy(float) for each in parts.groupby("run_id").groups.values()])

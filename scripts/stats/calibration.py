@@ -19,9 +19,7 @@ NUM_SETS = 2000
 DIFFERENCE = 0.10
 
 
-def calibrate(
-    logs: numpy.ndarray, pairs: numpy.ndarray, num_sets: int = NUM_SETS
-) -> tuple[float, float, numpy.ndarray]:
+def calibrate(logs: numpy.ndarray, pairs: numpy.ndarray) -> tuple[float, float, numpy.ndarray]:
     """(fraction of simulated families with a false alarm, of those without a verdict, and, for each pair, of those
     in which DIFFERENCE is found, [num_pairs]).
 
@@ -29,7 +27,7 @@ def calibrate(
     """
     num_rounds = logs.shape[1]
     root = (logs - logs.mean(axis=1, keepdims=True)) / numpy.sqrt(num_rounds - 1)
-    drawn = root @ numpy.random.default_rng(0).normal(size=(num_sets, num_rounds, num_rounds))
+    drawn = root @ numpy.random.default_rng(0).normal(size=(NUM_SETS, num_rounds, num_rounds))
     decided = ~rounds_are_autocorrelated(drawn)
     differences = drawn[:, pairs[:, 0]] - drawn[:, pairs[:, 1]]
     means = differences.mean(axis=2)

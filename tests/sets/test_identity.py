@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import READERS, requested_settings
-from scripts.sets.identity import Identity, key_without_derived, separates_runs
+from scripts.sets.identity import Identity, key_without_derived
 
 REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")
 RESOLVED = {
@@ -32,7 +32,6 @@ def test_every_field_of_the_settings_separates_runs_but_for_these(name):
     one = Identity(REQUESTED, RESOLVED)
     others = (Identity(REQUESTED | {name: "other"}, RESOLVED), Identity(REQUESTED, RESOLVED | {name: "other"}))
     assert [other.key != one.key for other in others] == [name not in POOLED | NOT_READ, name not in POOLED]
-    assert separates_runs(name) == (name not in POOLED)
 
 
 def test_seeds_that_rounds_take_in_turn_are_pooled_and_the_list_is_not():

@@ -205,9 +205,9 @@ def test_calibration_is_the_promise_on_independent_rounds_and_finds_what_power_s
     rng = numpy.random.default_rng(11)
     table = 0.02 * rng.normal(size=(4, 20))
     pairs = numpy.array([(1, 0), (2, 0), (3, 0)])
-    false_alarms, undecided, power = calibrate(table, pairs, 2000)
+    false_alarms, undecided, power = calibrate(table, pairs)
     assert 0.03 <= false_alarms <= 0.06 and 0.05 <= undecided <= 0.11 and (abs(power + undecided - 1) < 0.01).all()
-    _, _, little = calibrate(table * 20, pairs, 2000)
+    _, _, little = calibrate(table * 20, pairs)
     assert (little < 0.9).all(), "noise of 40 % hides 10 %"
 
 
