@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy
 import pandas
 
 from benchmarks.common.store.frames import iterate_rows
@@ -10,6 +11,7 @@ from scripts.publish.markdown_tables import describe_origin, markdown_table, rea
 from scripts.publish.readme_false_alarms import simulated_figures
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.stats.formatting import format_number, plural_of_several
+from scripts.studies.ab.sequential import last_look
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
@@ -32,6 +34,7 @@ CUTS = (
     "auto_largest_share",
     "other_largest_share",
 )
+PIPELINE = ("commit", "images_per_s", "before_images_per_s")
 DEFAULT_MICROBATCHES = 4  # of two stages
 OURS = {
     "ours, nvimgcodec": "JPEGs with nvimgcodec",
@@ -94,6 +97,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
         "ab": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
         "cuts": "./bench study cuts",
+        "pipeline": "./bench ab 251189a1 03b5e43 --strategy pipeline_parallel --fail-over 9.1% --repeats 40",
         "hostile": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py",
         "hostile_2": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_2.py",
         "hostile_3": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
@@ -181,7 +185,21 @@ def cut_figures(measured: Path) -> dict[str, str]:
         promised = _step_of_shares(float(row.other_largest_share)) / _step_of_shares(float(row.auto_largest_share))
         over = f"over {row.num_pairs} pairs of {len(row.auto_cuts.split())} builds"
         texts.append(f"at {row.image_size} px it is {ratio} {over}, where the formula gives {promised:.2f}")
-    return {"cuts": "; ".join(texts)}
+    return {"cuts": "; ".join(texts), "pipeline": _whole_runs(read_cells(measured / "pipeline.csv", PIPELINE))}
+
+
+def _whole_runs(rows: pandas.DataFrame) -> str:
+    """Of the newest comparison, which ran to its last round: the old commit's throughput over the new one's, and the
+    inverse."""
+    newest = rows[rows.commit == rows.commit.iloc[-1]] if len(rows) else rows
+    logs = numpy.log(newest.before_images_per_s.astype(float) / newest.images_per_s.astype(float)).tolist()
+    found = last_look(logs, max(1, len(logs))).estimate
+    if found.low is None or found.high is None:
+        return ""
+    return (
+        f"after all {len(logs)} rounds B/A is {found.value:.3f} [{found.low:.3f}, {found.high:.3f}], so that the new "
+        f"commit is {1 / found.value:.3f} [{1 / found.high:.3f}, {1 / found.low:.3f}] times as fast"
+    )
 
 
 def _step_of_shares(largest: float) -> float:

@@ -27,7 +27,7 @@ def test_a_row_is_of_pairs_and_names_the_best_cut():
     assert (row["auto_largest_share"], row["other_largest_share"], row["best_largest_share"]) == (0.5, 0.75, 0.5)
     assert row["auto_images_per_s"] == 4 * row["global_batch"] / 2
     assert "1.500 [1.500, 1.500] (95 % over 3 pairs, assumed independent)" in describe(row)
-    assert "the largest stage has 50 % of the time, not 75 %" in describe(row)
+    assert "has 50 % of the time, that of the other 75 %" in describe(row)
 
 
 def test_too_few_pairs_are_refused():

@@ -1,4 +1,4 @@
-"""What the C library does with memory that a process frees: a rank on a CPU keeps it."""
+"""What the C library does with memory that a process frees: with glibc, a rank on a CPU keeps most of it."""
 
 import ctypes
 import os

@@ -3,11 +3,14 @@
     ./bench study peers --results results/latest --minutes 30
     python -m scripts.studies.peers.measure --only bare itself        # is 0.93 of a bare loop noise?
 
-A round launches benchmarks.ddp and each peer once, in random order, each as a process group of its own, with the same
-model, images, batches, ranks and threads, in float32. A peer is done when the 95 % interval of suite / peer reaches no
-further than --width to each side (and did so a round before), or after --minutes of its launches. `itself` is the suite
-a second time, so that its ratio shows the noise. Packages that are missing are named with the command that installs
-them. Every launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
+A round launches benchmarks.ddp and each peer that is not done, in random order, each as a process group of its own,
+with the same model, images, batch size, ranks and threads, in float32. The order of images and the crops differ, and so
+does the decoder where the suite's is not Pillow. Horovod's loop reads no images: it repeats one random batch, and so
+does the suite beside it. On a CPU all loops keep freed memory. A peer is done when the 95 % interval of suite / peer
+reaches no further than --width to each side, after ten rounds or more and twice in a row, or after --minutes of its
+launches and the suite's; --rounds ends all. `itself` is the suite a second
+time, so that its ratio shows the noise. Packages that are missing are named with the command that installs them. Every
+launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
 """
 
 import contextlib
