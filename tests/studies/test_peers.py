@@ -93,6 +93,16 @@ def test_the_table_and_the_chart_have_every_peer(tmp_path):
     assert figure.axes[0].get_xlim()[0] == 0
 
 
+def test_a_ratio_without_an_interval_says_why():
+    """Protects who sees no interval. Mutants: a table that says `no verdict` alone; a chart without the reason."""
+    rows = ratio_rows([("other", "another loop", SUITE)], launches(1.1, 2, 0.01), {})
+    assert rows[0]["ratio"] and rows[0]["ratio_low"] is None and rows[0]["why_not"]
+    said = f"no verdict: {rows[0]['why_not']}"
+    assert report_cells(rows[0])[-1] == measure.terminal_cells(rows[0])[-1] == said
+    texts = " ".join(text.get_text() for text in peers_chart(rows, "resnet18").texts)
+    assert f"another loop: {rows[0]['why_not']}" in " ".join(texts.split())
+
+
 def test_peers_compute_in_what_the_suite_computes_in(monkeypatch, tiny_config):
     """Protects ratios on GPUs: torch's default lets cuDNN use TF32, which is faster, and the suite's fp32 does not. On
     CPUs the suite's ranks keep freed memory, and so do the peers'. Mutant: glibc's default for peers."""

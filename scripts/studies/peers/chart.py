@@ -48,7 +48,8 @@ def report_cells(row: Mapping[str, Any]) -> list[str]:
         return [row["what"], "", "", "", "", row["why_not"]]
     bounds = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
     speeds = (f"{row[name]:,.1f}" for name in ("suite_images_per_s", "peer_images_per_s"))
-    return [row["what"], str(row["num_pairs"]), *speeds, f"{row['ratio']:.3f} {bounds}".rstrip(), row["verdict"]]
+    ratio, said = f"{row['ratio']:.3f} {bounds}".rstrip(), ": ".join(filter(None, (row["verdict"], row["why_not"])))
+    return [row["what"], str(row["num_pairs"]), *speeds, ratio, said]
 
 
 def peers_chart(rows: Sequence[Mapping[str, Any]], about: str) -> Figure:
@@ -77,5 +78,9 @@ def peers_chart(rows: Sequence[Mapping[str, Any]], about: str) -> Figure:
     axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
     axes.set_xlabel("throughput of the suite over the other's; right of the dashed line the suite is faster")
     notes = ["black lines: 95 % intervals, each of one comparison; dots: pairs of launches; n: pairs."]
-    footnote(figure, [*notes, *(f"{row['what']}: {row['why_not']}" for row in rows if row["ratio"] is None)])
+    why: dict[str, list[str]] = {}
+    for row in rows:
+        if row["why_not"]:
+            why.setdefault(row["why_not"], []).append(row["what"])
+    footnote(figure, [*notes, *(f"{'; '.join(names)}: {reason}" for reason, names in why.items())])
     return figure

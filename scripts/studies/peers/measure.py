@@ -162,7 +162,8 @@ def terminal_cells(row: dict[str, Any]) -> tuple[str, ...]:
         return row["peer"], "", "", "", "", row["why_not"]
     bounds, width = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
     shown = "" if width is None else f"{100 * width:.1f} %"
-    return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, row["verdict"] or row["why_not"]
+    said = ": ".join(filter(None, (row["verdict"], row["why_not"])))
+    return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, said
 
 
 def flags_of(variables: MakeVariables) -> list[str]:
