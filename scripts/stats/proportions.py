@@ -39,7 +39,8 @@ def welch_p_value(first: Sequence[float], second: Sequence[float], num_images: i
     (one, df), (other, other_df) = (_variance(fractions, num_images) for fractions in (first, second))
     if not one + other:
         return float(numpy.mean(first) == numpy.mean(second))
-    joint = (one + other) ** 2 / (one**2 / df + other**2 / other_df)
+    parts = one**2 / df + other**2 / other_df
+    joint = (one + other) ** 2 / parts if parts else math.inf  # 0 where the squares of tiny variances underflow
     return float(2 * stdtr(min(joint, 1e9), -abs(numpy.mean(first) - numpy.mean(second)) / math.sqrt(one + other)))
 
 
