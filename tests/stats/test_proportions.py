@@ -31,6 +31,7 @@ def test_several_seeds_have_two_sources_of_chance():
     assert welch_p_value([0.5, 0.5], [0.5, 0.5], 132) == pytest.approx(1)
     assert welch_p_value([0.90, 0.91], [0.40, 0.41], 132) < 1e-6
     assert welch_p_value([0.9, 0.3], [0.2, 0.6], 132) > 0.3
+    assert welch_p_value([1e-170, 2e-170], [1e-170, 3e-170], 132) == pytest.approx(1)  # squares of variances underflow
 
 
 @pytest.mark.parametrize("seed_sd", [0.0, 0.3, 1.0])
