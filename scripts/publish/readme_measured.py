@@ -12,6 +12,7 @@ from scripts.publish.readme_false_alarms import simulated_figures
 from scripts.publish.readme_predicted import prediction_figures
 from scripts.stats.formatting import format_number, plural_of_several
 from scripts.studies.ab.sequential import last_look
+from scripts.studies.peers.analysis import outcome
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
@@ -130,8 +131,8 @@ def _peers(rows: pandas.DataFrame) -> str:
         bounds = f" [{float(row.ratio_low):.3f}, {float(row.ratio_high):.3f}]" if row.ratio_low else ""
         ratio = f"{float(row.ratio):.3f}{bounds}" if row.ratio else ""
         reach = f"{100 * float(row.half_width):.1f} %" if row.half_width else ""
-        said = row.why_not or row.verdict
-        lines.append([escape_markdown(cell) for cell in (row.what, row.num_pairs, *speeds, ratio, reach, said)])
+        cells = (row.what, row.num_pairs, *speeds, ratio, reach, outcome(row.verdict, row.why_not))
+        lines.append([escape_markdown(cell) for cell in cells])
     header = ("loop", "pairs", "suite, images/s", "its images/s", "suite / it [95%]", "half-width", "")
     return markdown_table(header, lines)
 

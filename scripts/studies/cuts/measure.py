@@ -156,10 +156,9 @@ def describe(row: dict) -> str:
     percent = {name: f"{100 * row[f'{name}_largest_share']:.0f} %" for name in ("auto", "other", "best")}
     return (
         f"{row['image_size']} px: throughput with cut auto ({row['auto_cuts']}) over that with cut {row['against']} "
-        f"({row['other_cut']}): "
-        f"{row['ratio']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] (95 % over {row['num_pairs']} pairs, "
-        f"assumed independent); by the blocks' times, measured afterwards, the largest stage of auto's most "
-        f"frequent cut has {percent['auto']} of the time, that of the other {percent['other']}; at best "
+        f"({row['other_cut']}): {row['ratio']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}] (95 % over "
+        f"{row['num_pairs']} pairs, assumed independent); by the blocks' times, measured afterwards, the largest stage "
+        f"of auto's most frequent cut has {percent['auto']} of the time, that of the other {percent['other']}; at best "
         f"{percent['best']}, with cut {row['best_cut']}"
     )
 

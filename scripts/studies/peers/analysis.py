@@ -99,6 +99,11 @@ def ratio_rows(
     return rows
 
 
+def outcome(verdict: str, why_not: str) -> str:
+    """The last cell of a row: the verdict, and why there is no interval or no launch."""
+    return ": ".join(filter(None, (verdict, why_not)))
+
+
 def rows_to_publish(rows: Iterable[Mapping[str, Any]], about: str = "") -> list[dict[str, Any]]:
     """The rows without `pairs`. about: the model and the ranks, in a column of its own."""
     own = {"about": about} if about else {}

@@ -11,7 +11,7 @@ from scripts.charts.bars import Bar, draw_bars
 from scripts.charts.figures import footnote, make_figure
 from scripts.stats.formatting import format_interval
 from scripts.studies.measured_csv import read_rows
-from scripts.studies.peers.analysis import Launch, ratio_rows
+from scripts.studies.peers.analysis import Launch, outcome, ratio_rows
 
 
 def read_peers(folder: Path) -> tuple[list[dict[str, Any]], str]:
@@ -48,8 +48,8 @@ def report_cells(row: Mapping[str, Any]) -> list[str]:
         return [row["what"], "", "", "", "", row["why_not"]]
     bounds = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format)
     speeds = (f"{row[name]:,.1f}" for name in ("suite_images_per_s", "peer_images_per_s"))
-    ratio, said = f"{row['ratio']:.3f} {bounds}".rstrip(), ": ".join(filter(None, (row["verdict"], row["why_not"])))
-    return [row["what"], str(row["num_pairs"]), *speeds, ratio, said]
+    ratio = f"{row['ratio']:.3f} {bounds}".rstrip()
+    return [row["what"], str(row["num_pairs"]), *speeds, ratio, outcome(row["verdict"], row["why_not"])]
 
 
 def peers_chart(rows: Sequence[Mapping[str, Any]], about: str) -> Figure:

@@ -8,9 +8,9 @@ with the same model, images, batch size, ranks and threads, in float32. The orde
 does the decoder where the suite's is not Pillow. Horovod's loop reads no images: it repeats one random batch, and so
 does the suite beside it. On a CPU all loops keep freed memory. A peer is done when the 95 % interval of suite / peer
 reaches no further than --width to each side, after ten rounds or more and twice in a row, or after --minutes of its
-launches and the suite's; --rounds ends all. `itself` is the suite a second
-time, so that its ratio shows the noise. Packages that are missing are named with the command that installs them. Every
-launch goes to peer_launches.csv, the ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
+launches and the suite's; --rounds ends all. `itself` is the suite a second time, so that its ratio shows the noise.
+Packages that are missing are named with the command that installs them. Every launch goes to peer_launches.csv, the
+ratios to peers.csv and a chart. Exit code: 1 where a peer fails.
 """
 
 import contextlib
@@ -56,6 +56,7 @@ from scripts.studies.peers.analysis import (
     csv_text,
     estimate_ratio,
     is_precise,
+    outcome,
     ratio_rows,
     refuse_other_optimizers,
     rows_to_publish,
@@ -162,8 +163,8 @@ def terminal_cells(row: dict[str, Any]) -> tuple[str, ...]:
         return row["peer"], "", "", "", "", row["why_not"]
     bounds, width = format_interval(row["ratio_low"], row["ratio_high"], "{:.3f}".format), row["half_width"]
     shown = "" if width is None else f"{100 * width:.1f} %"
-    said = ": ".join(filter(None, (row["verdict"], row["why_not"])))
-    return row["peer"], str(row["num_pairs"]), f"{row['ratio']:.3f}", bounds, shown, said
+    ratio, said = f"{row['ratio']:.3f}", outcome(row["verdict"], row["why_not"])
+    return row["peer"], str(row["num_pairs"]), ratio, bounds, shown, said
 
 
 def flags_of(variables: MakeVariables) -> list[str]:

@@ -10,10 +10,10 @@ HEADER = ("loop", "pairs", "suite, images/s", "images/s", "suite / it [95 %]", "
 TEXT = (
     "The suite's ddp over other loops: same model, images, batch size, ranks and threads, interleaved launches. "
     "The order of images and the crops differ, and so does the decoder where the suite's is not Pillow. Horovod's loop "
-    "reads no images: it repeats one random batch, and so does the suite beside it. On a CPU the other loops keep "
-    "freed memory here, as the suite does; by themselves they would not. Each interval is of one comparison in one "
-    "session. By default a comparison ends when its interval is narrow, which may then cover less than 95 %. Above 1 "
-    "the suite is faster."
+    "reads no images: it repeats one random batch, and so does the suite beside it. From commit 251189a1 on "
+    "the other loops keep freed memory on a CPU, as the suite does; by themselves they would not. Each interval is of "
+    "one comparison in one session. By default a comparison ends when its interval is narrow, which may then cover "
+    "less than 95 %. Above 1 the suite is faster."
 )
 
 
