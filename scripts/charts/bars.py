@@ -1,11 +1,13 @@
 """Horizontal bars with intervals, every run as a point, and a table beside them. Needs no torch."""
 
 import dataclasses
+from typing import Any
 
 import numpy
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from scripts.charts.figures import COLORS, RUN_STYLE, SET_HATCHES, footnote, in_paper_column, make_figure, wrap
@@ -17,6 +19,16 @@ from scripts.stats.intervals import NO_REPEAT
 NOT_PARALLEL = "////"
 IDEAL = "#D55E00"
 LETTER_WIDTH = 4.4  # points, of a digit at size 7
+# the ends of an interval, above the points, with a white rim: among many points they could not be seen
+INTERVAL_ENDS: dict[str, Any] = {
+    "linestyle": "none",
+    "color": "black",
+    "marker": "|",
+    "markersize": 10,
+    "markeredgewidth": 1.4,
+    "path_effects": [withStroke(linewidth=3, foreground="white")],
+    "zorder": RUN_STYLE["zorder"] + 1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +75,8 @@ def draw_bars(
         if bar.ideal is not None:
             axes.plot([bar.ideal] * 2, [place - 0.4, place + 0.4], color=IDEAL, linewidth=2.5, solid_capstyle="butt")
         if bar.low is not None and bar.high is not None:
-            axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2, marker="|", markersize=7)
+            axes.plot([bar.low, bar.high], [place, place], color="black", linewidth=1.2)
+            axes.plot([bar.low, bar.high], [place, place], **INTERVAL_ENDS)
         heights = place + numpy.linspace(-0.2, 0.2, len(bar.points) + 2)[1:-1]
         axes.plot(bar.points, heights, **RUN_STYLE)
     # an interval that is wide for want of rounds must not squeeze the bars
