@@ -116,8 +116,9 @@ def _ratios(rows: pandas.DataFrame) -> str:
         unit = "samples" if row.what == "instrumentation" else "pairs of windows"
         of_one = f"{row.num_pairs} {unit} of one launch, assumed independent; it covers no other launch"
         over = f"{row.num_launches} launches" if row.num_launches != "1" else of_one
-        bounds = f"[{float(row.ci_low):.3f}, {float(row.ci_high):.3f}]"
-        shown.append(f"{float(row.ratio):.3f} {bounds} (95 % over {over})")
+        digits = 4 if row.what == "instrumentation" else 3  # whether 1 is inside shows in the fourth
+        bounds = f"[{float(row.ci_low):.{digits}f}, {float(row.ci_high):.{digits}f}]"
+        shown.append(f"{float(row.ratio):.{digits}f} {bounds} (95 % over {over})")
     return ", ".join(shown)
 
 
