@@ -91,6 +91,8 @@ def test_the_table_and_the_chart_have_every_peer(tmp_path):
     figure = peers_chart(rows, about)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["another loop"]
     assert figure.axes[0].get_xlim()[0] == 0
+    order = {str(line.get_marker()): line.get_zorder() for line in figure.axes[0].lines}
+    assert order["|"] > order["o"], "many points must not hide an interval"
 
 
 def test_a_ratio_without_an_interval_says_why():
