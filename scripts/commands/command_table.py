@@ -292,17 +292,10 @@ COMMANDS = [
     ),
     Command(
         "export",
-        "a result set as JSON, OpenMetrics, github-action-benchmark's JSON or JUnit XML",
-        "export results/x --format openmetrics --out set.prom",
+        "a result set as JSON, with intervals",
+        "export results/x --out set.json",
         "set_options.ExportOptions",
         "export.export.main",
-    ),
-    Command(
-        "trend",
-        "many sets on one page by their days, without a comparison of two days",
-        "trend results/night-1 results/night-2 --output results/trend.html",
-        "set_options.TrendOptions",
-        "studies.trend.trend.main",
     ),
     Command(
         "flags",

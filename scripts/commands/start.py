@@ -28,7 +28,7 @@ FOREIGN_FOLDER = "RUN_DIR"
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
 SUITES = (["make", "bench-all"], ["run"])
 """Commands that build libraries when a run needs them, and not before the first result."""
-WITHOUT_RUNS = "data compare power decide trend export plot gallery publish mlperf flags readme forecast-memory".split()
+WITHOUT_RUNS = "data compare power decide export plot gallery publish mlperf flags readme forecast-memory".split()
 """First words of commands that run no strategy, and need no library that has to be built."""
 HELP = ("--help", "-h")
 

@@ -1,37 +1,22 @@
-"""Export a result set: JSON with intervals, OpenMetrics, github-action-benchmark's JSON, or JUnit XML.
+"""Export a result set as JSON, with intervals: set_document.py computes it, export.schema.json describes it.
 
-    ./bench export results/x --format openmetrics --out set.prom
+    ./bench export results/x --out set.json
 
-Every value is computed from the set. Without --out the text goes to stdout. Exit code: 1 where the set has no run, 2
-for a mistake, or for a set that contradicts itself. Needs no torch.
+Without --out the text goes to stdout. Exit code: 1 where the set has no run, 2 for a mistake. Needs no torch.
 """
 
 import json
 import sys
 
 from benchmarks.common.store.output_files import write_output
-from scripts.export.action_benchmark import action_benchmark_text
-from scripts.export.junit import junit_text
-from scripts.export.openmetrics import openmetrics_text
 from scripts.export.set_document import set_document
-from scripts.options.set_options import ExportFormat, ExportOptions
+from scripts.options.set_options import ExportOptions
 from scripts.sets.result_set import ResultSet, load_set
-from scripts.stats.formatting import printable_lines
 
 
-def export_text(results: ResultSet, export_format: ExportFormat) -> str:
-    """The set in a format, as text without control characters that ends with a line feed. Raises UserError where the
-    set contradicts itself."""
-    document = set_document(results)
-    if export_format == "openmetrics":
-        text = openmetrics_text(document)
-    elif export_format == "github-action-benchmark":
-        text = action_benchmark_text(document)
-    elif export_format == "junit":
-        text = junit_text(results, document)
-    else:
-        text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    return printable_lines(text)
+def export_text(results: ResultSet) -> str:
+    """The set as JSON text, which ends with a line feed. Raises UserError where the set contradicts itself."""
+    return json.dumps(set_document(results), indent=1, allow_nan=False) + "\n"
 
 
 def main(options: ExportOptions) -> int:
@@ -41,9 +26,9 @@ def main(options: ExportOptions) -> int:
         named = f"; export one of the sets of this comparison: {' or '.join(map(str, halves))}" if halves else ""
         print(f"error: {results.path}/runs.csv has no run, so there is nothing to export{named}", file=sys.stderr)
         return 1
-    text = export_text(results, options.format)
+    text = export_text(results)
     if options.out is None:
         print(text, end="")
-        return 0
-    write_output(options.out, text, "--out")
+    else:
+        write_output(options.out, text, "--out")
     return 0

@@ -1,7 +1,7 @@
-"""What ./bench export says of a set: one document, from which every format takes its values.
+"""What ./bench export says of a set. export.schema.json in this folder describes it.
 
-export.schema.json in this folder describes it. Every value is computed from the set. Text is on one line, without
-control characters, and never a formula. Numbers have nine significant digits, as the tables have. Needs no torch.
+Text is on one line, without control characters. Numbers have nine significant digits, as the tables have. Needs no
+torch.
 """
 
 import datetime
@@ -13,7 +13,6 @@ import numpy
 import pandas
 
 from benchmarks.common.store.results import STATUSES
-from benchmarks.common.store.safe_cells import format_cell
 from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision
@@ -52,8 +51,8 @@ def set_document(results: ResultSet) -> Document:
 
 
 def plain(text: object) -> str:
-    """Text on one line that controls no terminal and that no spreadsheet takes for a formula."""
-    return printable(format_cell(str(text)))
+    """Text on one line that controls no terminal."""
+    return printable(str(text))
 
 
 def parse_moment(text: str) -> datetime.datetime | None:

@@ -106,30 +106,14 @@ class GalleryOptions:
     """Of one machine: a number, or NAME=NUMBER for each of some sets."""
 
 
-ExportFormat = Literal["json", "openmetrics", "github-action-benchmark", "junit"]
-
-
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
-    """Write a result set for a dashboard or for CI."""
+    """Write a result set as JSON, for other programs."""
 
     results: tyro.conf.Positional[Path] = Path("results/latest")
     """The result set."""
-    format: ExportFormat = "json"
-    """Of json, all values with intervals; openmetrics, for Prometheus; github-action-benchmark, whose tool is
-    customBiggerIsBetter; and junit, with runs and proofs as tests."""
     out: OptionalPath = None
     """The file to write; default: stdout."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TrendOptions:
-    """Many sets on one page, by the day on which each was measured."""
-
-    sets: tyro.conf.Positional[Sets]
-    """Result sets, such as one of each night."""
-    output: Path = ROOT / "results/trend.html"
-    """The page to write."""
 
 
 @dataclasses.dataclass(frozen=True)
