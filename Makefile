@@ -19,7 +19,7 @@ endif
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
 CALLS := setup data bench-all slurm-all plot report compare verify gallery gpu-check
-.PHONY: help $(CALLS) $(BENCHES) fuzz test test-medium test-slow test-all test-faults lint clean
+.PHONY: help $(CALLS) $(BENCHES) test test-medium test-slow test-all test-faults lint clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(MAKEFILE_LIST)
@@ -30,7 +30,7 @@ help:
 #: report     report.html; MEASURE=no: quickly compare     is B faster than A? A=results/x B=results/y
 #: verify     prove equal updates              gallery     all published sets on one page
 #: gpu-check  try this GPU in 9 minutes        test        also test-medium, -slow, -all, -faults
-#: lint       ruff, mypy and shellcheck        fuzz, clean
+#: lint       ruff, mypy and shellcheck        clean
 #:
 #: STRATEGIES  "single ddp", or all            DATA      folder with train/<class>/ and val/<class>/
 #: REPEATS     rounds; default 5               CONFIG    YAML file; default: configs/smoke.yaml, on
@@ -77,9 +77,6 @@ test-all: data
 
 test-faults: data
 	@umask o-w; PRELOADED=no "$$PYTHON" -m pytest tests/faults
-
-fuzz: data
-	@umask o-w; PYTHONPATH=tests "$$PYTHON" -m fuzz.run $${MINUTES:+--minutes "$$MINUTES"} $$ARGS
 
 lint: setup
 	@umask o-w; "$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .

@@ -50,7 +50,7 @@ def pytest_runtest_setup(item):
 @pytest.fixture(scope="session", autouse=True)
 def wait_for_no_disk():
     """A row that a test itself writes is in its file at once, but does not wait until the disk has it: 97 % of the time
-    that it takes to make a set of results. What outlives a power cut is in benchmarks/test_power_cut.py."""
+    that it takes to make a set of results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(os, "sync", lambda: None)

@@ -8,31 +8,17 @@ import sys
 import time
 from types import SimpleNamespace
 
-import hostile_generators_3
 import numpy
 import psutil
 import pytest
 import torch
-from hostile_audit import WINDOWS_OF_LAUNCH, false_loader_verdicts
 from support import ROOT
 
 from benchmarks import single
 from benchmarks.common.config.config import Config
 from scripts.studies.loaders import measure_loader_limit
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS
-from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, WARMUP_STEPS, kinds_in_order, measure
-
-
-@pytest.mark.medium
-def test_a_clock_that_falls_in_each_launch_is_not_taken_for_the_cost_of_loading():
-    """Protects the verdict where loading costs exactly the limit. Mutants: one order of the kinds for all rounds, with
-    which two thirds of the verdicts err; of the second noise, whose fall is no line, each launch like the first."""
-    rng, num_sets = numpy.random.default_rng(1), 100
-    falls = hostile_generators_3.windows(rng, num_sets, LAUNCHES, WINDOWS_OF_LAUNCH, "clock falls")
-    assert false_loader_verdicts(falls).mean() <= 0.12
-    quiet = hostile_generators_3.windows(rng, num_sets, LAUNCHES, WINDOWS_OF_LAUNCH, "launch has a level")
-    at_first = 0.1 * numpy.exp(-3 * numpy.linspace(0, 1, WINDOWS_OF_LAUNCH))
-    assert false_loader_verdicts(quiet + at_first).mean() <= 0.12
+from scripts.studies.loaders.measure_loader_limit import ROUNDS, WARMUP_STEPS, kinds_in_order, measure
 
 
 @pytest.mark.parametrize("launch", [1, 2])
