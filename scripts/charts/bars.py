@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from scripts.charts.figures import COLORS, RUN_STYLE, SET_HATCHES, footnote, in_paper_column, make_figure, wrap
+from scripts.charts.figures import COLORS, RUN_STYLE, SET_HATCHES, footnote, make_figure, wrap
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_text import describe_failures
 from scripts.stats.formatting import printable
@@ -51,18 +51,16 @@ class Bar:
 def make_bar_figure(
     title: str, sets: list[ResultSet], *num_bars: int, about: str = ""
 ) -> tuple[Figure, list[Axes], Axes]:
-    """The same with one panel for each number of bars."""
+    """A figure with one panel for each number of bars, the panels, and the place of the legend."""
     heights = [(0.15 if len(num_bars) == 1 else 0.5) + 0.28 * max(number, 2) for number in num_bars]
     return make_figure(title, sets, heights, (len(sets) + 1) // 2 if len(sets) > 1 else 0, about=about)
 
 
-def draw_bars(
-    axes: Axes, bars: list[Bar], num_sets: int, header: str, color: str | None = None, hatch: str | None = None
-) -> None:
+def draw_bars(axes: Axes, bars: list[Bar], num_sets: int, header: str) -> None:
     """Horizontal bars from the top down, and beside them a table: n, the value under `header`, its interval."""
     for place, bar in enumerate(bars):
-        set_color = color or COLORS[bar.set_number % len(COLORS)]
-        set_hatch = hatch or (SET_HATCHES[bar.set_number % len(SET_HATCHES)] if num_sets > 1 else "")
+        set_color = COLORS[bar.set_number % len(COLORS)]
+        set_hatch = SET_HATCHES[bar.set_number % len(SET_HATCHES)] if num_sets > 1 else ""
         axes.barh(
             place,
             bar.value,
@@ -83,19 +81,17 @@ def draw_bars(
     longest = max(max([bar.value, *bar.points]) for bar in bars)
     ends = [max([bar.value, *bar.points, bar.ideal or 0, min(bar.high or 0, 1.6 * longest)]) for bar in bars]
     axes.set_xlim(0, 1.03 * max(ends))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=4 if in_paper_column() else 7))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7))
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    width, wider = (20, 28) if in_paper_column() else (28, 46)
     longest_label = max(len(bar.label) for bar in bars)
-    labels = [wrap(bar.label, width if longest_label <= 2 * width else wider) for bar in bars]
+    labels = [wrap(bar.label, 28 if longest_label <= 56 else 46) for bar in bars]
     labels = [text + ("" if bar.parallel else "\n(not parallel)") for text, bar in zip(labels, bars, strict=True)]
     axes.set_yticks(range(len(bars)), labels)
     most_lines = max(text.count("\n") + 1 for text in labels)
     axes.tick_params(axis="y", labelsize=min(8.0, 16 / most_lines))  # a bar has room for two lines of the common size
     axes.tick_params(axis="y", length=0)
-    if not in_paper_column():  # a paper's table has the values
-        _cells(axes, bars, header)
+    _cells(axes, bars, header)
 
 
 def _cells(axes: Axes, bars: list[Bar], header: str) -> None:

@@ -3,11 +3,9 @@
 Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too. Needs no torch.
 """
 
-import contextlib
 import io
 import textwrap
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
-from benchmarks.common.system.folders_of_others import make_own_folder
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets
@@ -32,7 +29,6 @@ matplotlib.rcParams.update(
     {
         "font.size": 8,
         "figure.figsize": (7.0, 5.0),  # the width of every chart; heights are worked out
-        "pdf.fonttype": 42,  # TrueType, whole: journals refuse Type 3
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.titlesize": 8,
@@ -44,10 +40,10 @@ matplotlib.rcParams.update(
         "axes.titlelocation": "left",
     }
 )
-COLUMN_INCHES = 3.33  # inches: a column of two, which every two-column class has room for
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 SET_HATCHES = ("", "....", "\\\\\\\\", "xxxx", "++++", "----", "oo", "**")
 LINE_COLORS = tuple(color for color in COLORS if color != "#F0E442")  # yellow is too faint for a line on white
+LEGEND_LETTERS, LEGEND_LINE_LETTERS = 90, 130  # of an entry before it is wrapped; of a line of entries with handles
 MARKERS = "osD^vP*X<>hpd8H"
 LINES = ("-", "--", "-.", ":")
 # how each run is drawn, in every chart
@@ -72,15 +68,14 @@ def make_figure(
 ) -> tuple[Figure, list[Axes], Axes]:
     """A figure, its panels from the top, each of some height in inches, and the place of the legend below them.
 
-    about: what was run on what; default: that of all ok runs of the sets. In a column the title is left to the caption.
+    about: what was run on what; default: that of all ok runs of the sets.
     """
     title = f"{title}\n{wrap(about or describe_sets(sets), 105)}"
     heights = [*heights, 0.05 + 0.16 * num_legend_rows]
-    height = sum(heights) + 0.5 * len(heights) + (0 if in_paper_column() else 0.15 * title.count("\n"))
+    height = sum(heights) + 0.5 * len(heights) + 0.15 * title.count("\n")
     figure = Figure(figsize=(matplotlib.rcParams["figure.figsize"][0], height), layout="constrained")
     FigureCanvasAgg(figure)
-    if not in_paper_column():
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     grid = figure.add_gridspec(len(heights), num_columns, height_ratios=heights)
     panels = [figure.add_subplot(grid[row, column]) for row in range(len(heights) - 1) for column in range(num_columns)]
     legend = figure.add_subplot(grid[-1, :])
@@ -88,77 +83,42 @@ def make_figure(
     return figure, panels, legend
 
 
-@contextlib.contextmanager
-def paper_column() -> Iterator[None]:
-    """Within it figures are drawn for a column of a paper, whose caption explains them: see scripts/pages/paper.py."""
-    with matplotlib.rc_context({"figure.figsize": (COLUMN_INCHES, COLUMN_INCHES)}):
-        yield
-
-
-def in_paper_column() -> bool:
-    return matplotlib.rcParams["figure.figsize"][0] == COLUMN_INCHES
-
-
-def fit_to_paper_column(figure: Figure) -> None:
-    """Wrap what stands around the axes, so that it is no wider than these."""
-    for axes in figure.axes:
-        grid = axes.get_gridspec()
-        columns = grid.ncols if grid else 1
-        label, title = " ".join(axes.get_xlabel().split()), " ".join(axes.get_title("left").split())
-        axes.set_xlabel(wrap(label, 40 // columns) if label else "")
-        axes.set_title(wrap(title, 34 // columns) if title else "")
-
-
 def legend_shape(labels: list[str]) -> tuple[int, int]:
     """Columns and rows of lines of text that a legend of these entries takes; long ones are wrapped."""
-    widest, letters = _widest()
-    longest = max(min(len(each), widest) for each in labels)
-    num_columns = max(1, min(3, len(labels), letters // (longest + 12)))
-    return num_columns, -(-sum(wrap(each, widest).count("\n") + 1 for each in labels) // num_columns)
-
-
-def _widest() -> tuple[int, int]:
-    """Letters of a legend's entry before it is wrapped, and of a line of entries with their handles."""
-    return (45, 65) if in_paper_column() else (90, 130)
+    longest = max(min(len(each), LEGEND_LETTERS) for each in labels)
+    num_columns = max(1, min(3, len(labels), LEGEND_LINE_LETTERS // (longest + 12)))
+    return num_columns, -(-sum(wrap(each, LEGEND_LETTERS).count("\n") + 1 for each in labels) // num_columns)
 
 
 def draw_legend(legend: Axes, handles: list, labels: list[str], num_columns: int) -> None:
     """Entries for lines or points, at the place that make_figure keeps."""
-    wrapped = [wrap(each, _widest()[0]) for each in labels]
-    length = 2.5 if in_paper_column() else 4
-    legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=length)
+    wrapped = [wrap(each, LEGEND_LETTERS) for each in labels]
+    legend.legend(handles, wrapped, loc="center", ncols=num_columns, fontsize=7, frameon=False, handlelength=4)
 
 
 def footnote(figure: Figure, lines: list[str]) -> None:
-    """Lines below everything else; in a column the figure's label has them, for its caption."""
+    """Lines below everything else, and in the figure's label, for captions."""
     lines = [textwrap.shorten(printable(line), 330, placeholder=" ...") for line in lines]
     figure.set_label("; ".join(line.rstrip(".") for line in lines))
-    if in_paper_column():
-        return
     text = "\n".join(wrap(line, 140) for line in lines)
     figure.text(0.01, -0.01, text, va="top", ha="left", fontsize=6.5)
 
 
 def save_chart(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write `folder/name.png` and `.svg`; of a figure for a column `.pdf`, exactly as wide as that.
-
-    Each whole or not at all. Raises UserError where it cannot write.
-    """
-    kinds = {"png": {}, "svg": {"Date": None}}
-    save_options: dict[str, Any] = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
-    if figure.get_figwidth() == COLUMN_INCHES:
-        kinds, save_options = {"pdf": {"CreationDate": None, "ModDate": None}}, {}
+    """Write `folder/name.png` and `.svg`, each whole or not at all. Raises UserError where it cannot write."""
     try:
-        make_own_folder(folder, "name a folder that you have made: --output")
-        return [_save(figure, folder / f"{name}.{kind}", metadata, save_options) for kind, metadata in kinds.items()]
+        folder.mkdir(parents=True, exist_ok=True)
+        return [_save(figure, folder / f"{name}.{kind}") for kind in ("png", "svg")]
     except OSError as error:
         raise UserError(f"cannot write charts in {folder}: {error.strerror}; name another folder: --output") from None
 
 
-def _save(figure: Figure, path: Path, metadata: dict[str, None], save_options: dict[str, Any]) -> Path:
+def _save(figure: Figure, path: Path) -> Path:
+    metadata = {"Date": None} if path.suffix == ".svg" else {}
+    options: dict[str, Any] = {"dpi": 200, "bbox_inches": "tight", "pad_inches": 0.1}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a device may be named in any script
-        figure.savefig(out := io.BytesIO(), format=path.suffix[1:], metadata=metadata, **save_options)
+        figure.savefig(out := io.BytesIO(), format=path.suffix[1:], metadata=metadata, **options)
     content = out.getvalue()
     if path.suffix == ".svg":  # it has the texts of a set in comments
         content = printable_lines(content.decode()).encode()

@@ -16,7 +16,6 @@ import tyro
 from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
-from scripts.charts.memory_chart import memory_chart
 from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions
@@ -31,8 +30,6 @@ from scripts.stats.formatting import printable, text_table
 CHARTS = {
     "throughput": throughput.throughput_chart,
     "speedup": throughput.speedup_chart,
-    "epoch_seconds": throughput.epoch_chart,
-    "memory": memory_chart,
     "learning": learning_chart,
 }
 DETAIL_CHARTS = {"step_account": step_chart, "telemetry": telemetry_chart}

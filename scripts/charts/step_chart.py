@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from scripts.charts.figures import footnote, in_paper_column, label_with_set, make_figure, wrap
+from scripts.charts.figures import footnote, label_with_set, make_figure
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.step_breakdown import (
@@ -79,19 +79,14 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
     bars = step_bars(sets)
     if not bars:
         return None
-    num_legend_rows, width = (8, 2.3) if in_paper_column() else (2, 1.75)
-    figure, (axes,), legend = make_figure(
-        "Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], num_legend_rows
-    )
+    figure, (axes,), legend = make_figure("Where the time of a step goes", sets, [0.2 + 0.42 * max(2, len(bars))], 2)
     longest = max(bar.means.clip(lower=0).sum() for bar in bars)
     for place, bar in enumerate(bars):
-        end = _draw_bar(axes, place, bar, least=(0.2 if in_paper_column() else 0.07) * longest)
-        text = wrap(bar.text, 22) if in_paper_column() else bar.text
-        axes.annotate(text, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
-    axes.set_xlim(0, width * longest)
+        end = _draw_bar(axes, place, bar, least=0.07 * longest)
+        axes.annotate(bar.text, (end, place), xytext=(4, 0), fontsize=6.5, textcoords="offset points", va="center")
+    axes.set_xlim(0, 1.75 * longest)
     axes.set_ylim(max(len(bars), 2) - 0.4, -0.6)
-    lines = [[wrap(line, 20) if in_paper_column() else line for line in bar.label.splitlines()] for bar in bars]
-    axes.set_yticks(range(len(bars)), ["\n".join(each) for each in lines])
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("milliseconds, mean over accounted steps")
     shown = [phase for phase in PHASES if any(bar.means[f"{phase}_ms"] > 0 for bar in bars)]
@@ -104,7 +99,7 @@ def step_chart(sets: list[ResultSet]) -> Figure | None:
         )
         for phase in shown
     ]
-    legend.legend(handles=handles, loc="center", ncols=8 // num_legend_rows, frameon=False, fontsize=7)
+    legend.legend(handles=handles, loc="center", ncols=4, frameon=False, fontsize=7)
     footnote(figure, _step_notes(bars))
     return figure
 

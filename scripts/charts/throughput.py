@@ -9,10 +9,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config.settings import IMAGENET_TRAIN_IMAGES
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
-from scripts.charts.figures import in_paper_column
-from scripts.sets.epoch_time import epoch_time
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import PLAUSIBLE_RANGE, RunGroup
 from scripts.sets.strategy_cells import over_which_baseline
@@ -21,17 +18,12 @@ from scripts.stats.intervals import NO_REPEAT, strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
-# github.com/tczhangzhi/pytorch-distributed. ResNet-18, global batch 3200; Apex 6400.
+# github.com/tczhangzhi/pytorch-distributed. ResNet-18, 224 px, global batch 3200; Apex 6400; one run, no interval.
 PUBLISHED_EPOCH_S = (
     ("DataParallel", 4138.3),
     ("Horovod", 1200.3),
     ("Distributed (DDP)", 1188.5),
     ("Apex, batch 6400", 1186.5),
-)
-PUBLISHED_WORK = "resnet18, 224 px"
-PUBLISHED_TITLE = (
-    "published by tczhangzhi/pytorch-distributed: OTHER HARDWARE, 4 Tesla V100-PCIe,\n"
-    "ResNet-18, 224 px, global batch 3200 (Apex 6400), one run, no interval"
 )
 
 
@@ -119,53 +111,6 @@ def _ideal(group: RunGroup, single: RunGroup) -> float | None:
     return ideal if 1 < ideal < PLAUSIBLE_RANGE[1] else None
 
 
-def epoch_chart(sets: list[ResultSet]) -> Figure | None:
-    """Seconds of one ImageNet-1k epoch, measured or worked out, and below it the published figures.
-
-    Only what trained the same model on the same size of image shares an axis.
-    """
-    works = {
-        work: [_epoch_bar(sets[number], group, number) for number, group in found]
-        for work, found in groups_by_model(sets).items()
-    }
-    if not works:
-        return None
-    published = [
-        Bar(name, seconds, None, None, [], ("1", f"{seconds:,.1f}", ""), True, -1)
-        for name, seconds in PUBLISHED_EPOCH_S
-    ]
-    title = f"Seconds of one ImageNet-1k epoch ({IMAGENET_TRAIN_IMAGES:,} images)"
-    figure, panels, legend = _bar_panels(title, sets, works, "seconds [95 %]", published)
-    *ours, theirs = panels
-    where = "below" if in_paper_column() else "above"
-    for axes, work in zip(ours, works, strict=True):
-        axes.set_title(f"this suite, on the hardware named {where}: {work}", pad=14)
-        axes.set_xlabel(f"seconds, {work}   (dots: runs, line: 95 % interval)")
-    theirs.set_title(PUBLISHED_TITLE, pad=14)
-    theirs.set_xlabel(f"seconds, {PUBLISHED_WORK}")
-    notes = [_about_n(_all(works))]
-    limits = [axes.get_xlim()[1] for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True) if "224" in work]
-    if PUBLISHED_WORK in works and max(limits) < 8 * min(limits):
-        for work, axes in zip([*works, PUBLISHED_WORK], panels, strict=True):
-            if work == PUBLISHED_WORK:
-                axes.set_xlim(0, max(limits))
-    if [*works] != [PUBLISHED_WORK]:
-        notes.append("Each panel has a scale of its own: other models or sizes of image do not compare.")
-    if any("worked out" in bar.cells[2] for bar in _all(works)):
-        notes.append(f"worked out: {IMAGENET_TRAIN_IMAGES:,} images / measured images/s; no such epoch was run.")
-    finish(figure, legend, sets, _all(works), notes)
-    return figure
-
-
-def _epoch_bar(results: ResultSet, group: RunGroup, number: int) -> Bar:
-    epoch = epoch_time(results, group)
-    how = "measured" if epoch.measured else "worked out"
-    points = [IMAGENET_TRAIN_IMAGES / strategy_throughput([run]).value for run in epoch.windows_of_runs]
-    n = f"{len(epoch.windows_of_runs)}" if epoch.measured else _n(group)
-    cells = n, format_number(epoch.value), f"{format_interval(epoch.low, epoch.high, format_number)} {how}".strip()
-    return Bar(group.label, epoch.value, epoch.low, epoch.high, points, cells, group.is_parallel, number)
-
-
 def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup]]]:
     """(number of the set, group) of every group with a throughput, by model and size of image: the fastest strategy
     first, and the same strategy of all sets together."""
@@ -194,17 +139,14 @@ def _fastest_first(bars: list[Bar]) -> list[Bar]:
 
 
 def _bar_panels(
-    title: str, sets: list[ResultSet], works: dict[str, list[Bar]], header: str, more: list[Bar] | None = None
+    title: str, sets: list[ResultSet], works: dict[str, list[Bar]], header: str
 ) -> tuple[Figure, list[Axes], Axes]:
-    """A panel for each work, under its name where there are several, and one for `more`; and the legend's place."""
-    numbers = [*map(len, works.values()), *([len(more)] if more else [])]
-    figure, panels, legend = make_bar_figure(title, sets, *numbers)
-    for axes, (work, bars) in zip(panels, works.items(), strict=False):
+    """A panel for each work, under its name where there are several; and the legend's place."""
+    figure, panels, legend = make_bar_figure(title, sets, *map(len, works.values()))
+    for axes, (work, bars) in zip(panels, works.items(), strict=True):
         draw_bars(axes, bars, len(sets), header)
         if len(works) > 1:
             axes.set_title(work, pad=14)
-    if more:
-        draw_bars(panels[-1], more, 1, header.partition(" [")[0], color="white", hatch="||||")
     return figure, panels, legend
 
 
@@ -213,7 +155,7 @@ def _all(works: dict[str, list[Bar]]) -> list[Bar]:
 
 
 def _about_n(bars: list[Bar]) -> str:
-    """What n is, with its values, which a chart for a column has nowhere else."""
+    """What n is, with its values, for captions."""
     return f"n: runs x timed windows of each; {', '.join(dict.fromkeys(bar.cells[0] for bar in bars))}."
 
 

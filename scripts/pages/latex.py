@@ -131,6 +131,6 @@ def _copy_sources(source: Path, folder: Path) -> None:
     """Copy the .tex file and its charts to `folder`: TeX would also read packages that lie in the set."""
     charts = folder / "charts"
     charts.mkdir()
-    for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.pdf"))]:
+    for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.png"))]:
         with open_set_file(path) as file:
             (copies / path.name).write_bytes(file.read())

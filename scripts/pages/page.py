@@ -2,12 +2,10 @@
 
     python -m scripts.pages.page --results results/latest
 
-The HTML holds its charts as SVG, needs no network and no script, and prints well. Beside report.tex, charts/ has them
-as PDF, as wide as a column; where there is a LaTeX, report.pdf is made too. Texts from CSV files and data sets are
-escaped. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no torch.
+The HTML holds its charts as SVG, needs no network and no script, and prints well. Where there is a LaTeX, report.pdf is
+made too. Exit code: 1 where no run is ok, 2 for a mistake of the user. Needs no torch.
 """
 
-import contextlib
 import dataclasses
 import io
 import re
@@ -23,13 +21,13 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
-from scripts.charts.figures import fit_to_paper_column, paper_column, save_chart
+from scripts.charts.figures import save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions
 from scripts.pages.headline import headline
 from scripts.pages.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.pages.page_templates import TEMPLATES, html_template, markdown_template
-from scripts.pages.paper import caption, paper_tex
+from scripts.pages.paper import paper_tex
 from scripts.pages.provenance import environment_facts, launch_lines, reproduction_commands
 from scripts.pages.report_tables import (
     COLUMN_MEANINGS,
@@ -104,51 +102,14 @@ def describe_error_rate(results: ResultSet) -> str:
     return f"{main} All else, in the first sentence of the page, too, is {exploratory}. {over_all}" if others else main
 
 
-def paper_figures(results: ResultSet) -> dict[str, Figure]:
-    """The same charts, drawn for a column of a paper."""
-    with (
-        paper_column(),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):  # what is wrong was said when they were drawn for a page
-        found = report_figures(results)
-    for figure in found.values():
-        fit_to_paper_column(figure)
-    return found
-
-
 @dataclasses.dataclass(frozen=True)
 class Report:
     """The files of a report, and its charts as figures."""
 
     texts: dict[str, str]
     """By the name of the file."""
-    drawn: dict[str, Figure]
-    """For a page."""
-    in_column: dict[str, Figure]
-    """The same for a column of a paper."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PageChart:
-    """A chart of report.html: as wide as a page, and as a column for narrow screens, which `title` and `about`
-    explain."""
-
-    name: str
-    title: str
-    about: str
-    wide: Markup
-    narrow: Markup
-
-
-def page_charts(drawn: dict[str, Figure], in_column: dict[str, Figure]) -> dict[str, PageChart]:
-    """The charts of the page, by name."""
-    found = {}
-    for name, figure in tqdm(drawn.items(), desc="charts", disable=None, leave=False):
-        title, about = caption(figure)
-        label = figure.get_suptitle().replace("\n", ", ")
-        wide, narrow = inline_svg(figure, name, label), inline_svg(in_column[name], f"{name}-column", label)
-        found[name] = PageChart(name, printable(title), printable(about), wide, narrow)
-    return found
+    figures: dict[str, Figure]
+    """By the name of the chart."""
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
@@ -175,7 +136,7 @@ def _as_part_of_a_page(tag: str, name: str) -> str:
 
 def make_report(results: ResultSet) -> Report:
     """The report of a set, without control characters, which a set may have: nothing is written."""
-    drawn, in_column = report_figures(results), paper_figures(results)
+    figures = report_figures(results)
     rows = table_rows(results)
     columns = [name for name in REPORT_COLUMNS if any(row.get(name) for row in rows)]
     timed = results.timed_groups
@@ -210,16 +171,19 @@ def make_report(results: ResultSet) -> Report:
         "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok_runs.started_at),
     }
-    charts = page_charts(drawn, in_column)
+    charts = {
+        name: inline_svg(figure, name, figure.get_suptitle().replace("\n", ", "))
+        for name, figure in tqdm(figures.items(), desc="charts", disable=None, leave=False)
+    }
     texts = {
         "report.html": html_template(TEMPLATES / "report.html.j2").render(
-            values | {"first_chart": charts.pop(FIRST_CHART, None), "charts": charts}
+            values | {"first": FIRST_CHART, "charts": charts}
         ),
         "report.md": markdown_template(TEMPLATES / "report.md.j2").render(values),
-        "report.tex": paper_tex(results, drawn),
+        "report.tex": paper_tex(results, figures),
     }
     texts = {name: printable_lines(text) for name, text in texts.items()}
-    return Report(texts, drawn, in_column)
+    return Report(texts, figures)
 
 
 def main(options: ReportOptions) -> int:
@@ -237,13 +201,11 @@ def main(options: ReportOptions) -> int:
     try:
         for name, text in report.texts.items():
             write_text_atomically(results.path / name, text)
-        for name, figure in tqdm(report.in_column.items(), desc="charts as PDF", disable=None, leave=False):
+        for name, figure in tqdm(report.figures.items(), desc="charts as files", disable=None, leave=False):
             save_chart(figure, results.path / "charts", name)
     except OSError as error:
         raise UserError(f"cannot write the report in {results.path}: {error.strerror}") from None
-    print(
-        "\nwritten:", *(f"  {results.path / name}" for name in report.texts), f"  {results.path}/charts/*.pdf", sep="\n"
-    )
+    print("\nwritten:", *(f"  {results.path / name}" for name in report.texts), f"  {results.path}/charts/", sep="\n")
     _print_pdf(results.path / "report.tex")
     return 0
 

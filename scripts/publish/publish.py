@@ -263,7 +263,7 @@ def write_report(new: Path, source: ResultSet) -> None:
     shutil.rmtree(new / "logs", ignore_errors=True)
     for name, text in report.texts.items():
         write_text_atomically(new / name, text.replace(str(new), f"results/published/{new.name}"))
-    for name, figure in [*report.drawn.items(), *report.in_column.items()]:
+    for name, figure in report.figures.items():
         save_chart(figure, new / "charts", name)
     write_json(new / "published.json", {"rule": RULE, "at": f"{datetime.date.today():%Y-%m-%d}"})
     write_manifest(new, copied)

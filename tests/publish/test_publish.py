@@ -695,7 +695,7 @@ def test_publishing_moves_figures_and_links(publish, good, tmp_path):
         ("single", 5),
         ("ddp", 5),
     ]
-    assert {"runs.csv", "report.tex", "charts/throughput.pdf"} <= saved["files"].keys()
+    assert {"runs.csv", "report.tex", "charts/throughput.png"} <= saved["files"].keys()
     assert manifest.find_faults(new, saved) == []
     assert not (new / "logs").exists() and [*new.parent.glob(".publishing*")] == []
     for path in new.rglob("*"):
