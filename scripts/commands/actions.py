@@ -212,21 +212,6 @@ def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) ->
 # --- data, and the rest -------------------------------------------------------------------------------------------
 
 
-def index_data(options: data_options.IndexOptions, flags: Sequence[str]) -> int:
-    from benchmarks.common.data.contents import cached_contents
-    from benchmarks.common.data.fingerprint import cached_fingerprint
-    from benchmarks.common.data.listing import list_images
-    from scripts.setup.check_data import check_image_folder
-
-    root = Path(options.data)
-    check_image_folder(root)
-    for part in ("train", "val"):
-        print(f"{root / part}: {len(list_images(root / part)):,} images")
-    print(f"fingerprint {cached_fingerprint(root)}")
-    print(f"contents {cached_contents(root)}")
-    return 0
-
-
 def list_flags(options: data_options.NoOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config.config import load_config
 

@@ -254,13 +254,6 @@ COMMANDS = [
         "setup.pack.main",
     ),
     Command(
-        "data index",
-        "list the images once, so that runs find the list",
-        "data index --data /path/to/imagenet",
-        "data_options.IndexOptions",
-        "index_data",
-    ),
-    Command(
         "publish",
         "check a result set and put it into results/published",
         "publish --name h100_torch2.15_202612",

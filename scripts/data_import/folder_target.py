@@ -1,19 +1,16 @@
 """Images written as files: TO/train/<class>/<image> and TO/val/<class>/<image>."""
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
 
-from benchmarks.common.data.contents import HashedFiles, cached_contents, image_hash, sampled_names
-from benchmarks.common.data.fingerprint import cached_fingerprint, stat_of
+from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import sync_file_system, sync_folder
-from scripts.data_import.journal import WORKSHOP, Total, make_total
+from scripts.data_import.journal import WORKSHOP, Total
 from scripts.data_import.progress import Progress
-from scripts.data_import.shard_tables import read_table, write_table
-from scripts.data_import.source_images import Source, SourceShard, image_checksum
+from scripts.data_import.source_images import Source, SourceShard
 from scripts.setup.check_data import check_image_folder, format_names
 
 
@@ -25,10 +22,9 @@ class FolderTarget:
 
     def __init__(self, folder: Path, source: Source):
         self.kind = source.kind
-        self._folder, self._workshop, self._shards = folder, folder / WORKSHOP, source.shards
+        self._folder, self._workshop = folder, folder / WORKSHOP
         self._splits = sorted({shard.split for shard in source.shards})
         self._goes_on = False
-        self._hashed: HashedFiles = {}
 
     def refuse_existing(self) -> None:
         """Raises UserError where a split that the source has is in the folder already."""
@@ -42,8 +38,7 @@ class FolderTarget:
 
     def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
         """Raises UserError where two images have one name, and what reading raises."""
-        rows: list[tuple[str, str, list[int]]] = []
-        num_bytes, sum_of_checksums = 0, 0
+        num_images = num_bytes = 0
         folders: dict[str, str] = {}
         for image in shard.read():
             if image.class_name not in folders:
@@ -51,18 +46,14 @@ class FolderTarget:
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[image.class_name] = str(folder)
             try:
-                stat = write_file(f"{folders[image.class_name]}/{image.name}", image.content, self._goes_on)
+                write_file(f"{folders[image.class_name]}/{image.name}", image.content, self._goes_on)
             except FileExistsError:
                 raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
-            sha256 = hashlib.sha256(image.content).digest()
-            name = f"{shard.split}/{image.class_name}/{image.name}"
-            rows.append((name, image_hash(sha256, image.content).hex(), stat))
+            num_images += 1
             num_bytes += len(image.content)
-            sum_of_checksums += image_checksum(shard.split, image, sha256)
             progress.add(len(image.content), len(image.content))
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
-        write_table(self._workshop, shard, rows)
-        return make_total(len(rows), num_bytes, sum_of_checksums)
+        return Total(num_images, num_bytes)
 
     def put_in_place(self, totals: dict[str, Total]) -> None:
         """Rename the finished splits. Raises UserError where classes do not fit, or where images have one name."""
@@ -83,18 +74,6 @@ class FolderTarget:
                 refuse_existing(self._folder / split)
                 os.rename(folders[split], self._folder / split)
         sync_folder(self._folder)
-        if all((self._folder / split).is_dir() for split in ("train", "val")):
-            self._hashed = self._read_hashed()
-
-    def _read_hashed(self) -> HashedFiles:
-        """The files that are in the name of the bytes; {} where not all are known, as after a kill at the end."""
-        wanted = {*sampled_names(*(list_images(self._folder / split) for split in ("train", "val")))}
-        try:
-            tables = (read_table(self._workshop, shard) for shard in self._shards)
-            rows = (row for table in tables for row in table)
-            return {name: (bytes.fromhex(sha256), stat) for name, sha256, stat in rows if name in wanted}
-        except (OSError, ValueError, TypeError, RecursionError):
-            return {}
 
     def _folder_of(self, split: str) -> Path:
         return self._workshop / split if (self._workshop / split).is_dir() else self._folder / split
@@ -105,17 +84,16 @@ class FolderTarget:
             folder = self._folder / split
             num_classes = sum(entry.is_dir() for entry in os.scandir(folder))
             print(f"{folder}: {total.num_images:,} images of {num_classes:,} classes, {total.num_bytes:,} bytes")
-            print(f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}")
         try:
             check_image_folder(self._folder)
         except UserError as error:
             print(f"not complete yet: {error}")
             return
-        print(f"fingerprint {cached_fingerprint(self._folder)}, contents {cached_contents(self._folder, self._hashed)}")
+        print(f"fingerprint {cached_fingerprint(self._folder)}")
 
 
-def write_file(path: str, content: bytes | memoryview, replace: bool) -> list[int]:
-    """Write a new file; returns its file_stat. replace: a file of this name is removed first, not written to: it may be
+def write_file(path: str, content: bytes | memoryview, replace: bool) -> None:
+    """Write a new file. replace: a file of this name is removed first, not written to: it may be
     a hard link to a file of the user's. Raises OSError."""
     if replace:
         with contextlib.suppress(FileNotFoundError):
@@ -125,7 +103,6 @@ def write_file(path: str, content: bytes | memoryview, replace: bool) -> list[in
         written = 0
         while written < len(content):
             written += os.write(descriptor, content[written:])
-        return stat_of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
 

@@ -18,29 +18,18 @@ from scripts.setup.own_token import PRIVATE
 
 WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
 JOURNAL = "journal"
-MODULUS = 1 << 256
 LARGEST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class Total:
-    """Of some images: how many, their bytes, and the sum of image_checksum modulo 2^256, which depends on no order.
-
-    An older journal has another sum by another name, so that its lines are not read, and its shards are written again.
-    """
+    """Of some images: how many, and their bytes."""
 
     num_images: int = 0
     num_bytes: int = 0
-    sum_of_checksums: str = "0"
 
     def plus(self, other: "Total") -> "Total":
-        both = (int(self.sum_of_checksums, 16) + int(other.sum_of_checksums, 16)) % MODULUS
-        return Total(self.num_images + other.num_images, self.num_bytes + other.num_bytes, f"{both:x}")
-
-
-def make_total(num_images: int, num_bytes: int, sum_of_checksums: int) -> Total:
-    """sum_of_checksums: of any size."""
-    return Total().plus(Total(num_images, num_bytes, f"{sum_of_checksums:x}"))
+        return Total(self.num_images + other.num_images, self.num_bytes + other.num_bytes)
 
 
 class Journal:

@@ -5,7 +5,6 @@ no order; the tables, written at the end, are in the order of the folder. What t
 shard waits in a JSON file below TO/.importing.
 """
 
-import hashlib
 import os
 import threading
 import zlib
@@ -16,7 +15,6 @@ import numpy
 import pandas
 
 from benchmarks.common.config.config import Config, PackKind
-from benchmarks.common.data.contents import contents_from_hashes, image_hash
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
@@ -29,17 +27,17 @@ from benchmarks.common.system.files import (
     sync_folder,
 )
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
-from scripts.data_import.journal import WORKSHOP, Total, make_total
+from scripts.data_import.journal import WORKSHOP, Total
 from scripts.data_import.progress import Progress
 from scripts.data_import.shard_tables import read_table, table_path, write_table
-from scripts.data_import.source_images import Source, SourceShard, image_checksum
+from scripts.data_import.source_images import Source, SourceShard
 from scripts.setup.chunks import encode_content
 from scripts.setup.pack import refuse_links_in_data
 from scripts.setup.pack_file import header_size, pack_metadata, write_tables
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
-COLUMNS = ["class_name", "name", "num_bytes", "sha256", "start", "end", "height", "width", "crc32"]
-"""Of an image: the first four are of its file in the source, start and end of what is packed."""
+COLUMNS = ["class_name", "name", "num_bytes", "start", "end", "height", "width", "crc32"]
+"""Of an image: the first three are of its file in the source, start and end of what is packed."""
 
 
 class PackTarget:
@@ -76,7 +74,7 @@ class PackTarget:
     def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
         """Raises UserError where two images of the shard have one name, what reading raises, and OSError."""
         rows: list[tuple[Any, ...]] = []
-        checksum, seen = 0, set()
+        seen = set()
         descriptor = open_no_follow(str(self._unfinished(shard.split)), os.O_WRONLY | os.O_CREAT)
         try:
             for image in shard.read():
@@ -87,17 +85,16 @@ class PackTarget:
                 stored, shape = encode_content(content, self._config.pack, f"{shard.name}: {image.name}")
                 start = self._reserve(shard.split, len(stored))
                 write_at(descriptor, stored, HEADER_BYTES + start)
-                sha256 = hashlib.sha256(content).digest()
-                source = (image.class_name, image.name, len(content), image_hash(sha256, content).hex())
-                rows.append((*source, start, start + len(stored), *shape, zlib.crc32(stored)))
-                checksum += image_checksum(shard.split, image, sha256)
+                rows.append(
+                    (image.class_name, image.name, len(content), start, start + len(stored), *shape, zlib.crc32(stored))
+                )
                 progress.add(len(content), len(stored))
         finally:
             os.close(descriptor)
         write_table(self._workshop, shard, rows)
         num_bytes = sum(row[COLUMNS.index("num_bytes")] for row in rows)
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
-        return make_total(len(rows), num_bytes, checksum)
+        return Total(len(rows), num_bytes)
 
     def put_in_place(self, totals: dict[str, Total]) -> None:
         """Write the tables, check the packed files, and rename both.
@@ -110,11 +107,11 @@ class PackTarget:
         tables = {split: self._sorted_table(split, total) for split, total in totals.items()}
         refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
         listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
-        image_hashes = fingerprint_and_contents(listings, tables)
+        fingerprint = fingerprint_of_tables(listings, tables)
         # one after a kill between two renames
         unfinished = [split for split in SPLITS if self._unfinished(split).exists()]
         for split in unfinished:
-            self._finish(split, listings[split], tables[split], image_hashes)
+            self._finish(split, listings[split], tables[split], fingerprint)
         for split in SPLITS:
             path = pack_path(self._config, split)
             if split in unfinished:
@@ -132,14 +129,13 @@ class PackTarget:
         for split, total in totals.items():
             pack = PackedSource(pack_path(self._config, split))
             size_gb = pack.path.stat().st_size / 1e9
-            print(f"{pack.path}: {total.num_images:,} images of {len(pack.classes):,} classes, {size_gb:.3g} GB")
             print(
-                f"  sum of SHA-256: {int(total.sum_of_checksums, 16):064x}, of {total.num_bytes:,} bytes in the source"
+                f"{pack.path}: {total.num_images:,} images of {len(pack.classes):,} classes, {size_gb:.3g} GB, "
+                f"of {total.num_bytes:,} bytes in the source"
             )
             if num_bad := pack.num_unreadable():
                 print(f"  warning: {num_bad} not readable; a run that meets one of them says so")
-        metadata = PackedSource(pack_path(self._config, "train")).metadata
-        print(f"fingerprint {metadata['fingerprint']}, contents {metadata['contents']}")
+        print(f"fingerprint {PackedSource(pack_path(self._config, 'train')).metadata['fingerprint']}")
         command = bench_command("run single", data=self._config.data)
         print(f"train on it: {command} -- --loader packed --pack {self._config.pack}")
         print("where 256 images do not fit in a GPU's memory, add --batch-per-device 64")
@@ -184,10 +180,9 @@ class PackTarget:
             )
         return table
 
-    def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, image_hashes: dict[str, str]) -> None:
-        """image_hashes: fingerprint and contents."""
+    def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, fingerprint: str) -> None:
         path = self._unfinished(split)
-        metadata = pack_metadata(self._config.pack, listing, image_hashes)
+        metadata = pack_metadata(self._config.pack, listing, fingerprint)
         if header_size(metadata) > HEADER_BYTES:
             raise UserError(f"{len(listing.classes)} classes are too many for --pack; import without it, and pack then")
         with open(path, "r+b", opener=open_no_follow) as file:
@@ -212,20 +207,13 @@ def names_by_class(table: pandas.DataFrame) -> dict[str, list[str]]:
     return {str(class_name): [*names] for class_name, names in table.groupby("class_name")["name"]}
 
 
-def fingerprint_and_contents(listings: dict[str, ImageListing], tables: dict[str, pandas.DataFrame]) -> dict[str, str]:
-    """The fingerprint and the contents that the same images have in folders."""
+def fingerprint_of_tables(listings: dict[str, ImageListing], tables: dict[str, pandas.DataFrame]) -> str:
+    """The fingerprint that the same images have in folders."""
     sizes: dict[str, int] = {}
-    hashes: dict[str, str] = {}
     for split, table in tables.items():
-        pairs = zip(table["class_name"], table["name"], strict=True)
-        paths = [f"{split}/{class_name}/{name}" for class_name, name in pairs]
-        sizes |= zip(paths, table["num_bytes"], strict=True)
-        hashes |= zip(paths, table["sha256"], strict=True)
-    train, val = listings["train"], listings["val"]
-    return {
-        "fingerprint": fingerprint_of(train, val, lambda folder, name: sizes[f"{folder.name}/{name}"]),
-        "contents": contents_from_hashes(train, val, lambda name: bytes.fromhex(hashes[name])),
-    }
+        rows = zip(table["class_name"], table["name"], table["num_bytes"], strict=True)
+        sizes |= {f"{split}/{class_name}/{name}": num_bytes for class_name, name, num_bytes in rows}
+    return fingerprint_of(listings["train"], listings["val"], lambda folder, name: sizes[f"{folder.name}/{name}"])
 
 
 def tables_of(table: pandas.DataFrame, listing: ImageListing) -> Arrays:

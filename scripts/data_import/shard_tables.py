@@ -1,4 +1,4 @@
-"""What an import knows of the images of a finished shard: a row for each, in a JSON file below TO/.importing/tables."""
+"""What an import knows of the images of a finished shard that it packs: rows of a JSON file in TO/.importing/tables."""
 
 import hashlib
 import json

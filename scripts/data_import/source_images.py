@@ -4,7 +4,6 @@ A name from an archive is data of somebody else: it becomes a file's or a class 
 path component. Nothing is repaired, since a repaired name is another name.
 """
 
-import hashlib
 import io
 import os
 import re
@@ -220,9 +219,3 @@ class Archive:
     def open(self) -> io.FileIO:
         """Raises as Download.open does."""
         return self.download.open(self.path)
-
-
-def image_checksum(split: str, image: SourceImage, sha256: bytes) -> int:
-    """SHA-256 of an image's path and of the SHA-256 of its bytes."""
-    path = f"{split}/{image.class_name}/{image.name}\0"
-    return int.from_bytes(hashlib.sha256(path.encode() + sha256).digest(), "big")

@@ -57,12 +57,6 @@ class PackOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class IndexOptions:
-    data: str
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
-
-
-@dataclasses.dataclass(frozen=True)
 class KillFuzzOptions:
     kills: OptionalInt = None
     """Signals to send; default: 60."""

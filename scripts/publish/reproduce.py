@@ -222,7 +222,7 @@ def _data(requested: dict, published: Path) -> str:
     """The folder of the images, which the user chooses. Raises UserError where they are not the set's."""
     folder = os.path.abspath(os.environ.get("DATA") or Config().data)
     config = _config(requested | {"data": folder})
-    found = {"fingerprint": run_plan.images_fingerprint(config), "contents": run_plan.images_content_hash(config)}
+    found = {"fingerprint": run_plan.images_fingerprint(config)}
     for name in IMAGE_FIELDS:
         if requested.get(name) and found[name] != requested[name]:
             raise UserError(

@@ -20,9 +20,8 @@ import tyro
 
 from benchmarks.common.config.config import Config, PackKind, load_config
 from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
-from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.packed import has_files, open_packs, source_contents_of_packs
+from benchmarks.common.data.packed import has_files, open_packs
 from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -128,7 +127,6 @@ def make_run(variables: MakeVariables, template: RunTemplate, round_number: int 
         config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
     place = (ranks_here, 1) if template.one_node else strategy_list.total_ranks_and_nodes(template.strategy, ranks_here)
     requested = requested_settings(config, template.strategy, *place, threads, images_fingerprint(config))
-    requested |= {"contents": images_content_hash(config)}
     if seeds:
         requested["seeds"] = seeds
     # only the launcher knows a cluster's nodes, so that the user's variables stand for them
@@ -194,19 +192,6 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     check_image_folder(data)
     return cached_fingerprint(Path(data))
-
-
-def images_content_hash(config: Config) -> str:
-    """The name of the bytes of the images that a run reads, or that its packs were made of; '' where these are
-    synthetic, or where the packs do not say. Raises UserError without any."""
-    if config.loader == "synthetic":
-        return ""
-    return source_contents_of_packs(config) if config.loader == "packed" else _contents(config.data)
-
-
-@functools.cache
-def _contents(data: str) -> str:
-    return cached_contents(Path(data))
 
 
 def plan_strategies(variables: MakeVariables) -> list[Run]:

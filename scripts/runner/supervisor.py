@@ -35,7 +35,6 @@ from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
-from scripts.runner.planned_images import IMAGES_CHANGED, IMAGES_UNKNOWN, can_compare_images, images_have_changed
 from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
@@ -99,13 +98,6 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
     telemetry = sampler.stop()
     row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s} | cores.shares(rank_cpu_s(folder))
     found = find_status(run_end, folder, sampler)
-    if found["status"] == "ok" and "images_per_s" in found and can_compare_images(requested):
-        # How long the look takes is up to whoever owns the images, so the row is kept before it. Killed meanwhile, the
-        # run is not ok: nobody knows whether its images are those of the plan.
-        unknown = row | found | {"status": "invalid", "reason": IMAGES_UNKNOWN}
-        save_unrecorded(unrecorded, unknown | (warm_up_status(unknown) if options.round == 0 else {}))
-        if images_have_changed(requested):
-            found = {"status": "invalid", "reason": IMAGES_CHANGED}
     row |= found
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.round} is done; the first node has its row")

@@ -24,7 +24,6 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.contents import cached_contents
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import ImageListing, is_unchanged, list_images
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays
@@ -54,16 +53,16 @@ def main(options: PackOptions) -> None:
     try:
         check_image_folder(root)
         listings = {split: list_images(root / split) for split in ("train", "val")}
-        image_hashes = {"fingerprint": cached_fingerprint(root), "contents": cached_contents(root)}
+        fingerprint = cached_fingerprint(root)
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
-    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), image_hashes)}
+    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), fingerprint)}
     sizes = {split: estimate_bytes(config, split, listing) for split, listing in todo.items()}
     if todo:
         check_folder(pack_path(config, "train").parent, sum(sizes.values()))
     for split, listing in todo.items():
         with lock_pack(pack_path(config, split)):
-            write_pack(pack_path(config, split), listing, config.pack, image_hashes, began_ns)
+            write_pack(pack_path(config, split), listing, config.pack, fingerprint, began_ns)
 
 
 def refuse_links_in_data(config: Config) -> None:
@@ -79,8 +78,8 @@ def refuse_links_in_data(config: Config) -> None:
             raise UserError(f"{path} is not a regular file; remove it")
 
 
-def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
-    """Whether a packed file of these images, by their fingerprint and contents, is there; all of it is read.
+def is_complete(path: Path, fingerprint: str) -> bool:
+    """Whether a packed file of these images is there; all of it is read.
 
     Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's, and
     for one that this user has not packed, which may have other pixels under right checksums.
@@ -89,8 +88,7 @@ def is_complete(path: Path, image_hashes: dict[str, str]) -> bool:
         return False
     try:
         metadata = map_arrays(path)[0]  # of whatever version it is
-        expected = image_hashes | {"part": path.stem}
-        if any(metadata.get(name, value) != value for name, value in expected.items()):  # older ones lack contents
+        if (metadata.get("fingerprint"), metadata.get("part")) != (fingerprint, path.stem):
             if os.environ.get("PACKED"):
                 raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise DamagedFile("it is of other images")
@@ -149,14 +147,14 @@ def lock_pack(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: ImageListing, kind: str, image_hashes: dict[str, str], began_ns: int) -> None:
+def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str, began_ns: int) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
     Raises UserError where the folder changed since it was listed, or one of its files since began_ns, and for half a
     packed file of other images in the folder that PACKED names.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = pack_metadata(kind, listing, image_hashes)
+    metadata = pack_metadata(kind, listing, fingerprint)
     header_bytes = header_size(metadata)
     plan = json.dumps([metadata, listing.times, header_bytes, own_token(path, PACKING)])
     refuse_half_pack_of_other_images(journal, plan)

@@ -13,10 +13,10 @@ from benchmarks.common.data.packed import FILE_KIND, VERSION
 MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 
 
-def pack_metadata(kind: str, listing: ImageListing, image_hashes: dict[str, str]) -> dict[str, str]:
-    """image_hashes: the fingerprint and the contents of train and val."""
+def pack_metadata(kind: str, listing: ImageListing, fingerprint: str) -> dict[str, str]:
+    """fingerprint: of train and val."""
     metadata = {"what": FILE_KIND, "version": VERSION, "kind": kind, "part": listing.folder.name}
-    return metadata | image_hashes | {"classes": json.dumps(listing.classes)}
+    return metadata | {"fingerprint": fingerprint, "classes": json.dumps(listing.classes)}
 
 
 def header_size(metadata: dict[str, str]) -> int:

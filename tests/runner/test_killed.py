@@ -3,7 +3,6 @@
 .venv/bin/python -m pytest tests/runner/test_killed.py
 """
 
-import contextlib
 import json
 import os
 import pty
@@ -24,13 +23,12 @@ from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings
-from benchmarks.common.data import contents
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock, open_lock
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
-from scripts.runner import lost_runs, planned_images, run_plan, schedule, supervisor
+from scripts.runner import lost_runs, run_plan, schedule, supervisor
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
@@ -194,69 +192,6 @@ def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, mo
         (path / "torchrun").touch()
     lost_runs.record_lost_runs(tmp_path)
     assert not own.exists() and other.exists() and of_another_set.exists()
-
-
-@pytest.mark.parametrize("overwritten", ["no", "an image", "same bytes", "gone", "before the cache"])
-def test_a_run_after_whose_plan_an_image_was_overwritten_is_invalid(tmp_path, monkeypatch, overwritten):
-    """Protects the name of the images in the rows of a suite of hours, which is taken once. An image that is written
-    again with the same bytes changes nothing. Mutants: no look; times alone compared; an error taken for no change."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
-    for name in ("train/a/1.png", "train/a/2.png", "val/a/1.png"):
-        (path := tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\x89PNG\r\n\x1a\n" + name.encode())
-    later = time.time_ns() + 3600 * 10**9
-    if overwritten != "before the cache":
-        monkeypatch.setattr("benchmarks.common.data.contents.time.time_ns", lambda: later)
-    planned = contents.cached_contents(tmp_path / "images")
-    folder = folder_of(tmp_path)
-    asked = {"contents": planned, "data": str(tmp_path / "images"), "loader": "folder", "nodes": 1}
-    (folder.path / "settings.json").write_text(json.dumps({"schema": 1, "flags": "", "asked": asked}))
-    (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
-    folder.log.touch()
-    image = tmp_path / "images/train/a/2.png"
-    content = image.read_bytes()
-    if overwritten == "gone":
-        image.unlink()
-    elif overwritten != "no":
-        image.write_bytes(content if overwritten == "same bytes" else content + b"x")
-    descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
-    monkeypatch.setattr(supervisor, "run_command", lambda *words: words[3].start() or supervisor.RunEnd(0, 1.0, 0.0))
-    options = supervisor.SupervisorOptions("single", tmp_path, folder.run_id)
-    code, row = supervisor.run(options, ["true"], folder, descriptor), row_of(tmp_path)
-    os.close(descriptor)
-    if overwritten in ("an image", "gone"):
-        why = "the images have changed since the suite began; start a new set"
-        assert (code, row["status"], row["reason"]) == (1, "invalid", why) and not row["images_per_s"] > 0
-    else:
-        assert (code, row["status"]) == (0, "ok")
-
-
-@pytest.mark.parametrize("error", [RecursionError, MemoryError, SystemExit])
-def test_no_owner_of_images_takes_the_row_of_a_finished_run(tmp_path, monkeypatch, error):
-    """Protects what was measured from whoever owns the images: 1,100 folders in each other, made during the run, ended
-    the supervisor by an error of Python, and the next suite wrote `failed, nothing is known`. SystemExit stands for a
-    kill. Mutants: OSError and UserError alone are caught; the row kept after the look; kept as ok."""
-    monkeypatch.setattr(planned_images, "can_compare_images", lambda requested: True)
-    monkeypatch.setattr(supervisor, "can_compare_images", lambda requested: True)
-
-    def look(data: Path) -> str:
-        raise error
-
-    monkeypatch.setattr(planned_images, "cached_contents", look)
-    folder = folder_of(tmp_path)
-    (folder.path / "settings.json").write_text(json.dumps({"schema": 1, "flags": "", "asked": {"contents": "x"}}))
-    (folder.path / "summary.json").write_text(SUMMARY)
-    folder.log.touch()
-    monkeypatch.setattr(supervisor, "run_command", lambda *words: words[3].start() or supervisor.RunEnd(0, 1.0, 0.0))
-    options = supervisor.SupervisorOptions("single", tmp_path, folder.run_id)
-    descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT, 0o600)
-    with contextlib.suppress(SystemExit):
-        assert supervisor.run(options, ["true"], folder, descriptor) == 1
-    os.close(descriptor)
-    lost_runs.record_lost_runs(tmp_path)
-    row = row_of(tmp_path)
-    assert (row["status"], row["wall_s"]) == ("invalid", 1.0)
-    assert ("was killed while it looked" if error is SystemExit else "the images have changed") in row["reason"]
 
 
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):

@@ -316,13 +316,12 @@ def test_other_settings_are_left_out(run, tmp_path, column, value, words):
         ({"asked": {"fingerprint": "9-9-9-abc"}}, "b: 9 classes, 9 training and 9 validation images"),
         ({"asked": {"fingerprint": ""}}, "b does not say on which images it was measured"),
         ({"asked": {"norm": "group"}}, "b: resnet50 with norm group"),
-        ({"asked": {"contents": "bbbb"}}, "b: contents bbbb"),
         ({"arch": "resnet18", "image_size": 160}, "), and in image size ("),
     ],
 )
 def test_unequal_work_is_refused(run, tmp_path, changes, words):
     """Protects from hours of two trainings that nobody would choose between. One line, with what to do."""
-    a = add_machine(tmp_path / "a", {"ddp": 100}, asked={"contents": "aaaa"} if "contents" in words else None)
+    a = add_machine(tmp_path / "a", {"ddp": 100})
     b = add_machine(tmp_path / "b", {"ddp": 200}, **changes)
     done = run(a, b, "--price", "1")
     (error,) = [text for text in done.err.splitlines() if text.startswith("error: ")]

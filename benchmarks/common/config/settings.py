@@ -2,7 +2,7 @@
 
     {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
 
-Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint and contents of the data, and every
+Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every
 field of the configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that
 skipped and killed runs have it. Resolved, stored as "met": the value of each `auto`, the machine, the versions, the
 commit. The reporting rank collects this half (Record.finish), and the supervisor adds the commit, the local changes and
@@ -31,7 +31,7 @@ IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones,
 # A new field is compared by default. These fields are not, and this is the only such list.
 NOT_COMPARED = {
     "config": "a name; the values in the file count one by one",
-    "data": "a path; the fingerprint and the contents of what lies there count",
+    "data": "a path; the fingerprint of what lies there counts",
     "checkpoint_dir": "a place",
     "checkpoint_steps": "no timed window includes a checkpoint",
     "checkpoint_keep": "the same",
@@ -45,8 +45,8 @@ NOT_COMPARED = {
 }
 # Two sets are often compared for these. Within a set they separate runs, as every field does.
 SOURCE_FIELDS = ("commit", "local_changes")
-IMAGE_FIELDS = ("fingerprint", "contents")
-"""What names the images: their names and some sizes, and their bytes. Sets from before have the first only."""
+IMAGE_FIELDS = ("fingerprint",)
+"""What names the images: their names and some sizes."""
 # Options that some strategies read, and their readers. The runs of other strategies are alike whatever these say.
 DDP = ("ddp", "ddp_spawn", "slurm", "ddp_amp", "ddp_compile", "ddp_compressed", "hybrid_parallel", "zero1")
 READERS = {

@@ -8,7 +8,7 @@ file of each class. Paths and times are not in it, so it is the same on every ma
 not. Needs no torch.
 
 It does not see other bytes in a file of the same size. Of the files between the first and the last of a class it sees
-the names only. contents.py hashes the bytes; this name stays beside it, since older sets name their images by it.
+the names only.
 """
 
 import contextlib

@@ -20,7 +20,6 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.config.config import PACK_KINDS, Config
-from benchmarks.common.data.contents import CONTENTS
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import cache_path
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays
@@ -168,15 +167,6 @@ def pack_path(config: Config, split: str) -> Path:
     """Below the folder that PACKED names, else below packed/ beside train/ and val/."""
     folder = os.environ.get("PACKED") or Path(config.data) / "packed"
     return Path(folder) / config.pack / f"{split}.safetensors"
-
-
-def source_contents_of_packs(config: Config) -> str:
-    """The hash of the images that the packs were made of, from the train pack's header; '' where it does not say, or is
-    missing."""
-    with contextlib.suppress(OSError, DamagedFile):
-        contents = map_arrays(pack_path(config, "train"))[0].get("contents", "")
-        return contents if CONTENTS.fullmatch(contents) else ""
-    return ""
 
 
 def has_files(data: str) -> bool:

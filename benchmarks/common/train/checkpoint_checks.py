@@ -52,7 +52,7 @@ def fields_that_must_agree(config: Config, num_classes: int) -> dict[str, Any]:
 def trained_with(config: Config) -> dict[str, Any]:
     """The settings that must not change when a training is resumed.
 
-    The fingerprint and the contents of the images are '' for synthetic images, and in a run that no launcher started.
+    The fingerprint of the images is '' for synthetic images, and in a run that no launcher started.
     """
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder:

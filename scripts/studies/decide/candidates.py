@@ -147,8 +147,6 @@ def refuse_unequal_work(machines: dict[str, list[Candidate]]) -> None:
             )
         if len({*map(tuple, works.values())}) > 1 or any(len(found) > 1 for found in works.values()):
             differences[kind] = "; ".join(f"{printable(name)}: {' and '.join(found)}" for name, found in works.items())
-    if "data" not in differences and (text := _contents_that_differ(machines)):
-        differences["data"] = text
     if differences:
         named = ", and in ".join(f"{kind} ({text})" for kind, text in differences.items())
         remedies = ", and ".join(REMEDIES[kind] for kind in differences)
@@ -170,17 +168,6 @@ def _work(group: RunGroup, kind: str) -> str:
     packed = requested.get("pack") if requested.get("loader") == "packed" else "full"
     shrunk = "" if packed in ("full", None) else f", packed as {format_setting(packed)}"
     return printable(f"{images}, fingerprint {fingerprint}{shrunk}" if fingerprint else images)
-
-
-def _contents_that_differ(machines: dict[str, list[Candidate]]) -> str:
-    """The hashes of the images' bytes by machine, where two of those that are known differ; else ''."""
-    found = {
-        name: sorted({str(each.group.identity.requested.get("contents") or "") for each in candidates} - {""})
-        for name, candidates in machines.items()
-    }
-    several = len({each for hashes in found.values() for each in hashes}) > 1
-    text = "; ".join(f"{name}: contents {' and '.join(hashes) or 'unknown'}" for name, hashes in found.items())
-    return printable(text) if several else ""
 
 
 # --- equal settings -----------------------------------------------------------------------------------------------
