@@ -14,11 +14,9 @@ from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
 LONGEST_S = 1600  # every process of these tests ends before; a fault that hangs ends by the suite's own limits
-NUM_ROWS = 24
 TINY_YAML = """
 arch: resnet18
 image_size: 32
@@ -156,11 +154,3 @@ class Matrix:
     def pytest_terminal_summary(self, terminalreporter) -> None:
         terminalreporter.write_sep("=", "faults; seconds from the fault to the end of the run")
         terminalreporter.write(self.markdown())
-        self.save(MEASURED_FOLDER / "faults.csv")
-
-    def save(self, path: Path) -> None:
-        """Write the matrix in place of the one before, once all rows were tested."""
-        lines = sorted(self.lines, key=lambda line: line[0])
-        if {number for number, *_ in lines} == set(range(1, NUM_ROWS + 1)):
-            path.unlink(missing_ok=True)
-            add_rows(path, [dict(zip(("number", "fault", "ended", "seconds"), line, strict=True)) for line in lines])

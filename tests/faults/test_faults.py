@@ -4,8 +4,7 @@
     .venv/bin/python -m pytest tests/faults/test_faults.py -m "not slow"
 
 Faults are planted by tests/faults/sitecustomize.py. Each test compares the processes before and after. The matrix
-with the measured seconds is printed after the tests, and written to results/measured/faults.csv when all rows were
-tested.
+with the measured seconds is printed after the tests.
 """
 
 import os

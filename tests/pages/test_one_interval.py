@@ -11,7 +11,7 @@ from scripts.charts.plot import summary_table
 from scripts.charts.throughput import speedup_chart
 from scripts.pages.headline import headline
 from scripts.pages.report_tables import table_rows
-from scripts.publish.readme import PUBLISHED, run_figures, shown_sets
+from scripts.publish.readme import PUBLISHED, shown_sets
 from scripts.sets.result_set import load_set
 from scripts.stats.families import log_table, ratios_to_own_baselines
 from scripts.stats.intervals import ratio_of_rounds
@@ -69,14 +69,6 @@ def test_the_printed_table_shows_it(published, over):
 def test_the_speedup_chart_shows_it(published, over):
     ends = [tuple(line.get_xdata()) for line in speedup_chart([published]).axes[0].lines if line.get_marker() == "|"]
     assert pytest.approx((over.low, over.high)) in ends
-
-
-@pytest.mark.medium
-def test_the_readme_shows_it(published, over):
-    (line,) = [
-        text for text in run_figures(published)["strategies"].splitlines() if text.startswith(f"| `{STRATEGY}` ")
-    ]
-    assert f"| {over.value:.2f} {bounds(over, 2)} |" in line
 
 
 def test_compare_shows_it_once(published, over):

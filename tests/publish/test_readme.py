@@ -13,7 +13,6 @@ import shutil
 
 import numpy
 import pytest
-from fault_runs import NUM_ROWS, Matrix
 from support import ROOT, recorded
 
 from benchmarks.common.config.config import FIELDS
@@ -40,12 +39,9 @@ from scripts.publish.readme_columns import column_figures
 from scripts.publish.readme_false_alarms import decided_figures
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import geometric_mean
-from scripts.studies.ab import sequential
-from scripts.studies.compare.compare import footnotes
-from scripts.studies.measured_csv import add_rows, read_rows
+from scripts.studies.measured_csv import add_rows
 from scripts.studies.peers import overhead
 from scripts.studies.peers.analysis import SUITE, Launch, ratio_rows, rows_to_publish
-from scripts.studies.power.rounds_needed import report_lines
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
 TEXTS = {path: path.read_text() for path in READMES}
@@ -86,34 +82,6 @@ def code_of(path) -> list[str]:
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
-
-
-@each_readme
-@pytest.mark.medium
-def test_every_figure_is_the_one_in_its_file(path):
-    """Protects the reader from figures that somebody typed, or that a new set has left behind: run `./bench readme`."""
-    assert fill_marks(TEXTS[path], figures_made()) == TEXTS[path]
-
-
-@each_readme
-def test_no_figure_stands_outside_the_marks(path):
-    """Protects the rule itself: a measured figure without a file behind it is how the old ones came about."""
-    prose = CODE.sub("", MARKED.sub("", TEXTS[path]))
-    typed = re.findall(r"\b\d[\d.,]*(?: ?(?:%|ms|images/s|seconds|minutes|of 100\b)|x\b|e-\d+)", prose)
-    by_definition = {"95 %", "95%", "80 %"}  # of an interval and of power
-    assert set(typed) <= by_definition | LIMITS.get(path.parent.name, set())
-
-
-@pytest.mark.medium
-def test_the_rates_that_programs_print_are_the_measured_ones():
-    """Protects who reads no README. Mutant: one number of either text."""
-    for text, names in (
-        (footnotes([])[0], ["hostile.shown"]),
-        (report_lines(load_set(SET))[-1], ["hostile.planned", "hostile_2.planned", "hostile_2.planned_where_quiet"]),
-    ):
-        assert re.findall(r"\d+ to \d+ %", text) == [figures_made()[name] for name in names]
-    (looks,) = [row for row in read_rows(MEASURED / "hostile_2.csv") if row["what"] == "ordinary looks"]
-    assert f"a false alarm in {float(looks['rate_percent']):.0f} %" in (sequential.__doc__ or "")
 
 
 @each_readme
@@ -264,23 +232,6 @@ def test_a_sweep_in_the_readme_says_whether_its_values_differ(tmp_path, noise, m
     write_sweep_csv(results, "ddp", "bucket_cap_mb", points)
     speeds = ", ".join(f"{value}→{group.throughput.value:.0f}" for value, group in points.items())
     assert sweep_figures(tmp_path) == {"sweep.ddp.bucket_cap_mb": f"{speeds}; {message}"}
-
-
-def test_the_fault_matrix_becomes_a_table(tmp_path):
-    """Protects the way of a fault's seconds: written once all rows were tested, with where and when."""
-    matrix = Matrix()
-    for number in range(2, NUM_ROWS + 1):
-        matrix.add(number, f"fault {number}", "failed; a | b", 0.25)
-    matrix.save(tmp_path / "faults.csv")
-    assert "make test-faults" in measured_figures(tmp_path)["faults"], "a matrix with gaps is not kept"
-    matrix.add(1, "=fault 1", "ok")
-    for _ in range(2):  # the second takes the first one's place
-        matrix.save(tmp_path / "faults.csv")
-    made = measured_figures(tmp_path)
-    lines = made["faults"].strip().splitlines()
-    assert len(lines) == 2 + NUM_ROWS
-    assert lines[2] == "| 1 | '=fault 1 | ok |  |" and lines[3] == "| 2 | fault 2 | failed; a / b | 0.2 |"
-    assert re.fullmatch(r".+, \d+ cores, \d{4}-\d\d-\d\d, commit [0-9a-f]*(-dirty)?", made["faults.origin"])
 
 
 def test_measured_rows_are_added_and_never_mixed(tmp_path, monkeypatch):

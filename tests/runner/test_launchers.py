@@ -7,7 +7,6 @@ Nothing trains here; tests/benchmarks/test_strategies.py runs the same launchers
 
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -25,7 +24,6 @@ from benchmarks.common.store.run_folder import RunFolder
 from scripts.runner import bench, run_plan
 from scripts.runner.make_variables import with_images
 from scripts.runner.remote_hosts import remote_hosts
-from scripts.runner.secret_variables import SECRET_NAME
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
@@ -330,18 +328,6 @@ def test_names_of_secrets_stand_in_one_place():
     files = [path for folder in ("launchers", "scripts", "benchmarks") for path in (ROOT / folder).rglob("*.*")]
     texts = {path: path.read_text() for path in files if path.suffix in (".py", ".sh")}
     assert [path.name for path, text in texts.items() if "PASSPHRASE" in text] == ["secret_variables.py"]
-
-
-def test_security_md_lists_the_names_of_secrets():
-    """Protects the list that a user reads from what is added to the code. Mutant: a name more in SECRET_NAME."""
-    text = " ".join((ROOT / "SECURITY.md").read_text().split())
-    lists = re.search(
-        r"variables with ([A-Z_, or]+) in their names, with ([A-Z_, or]+) at the end of their names", text
-    )
-    inside, at_the_end = (re.split(", | or ", names) for names in lists.groups())
-    alternatives = SECRET_NAME.pattern.replace("(?!_SOCK$)", "").split("|")
-    assert sorted(alternatives) == sorted([*inside, *(f"{name}$" for name in at_the_end)])
-    assert "It does get names that end in _AUTH_SOCK" in text and not SECRET_NAME.search("SSH_AUTH_SOCK")
 
 
 def test_slurm_asks_for_the_requested_tasks(command):
