@@ -1,17 +1,8 @@
 # make help            targets and variables; ./bench --help: all other commands
-# make expands what its command line says: of a folder named $(shell ...) it would run the name. $$ is a $.
-$(foreach .each,$(.VARIABLES),$(if $(findstring command line,$(origin $(.each))),$(if \
-  $(findstring $$,$(subst $$$$,,$(value $(.each)))),$(error $(.each) has a $$ in it, which make takes for a variable; write $$$$))))
-# The loop hides a variable of its own name from itself.
-$(if $(findstring command line,$(origin .each)),$(error .each is no variable of this Makefile))
-# The same for what make itself reads, wherever it is from.
-$(foreach name,YES,$(if $(findstring $$,$(value $(name))),$(error $(name) has a $$ in it, which make takes for a variable; give the value alone)))
 SHELL := /bin/bash
 SETUP ?= yes
 PYTHON ?= .venv/bin/python
 export PYTHON SETUP
-# With one of these set, another folder's code would run; launchers/lib.sh says how.
-unexport CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 ifneq ($(realpath $(dir $(lastword $(MAKEFILE_LIST)))),$(CURDIR))
 $(error this Makefile runs in its own folder only; use make -C FOLDER, not make -f)
 endif
@@ -60,8 +51,7 @@ $(BENCHES): bench-%:
 # All of them in several processes, file by file; TESTS in one, for a process more is seconds of imports.
 IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 # pytest keeps what it has compiled of the tests, whatever the environment says; without that each process does it again.
-# Under a umask of 000 everybody could write to what Python compiles, and the next command would run it.
-PYTEST := umask o-w; PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
+PYTEST := PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
 
 test: data
 	@$(PYTEST) -m "not medium and not slow" $${TESTS:-$(IN_PARALLEL)}
@@ -76,13 +66,13 @@ test-all: data
 	@$(PYTEST) $${TESTS:-$(IN_PARALLEL)}
 
 test-faults: data
-	@umask o-w; PRELOADED=no "$$PYTHON" -m pytest tests/faults
+	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
 
 lint: setup
-	@umask o-w; "$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
-	@umask o-w; "$$PYTHON" -m mypy
+	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
+	@"$$PYTHON" -m mypy
 	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh $$(find scripts -name "*.sh") .ci/run
 
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
-	@umask o-w; "$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(and $(filter yes,$(YES)),$(findstring command line,$(origin YES))),--yes)
+	@"$$(command -v "$$PYTHON" || echo python3)" -m scripts.setup.clean $(if $(filter yes,$(YES)),--yes)

@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Not a strategy: starts many runs. `all.sh` is ./bench run; `all.sh sweep` plans its runs by scripts/studies/sweep/plan.py.
 set -euo pipefail
-umask o-w # or everybody could write to what Python compiles
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }

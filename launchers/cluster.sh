@@ -3,18 +3,9 @@
 # and of a container. Functions only; lib.sh and slurm_all.sh source it.
 
 find_cluster() { # fails, with the reason in WHY, where none answers
-  local folder=${SLURM_LOCAL_DIR:-/run/slurm-local}
-  local conf=$folder/slurm.conf
+  local conf=${SLURM_LOCAL_DIR:-/run/slurm-local}/slurm.conf # of slurm_local.sh
   if [ -z "${SLURM_CONF:-}" ] && [ ! -e /etc/slurm/slurm.conf ] && [ -e "$conf" ]; then
-    # Slurm runs programs that its configuration names.
-    WHY="$folder belongs to another user; choose another SLURM_LOCAL_DIR"
-    local num_others
-    num_others=$(stat -c %u -- "$folder" "$conf" | grep -vxcE "0|$EUID") || true
-    [ "$num_others" = 0 ] || return 1
-    WHY="others may write to $folder or $conf; start the cluster again: scripts/setup/slurm_local.sh stop, then start"
-    num_others=$(stat -c %A -- "$folder" "$conf" | grep -cE '^.{5}w|^.{8}w') || true
-    [ "$num_others" = 0 ] || return 1
-    export SLURM_CONF=$conf # of slurm_local.sh
+    export SLURM_CONF=$conf
   fi
   WHY="no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"
   command -v sinfo >/dev/null || return 1
@@ -81,71 +72,12 @@ set_job_shape() { # from NPROC, NUM_GPUS, THREADS_PER_RANK and what the user set
 
 # ---- inside the job of ./bench slurm --------------------------------------------------------------------------
 
-step_name() { # of the run's steps, by which processes.py ends those that outlive it; no other folder has that inode
-  echo "$RUN_ID.$(stat -c %d-%i -- "$RESULTS/logs/$RUN_ID")"
-}
-
-# Of each folder and link by which the system comes to PATH: OWNER/1 where everybody may replace what it holds, else OWNER/0.
-# Each such pair once, on one line. With pipefail it fails where the way cannot be followed.
-folder_owners() { # PATH
-  [[ $1 == /* ]] || return 1
-  # place: without links, and empty for /
-  local place='' left=./$1/ path found mode is_link num_links=0
-  while [ -n "$left" ]; do
-    path=$place/${left%%/*} left=${left#*/}
-    case ${path##*/} in
-      '') continue ;;
-      ..) place=${place%/*} && continue ;;
-    esac
-    found=$(stat -c '%u %f' -- "$path") || return 1
-    mode=$((0x${found#* })) is_link=$(((0x${found#* } & 0170000) == 0120000))
-    echo "${found% *}/$((!is_link && (mode & 01002) == 2))"
-    if [ "$is_link" = 0 ]; then
-      [[ $path == */. ]] || place=$path
-      continue
-    fi
-    num_links=$((num_links + 1))
-    [ "$num_links" -le 40 ] || return 1 # as many as Linux follows
-    found=$(readlink -n -- "$path" && echo /) || return 1
-    [[ $found != /* ]] || place=
-    left=$found$left
-  done | sort -u | paste -sd ' '
-}
-
-# Whether the folder is here, with the owner that it has on the host that submitted, and nobody on the way to it whom that host does
-# not have there: who owns a link or a folder on the way can put another folder in its place at any time. Changes into it.
-is_same_folder() { # PATH OWNER OWNERS
-  cd -- "$1" && [ "$(stat -c %u .)" = "$2" ] || return 1
-  local each owners
-  owners=$(set -o pipefail && folder_owners "$1") || return 1
-  for each in $owners; do
-    case " 0/0 $UID/0 $3 " in
-      *" $each "*) ;;
-      *) return 1 ;;
-    esac
-  done
-}
-# For bash on a node, whose arguments 0 to 2 are those of is_same_folder.
-LOOK_AT_FOLDER="$(declare -f folder_owners is_same_folder)
-is_same_folder \"\$0\" \"\$1\" \"\$2\""
-
 set_step_command() { # NODES TASKS_PER_NODE CPUS_PER_TASK: fills STEP
-  local name look
-  name=$(step_name)
   STEP=(srun --nodes "$1" --ntasks "$(($1 * $2))" --ntasks-per-node "$2" --cpus-per-task "$3" --kill-on-bad-exit=1
-    --job-name "$name" "${CONTAINED[@]}")
-  # Slurm starts a task in /tmp where the node cannot enter this folder, and `python -m` would run what anybody has put there.
-  # A folder that nodes do not share may be another user's on the task's node.
+    --job-name "$RUN_ID" "${CONTAINED[@]}") # processes.py ends steps of this name that outlive the run
+  # Slurm starts a task in /tmp where the node cannot enter this folder.
   # shellcheck disable=SC2016 # the task's own words
-  local task=' || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }
-    shift 2 && exec "$@"'
-  look=(bash -c "$LOOK_AT_FOLDER$task" "$PWD" "$(stat -c %u .)" "$(folder_owners "$PWD")")
-  if [ "${#CONTAINED[@]}" = 0 ]; then
-    STEP+=("${look[@]}")
-  else # in a container files have other owners' numbers, and pyxis mounts what it finds: looked at before, outside of it
-    srun --nodes "$1" --ntasks "$1" --ntasks-per-node 1 "${look[@]}" true ||
-      skip "$PWD is not shared by all nodes, or is another user's folder on one; put the checkout where all nodes see it"
-  fi
+  STEP+=(bash -c 'cd -- "$0" || { echo "error: $0 is not shared by all nodes" >&2; exit 1; }; exec "$@"' "$PWD")
 }
 
 hosts_of_job() { # fills HOST_NAMES, the first node first
@@ -167,62 +99,32 @@ free_port() { # from 20000 to 29999, of this node, which is the first
 
 # ---- containers ------------------------------------------------------------------------------------------------
 
-# Whether pyxis mounts the path as it is. It writes `PATH PATH options` between double quotes into a bash file, which enroot
-# runs: $(...) in a path would run as the user, and a space would end the path.
-pyxis_can_mount() ( # PATH; bytes of \x80 and more are other alphabets' letters in UTF-8
-  LC_ALL=C
-  [[ $1 != *[!A-Za-z0-9_./+@~=%$'\x80'-$'\xff'-]* ]]
-)
-
-# Whether a folder of the host would be mounted over what the image runs from. $PWD, RESULTS, PACKED and STRATEGY_DIR are the
-# user's word, and a checkout may lie in /opt or /root. DATA may be a configuration's: it is no folder of a system at all.
-hides_the_images_own() { # FOLDER DATA, both without links
-  case $1/ in / | // | /bin/* | /sbin/* | /lib/* | /lib32/* | /lib64/* | /libx32/* | /etc/* | /opt/ | /proc/* | /sys/* | /dev/ | \
-    /usr/ | /usr/bin/* | /usr/sbin/* | /usr/lib*/* | /usr/local/ | /usr/local/bin/* | /usr/local/lib*/* | /opt/conda/* | \
-    /var/ | /root/ | /run/ | /boot/* | /nix/* | /gnu/*) return 0 ;;
-  esac
-  [ "$1" = "$2" ] || return 1
-  case $1/ in "$(pwd -P)"/*) return 1 ;; # the checkout is mounted with all that is in it
-    /dev/shm/?* | /var/tmp/?* | /run/media/?*) return 1 ;;
-    /usr/* | /opt/* | /var/* | /root/* | /run/* | /dev/*) return 0 ;;
-  esac
-  return 1
-}
-
 # Fill INTERPRETER, which runs scripts on a node; CONTAINED, options for srun; and HERE, which runs them from this shell.
 set_container_command() {
   INTERPRETER=("$PYTHON") CONTAINED=() HERE=("$PYTHON")
   [ -n "${CONTAINER:-}" ] || return 0
-  local folder program name=suite mounts='' folders=("$PWD") data=''
-  [ -z "${DATA:-}" ] || data=$(realpath -m -- "$DATA")
+  local folder program mounts='' folders=("$PWD")
   for folder in "${RESULTS:-}" "${DATA:-}" "${PACKED:-}" "${STRATEGY_DIR:-}"; do
     [ -z "$folder" ] || folders+=("$(realpath -m -- "$folder")")
   done
-  for folder in "${folders[@]}"; do # a set's configuration can name the data; a:/usr would be mounted over the image's /usr
+  for folder in "${folders[@]}"; do
     if [[ $folder == *[:,]* ]]; then
-      # %q: a configuration's author may have put escape codes of the terminal into the path of the data
       printf "error: with CONTAINER no folder's path may have a colon or a comma, which end a mount; rename %q\n" "$folder" >&2
-      exit 2
-    fi
-    if hides_the_images_own "$folder" "$data"; then
-      printf "error: with CONTAINER the host's %q would hide the folder of that name in the image; name another folder\n" "$folder" >&2
       exit 2
     fi
   done
   if [[ $CONTAINER != *.sif && $(srun --help 2>/dev/null || true) == *--container-image* ]]; then
     for folder in "${folders[@]}"; do
-      if ! pyxis_can_mount "$folder"; then
-        printf "error: with CONTAINER and pyxis a folder's path may have only letters, digits and %s; rename %q, or use a .sif file\n" \
-          "_ . / + @ ~ = % -" "$folder" >&2
+      if [[ $folder == *[[:space:]\"\$\`\\]* ]]; then # pyxis writes it into a bash file
+        printf 'error: pyxis mounts no folder whose path has a space, quote, $ or \\; rename %q, or use a .sif file\n' "$folder" >&2
         exit 2
       fi
       mounts+=${mounts:+,}$folder:$folder
     done
     INTERPRETER=(python3)
     CONTAINED=(--container-image "$CONTAINER" --container-mounts "$mounts" --container-workdir "$PWD")
-    [ -z "${RUN_ID:-}" ] || name=$(step_name)
     HERE=(srun --nodes 1 --ntasks 1 --relative 0 --cpus-per-task "$((${CPUS_PER_TASK:-1} * ${TASKS_PER_NODE:-1}))"
-      --job-name "$name" "${CONTAINED[@]}" python3)
+      --job-name "${RUN_ID:-suite}" "${CONTAINED[@]}" python3)
     return 0
   fi
   program=$(command -v apptainer || command -v singularity) || {

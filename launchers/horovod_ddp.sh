@@ -1,13 +1,5 @@
 #!/usr/bin/env bash
 # horovodrun starts one process per GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
-# bash cannot unset a variable with a name such as db-password, but exports it. horovodrun prints what it gets (below).
-# So this script starts itself again without such variables.
-# Functions stay (BASH_FUNC_module%%): BASH_ENV would define them again.
-UNNAMED=()
-while IFS= read -r -d '' entry; do
-  [[ ${entry%%=*} =~ ^([A-Za-z_][A-Za-z0-9_]*|BASH_FUNC_.*%%)$ ]] || UNNAMED+=(-u "${entry%%=*}")
-done < <(env -0)
-((${#UNNAMED[@]} == 0)) || exec env "${UNNAMED[@]}" bash "$0" "$@"
 source "$(dirname "$0")/lib.sh"
 "${HERE[@]}" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
   skip "Horovod is not installed for ${CONTAINER:-$PYTHON}; run: scripts/setup/install_horovod.sh"
@@ -25,17 +17,14 @@ elif [ -n "${HOSTS:-}" ]; then
 else
   over_loopback
 fi
-REACHED_BY=() # horovodrun's option for the interface: left to find one, it starts a server that unpickles
+REACHED_BY=() # horovodrun's option for the interface: left to find one, it starts a server on all of them
 if [ -n "${HOSTS:-}" ]; then
   remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS")
   mapfile -t REMOTE <<<"$remote" # the interface, then the hosts
-  # A folder that hosts do not share may be another user's there, whose code would run.
-  owners=$(folder_owners "$PWD")
-  printf -v same_folder '%s\nis_same_folder %q %q %q || exit 9' "$(declare -f folder_owners is_same_folder)" "$PWD" "$(stat -c %u .)" "$owners"
   for host in "${REMOTE[@]:1}"; do
     code=0
-    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "bash -s" <<<"$same_folder" >/dev/null 2>&1 || code=$?
-    [ "$code" != 9 ] || skip "this checkout is not on $host, or its folder there is another user's; put it where all hosts see it"
+    ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "$(printf 'cd -- %q || exit 9' "$PWD")" >/dev/null 2>&1 || code=$?
+    [ "$code" != 9 ] || skip "this checkout is not on $host; put it where all hosts see it"
     [ "$code" = 0 ] || skip "horovodrun starts ranks on other nodes by ssh, and \`ssh $host\` fails or asks a question; set up a key without a passphrase, and add the host to known_hosts"
   done
   if [ "${#REMOTE[@]}" -gt 1 ]; then
@@ -44,14 +33,6 @@ if [ -n "${HOSTS:-}" ]; then
     REACHED_BY=(--network-interfaces "$interface")
   fi
 fi
-# horovodrun writes its environment into the command lines of its ranks, which every user of the machine can read.
-secrets=$("$PYTHON" -m scripts.runner.secret_variables)
-for name in $secrets; do
-  case $name in
-    BASH_FUNC_*) name=${name#BASH_FUNC_} && unset -f "${name%\%\%}" ;; # an exported function
-    *) unset "$name" ;;
-  esac
-done
 HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}"
   "${REACHED_BY[@]}")
 supervise "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

@@ -8,12 +8,6 @@
 # and may set RUN_NAME, the name of the run in its lines.
 # Without RUN_ID a person has started it: then run_plan.py makes the folder and prints the rest, from Make's variables.
 set -euo pipefail
-# With one of these set, another folder's code would run. CDPATH sends `cd` to another folder. PYTHONSAFEPATH takes the
-# current folder, which is the checkout, off Python's path: then `-m scripts...` would find what PYTHONPATH has.
-# PYTHONPYCACHEPREFIX is the folder of Python's compiled modules, which may be another user's. With PYTHONINSPECT, Python
-# would not end with a program's exit code.
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
-umask o-w # or everybody could put other files into the run's folder
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
@@ -73,17 +67,9 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
   export CUDA_VISIBLE_DEVICES
 }
 
-# Stores of torchrun and of the ranks are files: stores with ports would listen on all interfaces.
-use_file_stores() { # fills FILE_STORE, torchrun's flags for it
+use_file_stores() { # fills FILE_STORE, torchrun's flags: a store with a port would listen on all interfaces
   over_loopback
-  local folder=$RESULTS/logs/$RUN_ID
-  # torchrun unpickles its store, so whoever can replace the file can run commands. Members of a group often can write to
-  # RESULTS, but nobody else can rename what lies in /tmp. remove_rendezvous removes the folder. A container may not have /tmp.
-  if [ -z "${CONTAINER:-}" ]; then
-    mkdir -p "$folder"
-    # Device and inode: a run of another set may have the same run_id, and would remove this folder.
-    folder=$(mktemp -d "${TMPDIR:-/tmp}/ranks.$RUN_ID.$(stat -c %d-%i "$folder").XXXXXXXX")
-  fi
+  local folder=$RESULTS/logs/$RUN_ID # end_processes of processes.py removes both files
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
   FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
 }

@@ -2,8 +2,6 @@
 # Not a strategy: ./bench slurm, which is all.sh in one Slurm job, so that all strategies take turns on the same nodes.
 # The job goes on where it was when it is put back into the queue; another one does with the same RESULTS.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
-umask o-w # or everybody could put a link into the job's folder
 cd "$(dirname "$0")/.."
 export PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }

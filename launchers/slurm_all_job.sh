@@ -3,14 +3,8 @@
 # limit it ends the run in progress, whose row says so, and puts the job back into the queue; started again, the job goes on
 # with what is missing.
 set -uo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
-# Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
-# A folder that nodes do not share may be another user's on this node.
-if ! bash -c "${CHECKOUT_LOOK:-false}" "${SLURM_SUBMIT_DIR:-.}" "${CHECKOUT_OWNER:-}" "${CHECKOUT_OWNERS:-}" ||
-  ! cd -- "$SLURM_SUBMIT_DIR"; then
-  echo "error: start the command from a folder that all nodes share" >&2
-  exit 1
-fi
+# Slurm starts a job in /tmp where the node cannot enter the folder that submitted it.
+cd -- "${SLURM_SUBMIT_DIR:-.}" || { echo "error: start the command from a folder that all nodes share" >&2; exit 1; }
 source launchers/cluster.sh
 export ALLOCATION=$SLURM_JOB_ID
 unset RUN_DIR # of the job's own log

@@ -2,14 +2,8 @@
 # The batch job of launchers/slurm.sh, which is one run: runs its command, such as srun, and where the time limit nears,
 # lets it write a checkpoint and puts the job back into the queue, to resume from it.
 set -uo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
-# Slurm starts a job in /tmp where the node cannot enter the folder that submitted it, and there anybody can put programs.
-# A folder that nodes do not share may be another user's on this node.
-if ! bash -c "${CHECKOUT_LOOK:-false}" "${SLURM_SUBMIT_DIR:-.}" "${CHECKOUT_OWNER:-}" "${CHECKOUT_OWNERS:-}" ||
-  ! cd -- "$SLURM_SUBMIT_DIR"; then
-  echo "error: start the command from a folder that all nodes share" >&2
-  exit 1
-fi
+# Slurm starts a job in /tmp where the node cannot enter the folder that submitted it.
+cd -- "${SLURM_SUBMIT_DIR:-.}" || { echo "error: start the command from a folder that all nodes share" >&2; exit 1; }
 
 command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then

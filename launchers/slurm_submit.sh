@@ -4,7 +4,6 @@
 #   RUN_DIR=/shared/folder launchers/slurm_submit.sh SBATCH_OPTION ... -- launchers/slurm_run_job.sh srun ...
 # SIGINT and SIGTERM cancel the job; its tasks get SIGTERM, and time to write a checkpoint.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 
 options=()
 while [ "$1" != -- ]; do
@@ -12,23 +11,8 @@ while [ "$1" != -- ]; do
   shift
 done
 shift
-# Slurm writes the job's log through a link. In a folder of another user, that user may put one there.
-[ -O "$RUN_DIR" ] || { echo "error: $RUN_DIR is missing or belongs to another user; choose another folder" >&2; exit 2; }
-for path in "$RUN_DIR" "$RUN_DIR/run.log" "$RUN_DIR/queued"; do
-  if [ -L "$path" ] || { [ -f "$path" ] && [ "$(stat -c %h "$path")" != 1 ]; }; then # also a second name of a file
-    echo "error: $path is a link, and nothing is written through one; remove it" >&2
-    exit 2
-  fi
-done
-[ -z "$(find "$RUN_DIR" -maxdepth 0 -perm /002)" ] ||
-  { echo "error: everybody may write to $RUN_DIR; chmod o-w it, or choose another folder" >&2; exit 2; }
 warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
 
-source "$(dirname "$0")/cluster.sh"
-# the job looks with these at the folder of this path on its node
-export CHECKOUT_LOOK=$LOOK_AT_FOLDER CHECKOUT_OWNER CHECKOUT_OWNERS
-CHECKOUT_OWNER=$(stat -c %u .)
-CHECKOUT_OWNERS=$(folder_owners "$PWD")
 stopped=
 trap 'stopped=yes' INT TERM # sbatch may have submitted the job, and not said its number yet
 job=$(trap '' INT TERM && exec sbatch --parsable --requeue --export=ALL --signal="B:USR1@$warning_s" --open-mode=append \
@@ -52,8 +36,7 @@ while :; do
   fi
   case $(field JobState) in
     PENDING | CONFIGURING | REQUEUED | REQUEUE_HOLD)
-      # The run's limit counts from its start. With noclobber bash makes the file, and follows no link.
-      [ -e "$RUN_DIR/queued" ] || (set -o noclobber && : >"$RUN_DIR/queued") 2>/dev/null || true
+      : >"$RUN_DIR/queued" # the run's limit counts from its start
       [ -n "$waits" ] || echo "job $job is in the queue ($(field Reason))"
       waits=yes
       ;;

@@ -185,12 +185,6 @@ def recorded(results: Path, row: dict, **asked) -> dict:
     return row | {"settings": add_settings(results, half, met)}
 
 
-def look_at_folder() -> str:
-    """LOOK_AT_FOLDER of cluster.sh, as slurm_submit.sh hands it to a job."""
-    words = ["bash", "-c", 'source "$0"; printf %s "$LOOK_AT_FOLDER"', ROOT / "launchers/cluster.sh"]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
-
 def finish(runs, results: Path, status: str = "ok", **columns) -> None:
     """Add the rows that these runs of a plan would leave, with these columns besides."""
     results.mkdir(exist_ok=True)
@@ -206,7 +200,7 @@ import json, os, sys, time
 from pathlib import Path
 words = sys.argv[1:]
 module = words[1] if words[:1] == ["-m"] else ""
-if module in ["scripts.runner.secret_variables", "scripts.runner.remote_hosts", *os.environ["PASSED_ON"].split()]:
+if module in ["scripts.runner.remote_hosts", *os.environ["PASSED_ON"].split()]:
     os.execv(os.environ["PASSED_TO"], [os.environ["PASSED_TO"], *words])
 with open(os.environ["RECORD"], "a") as file:
     file.write(json.dumps({"words": words, "env": dict(os.environ)}) + "\\n")
@@ -227,10 +221,10 @@ if "RUN_DIR" in os.environ:
 class Recorder:
     """A PYTHON that records commands instead of running them, in a folder with a space in its name.
 
-    `variables` has what a launcher's environment needs. Modules in PASSED_ON, and those that only print names of
-    variables and of hosts, go to the interpreter of tests; in a run it leaves the summary that makes it ok, or fails
-    where FAILS names the strategy, or waits as long as the file WAIT_WHILE is there. What warms the machine does
-    neither, and fails where WARM_UP_FAILS is set.
+    `variables` has what a launcher's environment needs. Modules in PASSED_ON, and the one that prints names of hosts,
+    go to the interpreter of tests; in a run it leaves the summary that makes it ok, or fails where FAILS names the
+    strategy, or waits as long as the file WAIT_WHILE is there. What warms the machine does neither, and fails where
+    WARM_UP_FAILS is set.
     """
 
     def __init__(self, folder: Path):
@@ -239,8 +233,6 @@ class Recorder:
         self.python.write_text(f'#!/bin/bash\nexec "{REAL}" -S "{folder}/recorder.py" "$@"\n')
         self.python.chmod(0o755)
         self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": "", "PASSED_TO": sys.executable}
-        # A launcher makes the ranks' rendezvous folder in TMPDIR, and no recorded supervisor removes it.
-        self.variables["TMPDIR"] = folder
 
     def calls(self) -> list[dict]:
         """Every recorded call so far, in order: words of the command line and the environment; without warm-ups."""

@@ -4,18 +4,16 @@ Each measurement is a command in a process of its own.
 """
 
 import collections
-import contextlib
 import dataclasses
 import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.store.safe_names import SAFE_NAME, file_inside, read_text
+from benchmarks.common.store.safe_names import SAFE_NAME
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
@@ -23,17 +21,9 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
-from scripts.sets.own_set import refuse_foreign_set
-from scripts.setup.hardware import (
-    as_number,
-    hardware_here,
-    hardware_of_set,
-    why_not_here,
-    why_not_its_images,
-    why_too_many,
-)
+from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
 
-# Of a set's configuration: it writes nowhere but into the set, and listens for nobody.
+# Of a set's configuration, which somebody else may have made: it writes nowhere but into the set.
 OVERRIDDEN = {
     "checkpoint_dir": "--checkpoint-dir=",
     "checkpoint_steps": "--checkpoint-steps=0",
@@ -46,10 +36,8 @@ OVERRIDDEN = {
 def measure(results_folder: Path) -> int:
     """Returns 0; 1 where a measurement failed, so that the report has a gap; 128 + the signal where one ended it all.
 
-    Raises UserError for a published set, and for one whose configuration asks for more loader workers than this machine
-    starts.
+    Raises UserError for a published set.
     """
-    refuse_foreign_set(results_folder)
     if not (results_folder / "runs.csv").exists():
         return 0
     if why := preflight.why_not_writable(results_folder):  # nobody measures beside what was measured elsewhere
@@ -58,10 +46,6 @@ def measure(results_folder: Path) -> int:
     if why := why_not_here(hardware_of_set(results_folder), hardware_here()):
         print(describe_unmeasured(results_folder, measurements, why), flush=True)
         return 0
-    if why := why_no_images(results_folder):
-        print(f"{results_folder}: {why}; nothing is measured here, and the report may lack something", flush=True)
-        return 0
-    refuse_too_many_workers(results_folder, measurements)
     how_long = f"minutes, and with ImageNet hours; or {option_as_typed('MEASURE', 'no')}"
     print(f"measuring what the report lacks, if anything; {how_long}", flush=True)
     failed = 0
@@ -102,42 +86,11 @@ def missing_measurements(results_folder: Path) -> list[Measurement]:
 
 def usual_settings(results_folder: Path) -> dict[str, str]:
     """CONFIG that most ok runs have; nothing where none is. ARGS override what a set may not choose. DATA is the
-    user's, else the configuration's, which why_no_images has looked at.
-    """
+    user's, else the configuration's."""
     found = usual_config(results_folder)
     if found is None:
         return {}
     return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
-
-
-def refuse_too_many_workers(results_folder: Path, measurements: list[Measurement]) -> None:
-    """Raises UserError where the configuration of most runs asks for more loader workers than this machine starts.
-
-    Each rank of a measurement starts as many. The number of ranks itself is of the user or this machine, never the
-    set's.
-    """
-    fields: dict[str, Any] = {}
-    if found := usual_config(results_folder):
-        with contextlib.suppress(UserError):  # the measurement that reads it says so, and leaves its gap
-            fields = read_yaml(str(found))
-    num_ranks = max((each.num_ranks for each in measurements), default=1)
-    if why := why_too_many({"workers": num_ranks * as_number(fields.get("workers"))}):
-        raise UserError(f"{results_folder}: {why}; {option_as_typed('MEASURE', 'no')} draws its report")
-
-
-def why_no_images(results_folder: Path) -> str:
-    """Why the set may not choose the images that would be read; '' where it may, or where the user does."""
-    found = usual_config(results_folder)
-    if os.environ.get("DATA") or found is None:
-        return ""
-    fields: dict[str, Any] = {}
-    resolved: dict[str, Any] = {}
-    with contextlib.suppress(UserError):  # what reads them says so, and leaves its gap
-        fields = read_yaml(str(found))
-        resolved = RunFolder(found.parent).settings().get("met") or {}
-    if "data" not in fields or fields.get("loader") == "synthetic":
-        return ""
-    return why_not_its_images(str(fields["data"]), resolved)
 
 
 def usual_config(results_folder: Path) -> Path | None:
@@ -147,9 +100,7 @@ def usual_config(results_folder: Path) -> Path | None:
     runs = read_table(results_folder, "runs")
     ids = [run_id for run_id in runs[runs.status == "ok"].run_id if SAFE_NAME.fullmatch(run_id)]
     folders = (RunFolder(results_folder / "logs" / run_id) for run_id in ids)
-    inside = [(each.config, str(each.config.relative_to(results_folder))) for each in folders]
-    files = [config for config, name in inside if file_inside(results_folder, name)]
-    texts = {path: read_text(path) for path in files}
+    texts = {each.config: each.config.read_text(errors="replace") for each in folders if each.config.is_file()}
     if not texts:
         return None
     commonest = collections.Counter(texts.values()).most_common(1)[0][0]

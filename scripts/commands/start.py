@@ -20,11 +20,6 @@ from scripts.setup.first_minute import begin_set_up
 
 STARTED = "BENCH_STARTED_FROM"
 """Set for the second start, by the suite's interpreter: the folder in which the user typed the command."""
-FOREIGN_CODE = ("CDPATH", "PYTHONSAFEPATH", "PYTHONPYCACHEPREFIX", "PYTHONINSPECT")
-"""With one of the first three set, a launcher would run another folder's code: launchers/lib.sh says how. With the
-last, Python would not end with a program's exit code."""
-FOREIGN_FOLDER = "RUN_DIR"
-"""Variable that other programs have, too: what a command trains in its own process would write into their folder."""
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
 SUITES = (["make", "bench-all"], ["run"])
 """Commands that build libraries when a run needs them, and not before the first result."""
@@ -40,8 +35,7 @@ def start(words: list[str]) -> NoReturn:
     """
     end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
-    for name in (*FOREIGN_CODE, FOREIGN_FOLDER):
-        os.environ.pop(name, None)
+    os.environ.pop("RUN_DIR", None)  # other programs have it, too, and what this process trains would write there
     if os.environ.get("DEVICE") == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for what reads no DEVICE, such as other training loops
     if not words or words[0] in HELP:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import itertools
 import shlex
-from collections.abc import Iterable
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
 from benchmarks.common.store.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
@@ -17,7 +16,6 @@ from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.run_options import RoundOptions
 from scripts.pages.pasteable_variables import pasteable_variables
 from scripts.pages.study_sections import StudyCommand, load_sections
-from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
@@ -36,9 +34,9 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     if repeats > 0:
         make_variables["REPEATS"] = f"{repeats:.0f}"
     lines = []
-    for commit, runs in results.ok_runs.groupby("commit"):
+    for commit in sorted(results.ok_runs.commit.dropna().unique()):
         if commit:
-            lines.append(_checkout(str(commit), sorted({*zip(runs.strategy, runs.nodes.fillna(1), strict=True)})))
+            lines.append(_checkout(str(commit)))
     if chosen_by_user:
         lines.append(f"# the set had these too, and no set may choose them for you: {', '.join(chosen_by_user)}")
     strategies = dict.fromkeys(group.strategy for group in results.timed_groups)
@@ -63,23 +61,14 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     return [*lines, "make report"]
 
 
-def _checkout(commit: str, launched: Iterable[tuple[str, float]] = ()) -> str:
+def _checkout(commit: str) -> str:
     """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. And only
     one of this checkout's history: a fork may have another, or a tag of this name, which is fetched after the report
-    was made. Whoever pastes the lines would run the fork's code. --no-guess: git makes no local branch of a fork's. A
-    commit that lets others in is left out, as ./bench reproduce refuses it.
-
-    launched: the strategies that ran at it, each with its number of nodes.
-    """
+    was made. Whoever pastes the lines would run the fork's code. --no-guess: git makes no local branch of a fork's."""
     if not COMMIT.fullmatch(commit):
         return "# its commit is left out: it is no hash"
     if not (found := source_version.whole_hash(commit)):
         return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
-    for strategy, nodes in launched:
-        if allowed := weaknesses(found, strategy, int(nodes)):
-            name = strategy if SAFE_NAME.fullmatch(strategy) else "a strategy"
-            why = f"since there {name} has a weakness: {allowed[0]}"
-            return f"# its commit {commit} is left out, {why} - ./bench reproduce runs what is safe at that commit"
     return f"git checkout --no-guess {shell_word(found)}"
 
 

@@ -20,8 +20,14 @@ from pathlib import Path
 
 from scripts.publish.public_paths import public_arguments, public_path
 from scripts.runner.environment import PACKAGES
-from scripts.runner.secret_variables import TOKEN
 
+# Beginnings of tokens: GitHub, GitLab, Hugging Face, OpenAI, Amazon, Slack, PyPI, NVIDIA, Google, npm, Stripe. Parts
+# of a JSON Web Token (RFC 7519) begin with {" in base64.
+TOKEN = re.compile(
+    r"(?<![\w-])(?:(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|A[KS]IA|xox[abepr]-|pypi-AgE|nvapi-|AIza|npm_|[rs]k_live_)[\w-]{16,}"
+    r"|ya29\.[\w-]{16,}"
+    r"|eyJ[\w-]+\.eyJ[\w-]+)"
+)
 TEXTS = (".csv", ".json", ".html", ".md", ".tex", ".svg")
 MOST_FAULTS = 20
 # Hosts of the addresses in charts, in XML's names and in reports' own sentences.

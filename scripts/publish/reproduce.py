@@ -36,7 +36,6 @@ from scripts.options.set_options import CompareOptions
 from scripts.proof import allowed_settings
 from scripts.publish.manifest import MANIFEST, find_faults, read_manifest
 from scripts.runner import bench, preflight, round_order, rounds, run_plan, schedule
-from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.make_variables import read_variables
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.setup.hardware import why_too_many
@@ -65,7 +64,6 @@ def main() -> int:
         check_startable(run, commit, published)
         if not options.anyway:
             check_device(run, published)
-            refuse_weaknesses(run, commit, published)
     if not os.environ.get("REPEATS"):
         variables = dataclasses.replace(variables, repeats=max(run["rounds"] for run in chosen))
     of_round = plan_rounds(chosen, published, options.anyway)
@@ -183,18 +181,6 @@ def check_device(run: dict, published: Path) -> None:
         raise UserError(
             f"{published}, {printable(run['label'])} ran on {printable(name)}, and this is {here}, whose runs "
             "./bench compare refuses beside them; -- --anyway runs and compares all the same"
-        )
-
-
-def refuse_weaknesses(run: dict, commit: str, published: Path) -> None:
-    """Raises UserError where the commit's code allows others what today's does not."""
-    # without DATA it trains on imagenet-mini, which set-up has made
-    foreign_images = bool(os.environ.get("DATA")) and run["asked"].get("loader") != "synthetic"
-    found = weaknesses(commit, run["strategy"], run["asked"]["nodes"], in_worktree=True, foreign_images=foreign_images)
-    if found:
-        raise UserError(
-            f"{published}, {printable(run['label'])}: at commit {commit[:12]} {found[0]}; a set may not choose that. "
-            f"Where all users and the network are yours: -- --anyway. {option_as_typed('STRATEGIES')} takes others"
         )
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.forward_signals import SignalForwarder
 from benchmarks.common.system.repository import ROOT
 from scripts.runner.environment import installed_packages
@@ -25,7 +24,6 @@ from scripts.runner.run_plan import Run, interpreter_path
 from scripts.setup.libraries import build_deferred, deferred_libraries, library_of
 
 VENV = ROOT / ".venv"
-ENVIRONMENT_BYTES = 10_000_000
 
 
 def needs_build(strategy: str) -> bool:
@@ -50,15 +48,11 @@ def build_now(results: Path, child_runner: SignalForwarder) -> None:
     """Build what was left for later. The set's environment.json gets the versions of what is installed then."""
     build_deferred(VENV, functools.partial(child_runner.run, start_new_session=True))
     path = results / "environment.json"
-    try:
-        written = json.loads(read_set_file(path, ENVIRONMENT_BYTES))
-    except FileNotFoundError:
+    if not path.exists():
         return
-    except (OSError, ValueError, RecursionError):
-        written = None
-    if isinstance(written, dict):
-        write_json(path, written | {"packages": installed_packages()})
-    else:
+    try:
+        write_json(path, json.loads(path.read_bytes()) | {"packages": installed_packages()})
+    except (ValueError, TypeError):
         print(f"warning: {path} is not as the suite writes it, and gets no new versions", file=sys.stderr)
 
 

@@ -15,22 +15,18 @@ from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import SCHEMA, add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, read_set_file
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS
 from scripts.runner import processes
-from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_plan import Run
 from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.stats.formatting import printable
-
-LOST_ROW_BYTES = 100_000
 
 
 def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
     """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
     not."""
     processes.end_processes(folder.path, processes.GRACE_S)
-    remove_rendezvous(folder.path)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
     finished = read_unrecorded(folder)
@@ -59,10 +55,10 @@ def why_lost(code: int, signum: int) -> dict[str, str]:
 
 def record_lost_runs(results: Path) -> None:
     """End the processes of runs whose suite and supervisor were killed, and write the rows of these runs."""
-    for path in sorted(results.glob("logs/*/unrecorded")):
+    for path in sorted(results.resolve().glob("logs/*/unrecorded")):
         try:
             with hold_lock(path, limit_s=0):
-                record_lost_run(RunFolder(path.parent.resolve()))
+                record_lost_run(RunFolder(path.parent))
                 path.unlink()
         except TimeoutError:
             print(
@@ -74,7 +70,6 @@ def record_lost_runs(results: Path) -> None:
 def record_lost_run(folder: RunFolder) -> None:
     """End the processes of one run and write its row. Its lock is held."""
     processes.end_processes(folder.path, processes.GRACE_S)
-    remove_rendezvous(folder.path)
     if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
         append_rows(folder.results, "runs", [lost_row(folder)])
 
@@ -97,11 +92,10 @@ def lost_row(folder: RunFolder) -> dict:
 def read_unrecorded(folder: RunFolder) -> dict:
     """What the supervisor knew of the row, by column, without run_id, which is the folder's name: with a status where
     the run had ended; {} where it had not begun."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        found = json.loads(read_set_file(folder.unrecorded, LOST_ROW_BYTES))
-        known = {*TABLES["runs"]} - {"run_id"}  # an older or a newer suite, or somebody else, may have written it
-        cells = found.items() if isinstance(found, dict) else ()
-        return {name: value for name, value in cells if name in known and not isinstance(value, (dict, list))}
+    with contextlib.suppress(OSError, ValueError):
+        known = {*TABLES["runs"]} - {"run_id"}  # an older or a newer suite may have written it
+        found = json.loads(folder.unrecorded.read_bytes())
+        return {name: value for name, value in found.items() if name in known}
     return {}
 
 

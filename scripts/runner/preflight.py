@@ -13,16 +13,9 @@ from pathlib import Path
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import make_folder, sync_folder
-from benchmarks.common.system.folders_of_others import (
-    make_own_folder,
-    refuse_folder_of_everybody,
-    refuse_place_of_others,
-    use_own_temporary_folder,
-)
+from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.host import emulates_bf16, vector_flags
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -109,11 +102,8 @@ def check_rendezvous() -> None:
 
 
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
-    """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`.
-
-    Raises UserError where it cannot be written, and where TMPDIR is another user's.
-    """
-    use_own_temporary_folder()
+    """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`. Raises UserError
+    where it cannot be written."""
     if results is None:
         return _new_result_set(prefix)
     check_result_folder(results)
@@ -121,11 +111,9 @@ def open_result_set(results: Path | None, prefix: str = "") -> Path:
 
 
 def _new_result_set(prefix: str) -> Path:
-    """A folder that no other suite has made, even in the same second. Raises UserError where another user may change or
-    replace the folder of all sets, which may be a link, or where it cannot be written."""
+    """A folder that no other suite has made, even in the same second."""
     try:
-        remedy = f"name a folder that you have made: {option_as_typed('RESULTS', 'FOLDER')}"
-        make_own_folder(Path("results"), remedy)
+        Path("results").mkdir(exist_ok=True)
     except OSError as error:
         another = option_as_typed("RESULTS", "FOLDER")
         raise UserError(f"results/ cannot be written: {error.strerror}; name another folder: {another}") from None
@@ -133,7 +121,6 @@ def _new_result_set(prefix: str) -> Path:
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
         try:
             path.mkdir()
-            sync_folder(path.parent)
             return path
         except FileExistsError:
             continue
@@ -147,22 +134,13 @@ def why_not_writable(results: Path) -> str:
     """
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
-    if inside or any(_is_marked(each) for each in (place, *place.parents)):
+    if inside or any((each / MARK).exists() for each in (place, *place.parents)):
         return f"{option_as_typed('RESULTS', results)} is published, and nothing is measured into it"
     return ""
 
 
-def _is_marked(folder: Path) -> bool:
-    """Whether the folder is a published set, by the mark of its owner, of root or of this user. Anybody can put one
-    into /tmp."""
-    with contextlib.suppress(OSError):
-        return (folder / MARK).lstat().st_uid in (0, os.geteuid(), folder.stat().st_uid)
-    return False
-
-
 def check_result_folder(results: Path) -> None:
-    """Create the result folder; refuse one that is published, that has links inside, that another user may change or
-    replace, or that cannot be written. Raises UserError."""
+    """Create the result folder. Raises UserError for one that is published or that cannot be written."""
     if why := why_not_writable(results):
         raise UserError(f"{why}; leave {option_as_typed('RESULTS')} out for a new set, or choose another")
     place, named = Path(os.path.realpath(results)), option_as_typed("RESULTS", results)
@@ -170,13 +148,7 @@ def check_result_folder(results: Path) -> None:
         raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
         raise UserError(f"{named}: there is no newest set; leave {option_as_typed('RESULTS')} out for a new one")
-    refuse_links(results)
-    remedy = "choose a folder that you have made"
     try:
-        refuse_place_of_others(results, remedy)  # before anything is made there
         make_folder(results / "logs")
-        for folder in (results, results / "logs"):
-            refuse_place_of_others(folder, remedy, is_made=True)
-            refuse_folder_of_everybody(folder, remedy)
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None

@@ -18,17 +18,16 @@ import psutil
 GRACE_S = 5.0  # between TERM and KILL, where ranks write no checkpoint
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
 STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
+RENDEZVOUS_FILES = ("ranks", "torchrun")  # by which processes of a run meet (launchers/lib.sh)
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
 def processes_of_run(run_dir: Path) -> list[psutil.Process]:
-    """The living processes of this user that carry RUN_DIR=run_dir, without this one. Root sees those of others, too,
-    who may have written anything into their environment."""
+    """The living processes of this user that carry RUN_DIR=run_dir, without this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            own = process.pid != os.getpid() and process.uids().real == os.getuid()
-            alive = own and process.status() != psutil.STATUS_ZOMBIE
+            alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
             if alive and process.environ().get("RUN_DIR") == str(run_dir):
                 found.append(process)
     return found
@@ -55,7 +54,8 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
     First TERM. With a `grace_s` and ranks that torchrun or horovodrun started, the ranks alone get it; else all
     processes do, but for srun and for processes of another Slurm job, if there are others. Then KILL, for all that
     are alive when `grace_s` has passed: at once with grace_s 0, as after a command that has ended by itself. KILL is
-    repeated until none is left, since a process may start another meanwhile. Slurm's steps of the run come last.
+    repeated until none is left, since a process may start another meanwhile. Slurm's steps of the run come last, and
+    then the files by which the processes met.
     """
     first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
     to_terminate = [process for process in first if _may_be_terminated(process)] or first
@@ -77,25 +77,17 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
                 process.kill()
         time.sleep(POLL_S)
     cancel_slurm_steps(run_dir)
+    for name in RENDEZVOUS_FILES:
+        (run_dir / name).unlink(missing_ok=True)
 
 
 def cancel_slurm_steps(run_dir: Path) -> None:
-    """End what is left of this Slurm job's steps of a run: a killed srun leaves its tasks on other nodes, where no
-    process of this one finds them.
-
-    A step's name holds the device and the inode of its run's folder (launchers/cluster.sh): the name of a folder alone
-    may be somebody else's choice, and that of another step of the user's.
-    """
-    with contextlib.suppress(OSError):
-        status = run_dir.stat()
-        _cancel_steps_named(f"{run_dir.name}.{status.st_dev}-{status.st_ino}")
-
-
-def _cancel_steps_named(name: str) -> None:
+    """End what is left of this Slurm job's steps of a run, which launchers/cluster.sh names as its folder: a killed
+    srun leaves its tasks on other nodes, where no process of this one finds them."""
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
     while job and time.monotonic() < deadline:
         said = _output("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")
-        left = [words[0] for line in said.splitlines() if (words := line.split(maxsplit=1))[1:] == [name]]
+        left = [words[0] for line in said.splitlines() if (words := line.split(maxsplit=1))[1:] == [run_dir.name]]
         if not left:
             break
         _output("scancel", *left)

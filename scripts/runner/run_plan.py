@@ -381,7 +381,6 @@ def main(strategy: str = "", /) -> None:
         run = make_run(variables, RunTemplate(name, config, variables.args), variables.round_number)
         (run,) = skip_what_does_not_fit([run], variables.results)
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
-        env |= {"TMPDIR": os.environ["TMPDIR"]}  # the one that was looked at
     else:
         machine.ranks_and_nodes(variables.ranks_here)  # slurm_all.sh calculates with NODES and TASKS_PER_NODE
         env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, open_lock, read_set_file
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
@@ -28,7 +28,6 @@ from scripts.runner.start_row import SKIP_PRINTED
 from scripts.stats.formatting import format_duration
 from scripts.strategies.external import NAME_VARIABLE
 
-HOLDER_BYTES = 1000
 NOTHING_TIMED = (
     "failed: no run was timed; the column reason of runs.csv says why, and what would fit, such as a smaller batch: "
     "-- --batch-per-device 64"
@@ -204,7 +203,7 @@ def start_launcher(
     """Run the launcher of a run, and make sure that the run has a row and no processes; returns the exit code."""
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
-    os.close(open_lock(folder.unrecorded))
+    folder.unrecorded.touch()
     code = child_runner.run([launcher], cwd=checkout, env=os.environ | env, stdout=stdout)
     if code:
         record_failed_launcher(run, folder, code, env, child_runner.signum)
@@ -237,7 +236,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
 def describe_holder(results: Path) -> str:
     """Which process has the set, such as 'by process 123', as far as its .holder says."""
     try:
-        number, host = read_set_file(results / ".holder", HOLDER_BYTES).decode().split()
+        number, host = (results / ".holder").read_text().split()
         pid = int(number)
     except (OSError, ValueError):
         return "by another process"

@@ -6,8 +6,6 @@ How long is the sum of the last runs on this machine with the same requested set
 MAX_SETS newest result sets in results/ and beside this set. Where there is none, the text says so.
 """
 
-import io
-import os
 import platform
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from benchmarks.common.store.environment_facts import read_environment
 from benchmarks.common.system import machine
-from benchmarks.common.system.files import read_set_file
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import rounds
 from scripts.runner.make_variables import MakeVariables
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
 MAX_SETS = 30
 """The newest result sets, in which earlier runs are looked for."""
 WIDTH = 100
-LARGEST_TABLE_BYTES = 2**24
-"""Of a table that is read for the estimate: many times a large set's, and read within a second."""
 
 
 def start_text(left: Sequence[Run], results: Path, variables: MakeVariables) -> str:
@@ -74,27 +69,25 @@ def duration_text(left: Sequence[Run], results: Path | None) -> str:
 def last_seconds(results: Path | None) -> dict[str, float]:
     """wall_s of the newest run with each hash of requested settings; 0 for skipped runs.
 
-    Of the newest sets in results/ and beside this set that were measured on this machine, and that are the user's own
-    folders: beside this set may lie anybody's. What cannot be read is left out: this is an estimate, and the set of
-    another day stops no suite.
+    Of the newest sets in results/ and beside this set that were measured on this machine. What cannot be read is left
+    out: this is an estimate.
     """
     parents = {ROOT / "results", *([results.parent] if results else [])}
     folders = {path.resolve().parent for parent in parents for path in parent.glob("*/runs.csv")}
-    times = {folder: time_ns for folder in folders if (time_ns := _time_of_own_set(folder)) is not None}
     found: dict[str, float] = {}
-    for folder in sorted(times, key=times.__getitem__, reverse=True)[:MAX_SETS]:
+    for folder in sorted(folders, key=_time_of_set, reverse=True)[:MAX_SETS]:
         if _measured_here(folder):
             for name, seconds in _seconds_of_set(folder):
                 found.setdefault(name, seconds)
     return found
 
 
-def _time_of_own_set(folder: Path) -> int | None:
-    """When runs.csv was changed; None where the folder is another user's, or gone."""
+def _time_of_set(folder: Path) -> int:
+    """When runs.csv was changed; 0 where it is gone."""
     try:
-        return (folder / "runs.csv").stat().st_mtime_ns if folder.stat().st_uid == os.geteuid() else None
+        return (folder / "runs.csv").stat().st_mtime_ns
     except OSError:
-        return None
+        return 0
 
 
 def _measured_here(folder: Path) -> bool:
@@ -125,5 +118,4 @@ def _seconds_of_set(folder: Path) -> Iterator[tuple[str, float]]:
 def _columns(path: Path) -> "pandas.DataFrame":
     import pandas
 
-    content = io.BytesIO(read_set_file(path, LARGEST_TABLE_BYTES))
-    return pandas.read_csv(content, dtype=str, keep_default_na=False, on_bad_lines="skip")
+    return pandas.read_csv(path, dtype=str, keep_default_na=False, on_bad_lines="skip")

@@ -26,7 +26,7 @@ from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
 from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, open_no_follow
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
 from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
@@ -35,7 +35,6 @@ from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
-from scripts.runner.remove_rendezvous import remove_rendezvous
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
@@ -59,15 +58,12 @@ class SupervisorOptions:
 
 
 def main(options: SupervisorOptions, command: list[str]) -> int:
-    folder = RunFolder((options.results / "logs" / options.run_id).resolve())
+    folder = RunFolder(options.results.resolve() / "logs" / options.run_id)
     folder.path.mkdir(parents=True, exist_ok=True)
     if options.skip:
         return record_skipped(options, folder)
     with hold_lock(folder.unrecorded) as unrecorded:
-        try:
-            code = run(options, command, folder, unrecorded)
-        finally:
-            remove_rendezvous(folder.path)
+        code = run(options, command, folder, unrecorded)
         folder.unrecorded.unlink()
         return code
 
@@ -97,8 +93,7 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
     run_end = run_command(command, folder, requested, sampler, options)
     telemetry = sampler.stop()
     row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s} | cores.shares(rank_cpu_s(folder))
-    found = find_status(run_end, folder, sampler)
-    row |= found
+    row |= find_status(run_end, folder, sampler)
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{options.strategy} #{options.round} is done; the first node has its row")
         return 0
@@ -172,7 +167,7 @@ def run_command(
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
-    with open(folder.log, "ab", opener=open_no_follow) as log:  # a batch job appends to it too
+    with open(folder.log, "ab") as log:  # a batch job appends to it too
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()

@@ -13,14 +13,13 @@ library only, so that it runs where nothing is installed.
 import argparse
 import contextlib
 import fcntl
-import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, open_lock
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.output import guard_output
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, process_space
 
@@ -84,10 +83,9 @@ def _claim(path: Path) -> Iterator[str]:
 
 def _lock_checkpoints(path: Path, held: contextlib.ExitStack) -> None:
     """Hold a run's lock of its checkpoint folder, which is a lock of the process (fcntl). Raises TimeoutError."""
-    descriptor = open_lock(path)
-    held.callback(os.close, descriptor)
+    file = held.enter_context(path.open("r+b"))
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         raise TimeoutError from None
 

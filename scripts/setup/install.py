@@ -31,8 +31,7 @@ UV_VARIABLES = {
     "find-links": ("UV_FIND_LINKS", ","),
     "trusted-host": ("UV_INSECURE_HOST", " "),
 }
-"""uv's variable for each setting of pip, and what separates its values. They are no words of the command line, which
-every user of the machine can read: the address of a mirror may have a password."""
+"""uv's variable for each setting of pip, and what separates its values."""
 IGNORED_PIP_SETTINGS = {
     "default-timeout",
     "timeout",
@@ -90,13 +89,9 @@ def install(python: Path, words: list[str]) -> str:
             return "uv"
         print("setup: uv could not (above); pip tries", file=sys.stderr)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    with tempfile.NamedTemporaryFile("w", suffix=".index") as file:  # no word: every user can read those
-        file.write(f"--extra-index-url {index}\n" if index else "")
-        file.flush()
-        if index:
-            pip += ["-r", file.name]
-        failed = run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs")
-    if failed:
+    if index:
+        pip += ["--extra-index-url", index]
+    if run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs"):
         raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")
     return "pip"
 
@@ -162,7 +157,6 @@ if __name__ == "__main__":
         print(__doc__)
         sys.exit(sys.argv[1:] not in (["-h"], ["--help"]))
     end_on_signals()
-    os.umask(os.umask(0o077) | 0o002)  # nobody else puts packages into the environment
     try:
         main(Path(sys.argv[1]))
     except (UserError, OSError, subprocess.CalledProcessError) as error:

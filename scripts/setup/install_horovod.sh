@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Builds Horovod from its newest release's source, mended for today's compilers, against the installed torch. The wheel
-# is kept in the user's cache (XDG_CACHE_HOME, else ~/.cache), so that a second clone does not build again. Without
-# either, or where others can write to it, there is no cache.
+# is kept in the user's cache (XDG_CACHE_HOME, else ~/.cache), so that a second clone does not build again.
 #
 #     scripts/setup/install_horovod.sh            PYTHON=.venv/bin/python   the interpreter to build for
 #                                           PIP_ARGS="..."            words that every pip call gets
@@ -197,19 +196,13 @@ kept_wheels() { # kept_wheels <nccl|gloo>: the folder of this build
     echo "$cache/$(sha256sum <<<"$built_for" | cut -c 1-16)"
 }
 
-install_kept() { # install_kept FOLDER
-    local private
-    private=$(mktemp -d -p "$work")
-    take_wheel "$1" "$private" && install_wheel "$private"/*.whl
-}
-
 look_around
 backends=(gloo)
 if [[ -n $has_gpu && -z $why_no_nccl ]]; then backends=(nccl gloo); fi
 log=$prefix/horovod-build.log
 failures=$prefix/horovod-build.failed
 cache=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}
-if [[ $cache == /* ]]; then cache+=/imagenet-parallel-benchmarks/horovod-$version; else cache=''; fi
+cache=${cache:+$cache/imagenet-parallel-benchmarks/horovod-$version}
 identity="horovod $version, torch $torch, python $python_version, script $(cksum <"$script")"
 if [[ -n ${FORCE:-} ]]; then
     built=''
@@ -226,11 +219,11 @@ for backend in "${backends[@]}"; do
     kept=$(kept_wheels "$backend")
     if [[ -n $cache && -z ${FORCE:-} && -d $kept ]]; then
         : >"$log"
-        if run_logged installing install_kept "$kept" && look_around && [[ $built == "$backend" ]]; then
+        if run_logged installing install_wheel "$kept"/*.whl && look_around && [[ $built == "$backend" ]]; then
             say "$version with $backend for torch $torch installed in $((SECONDS - start)) s, from $kept."
             exit 0
         fi
-        say "the wheel in $kept is not used: it is not whole, or others can write to it (log: $log)."
+        say "the wheel in $kept does not work here, and is built again (log: $log)."
     fi
     if [[ -f $failures ]] && grep -qxF "$backend, $identity" "$failures"; then
         say "the $backend build failed before (log: $log). To try again: FORCE=1 scripts/setup/install_horovod.sh"
@@ -256,7 +249,7 @@ for backend in "${backends[@]}"; do
     fi
     if run_logged "building with $backend" build "$backend" && look_around && [[ $built == "$backend" ]]; then
         [[ -z $cache ]] || keep_wheel "$work/wheels-$backend" "$kept" ||
-            say "the built wheel could not be kept in $cache: others can write there, or nobody can. The next clone builds again."
+            say "the built wheel could not be kept in $cache. The next clone builds again."
         say "$version built with $backend for torch $torch in $((SECONDS - start)) s."
         exit 0
     fi

@@ -3,8 +3,6 @@
 # line, a clean end, a failure in two lines, build tools by their hashes, and a cache of wheels.
 # The scripts work in the checkout's folder: its .venv is used, it is on Python's path, and relative paths begin there.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
-umask o-w # libraries are code: nobody else changes them
 for name in "${!GIT_@}"; do # GIT_DIR of a hook or of dotfiles names another repository, which git would change
     [[ $name == GIT_CONFIG* ]] || unset "$name"
 done
@@ -92,25 +90,8 @@ EOF
     "$python" -m pip install "${pip_args[@]}" --no-deps --require-hashes --only-binary :all: -r "$work/tools.txt"
 }
 
-# ---- the cache of wheels -------------------------------------------------------------------------------------------
-
-is_ours() { # is_ours FILE ...: each is no link, belongs to this user, and nobody else can write to it
-    local file
-    for file; do
-        [[ ! -L $file && -O $file && -z $(find "$file" -maxdepth 0 -perm /022) ]] || return 1
-    done
+# keep_wheel FROM FOLDER: keeps a built wheel; FOLDER appears only when it is whole.
+keep_wheel() {
+    local new=$2.$$
+    mkdir -p -- "$(dirname "$2")" && rm -rf -- "$2" "$new" && cp -r -- "$1" "$new" && mv -T -- "$new" "$2"
 }
-
-# take_wheel FOLDER TO: copies a kept wheel into TO and checks the copy, which nobody else can change afterwards.
-take_wheel() {
-    is_ours "$(dirname "$1")" "$1" "$1"/* && cp -r -- "$1/." "$2" &&
-        (cd -- "$2" && sha256sum --quiet --strict --check SHA256SUMS)
-}
-
-# keep_wheel FROM FOLDER: keeps a built wheel and its hash; FOLDER appears only when both are whole.
-keep_wheel() (
-    umask 077
-    parent=$(dirname "$2") new=$2.$$
-    mkdir -p -- "$parent" && is_ours "$parent" && rm -rf -- "$2" "$new" && cp -r -- "$1" "$new" &&
-        (cd -- "$new" && sha256sum -- *.whl >SHA256SUMS) && chmod -R go-rwx -- "$new" && mv -T -- "$new" "$2"
-)

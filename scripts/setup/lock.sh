@@ -3,7 +3,6 @@
 #
 #     scripts/setup/lock.sh           PYTHON=.venv/bin/python   an interpreter that has uv
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 cd "$(dirname "$0")/../.."
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
     sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0"

@@ -8,22 +8,18 @@
 #
 # Exit codes: 0 done, 1 failed, 2 bad usage, 3 not possible on this machine (the reason is on stderr).
 #
-# State (munge key and socket, slurm.conf, logs, devices) is in SLURM_LOCAL_DIR, by default /run/slurm-local:
-# only root can write there, so nobody else can plant a slurm.conf. Another SLURM_LOCAL_DIR makes a second
-# cluster at the same time: ports are picked free at start. Outside it there are what apt-get installs, and
-# /run/slurm-local.lock.
+# State (munge key and socket, slurm.conf, logs, devices) is in SLURM_LOCAL_DIR, by default /run/slurm-local.
+# Another SLURM_LOCAL_DIR makes a second cluster at the same time: ports are picked free at start.
 #
 # What listens: munged on a Unix socket; slurmctld, both slurmd and srun on 127.0.0.1. Slurm can bind to the host
 # name's address or to all: where the name resolves to another address, start refuses, and says what to do.
-# LISTEN=all starts them all the same: they listen on all addresses, and munge's key alone guards them.
+# LISTEN=all starts them all the same.
 #
 # What is not like a cluster: node1 and node2 do not resolve (`scontrol show node node1` has
 # NodeAddr=127.0.0.1), each claims 8 CPUs whatever the host has, nothing binds CPUs or limits memory, and
 # there is no sacct.
 set -euo pipefail
-unset CDPATH PYTHONSAFEPATH PYTHONPYCACHEPREFIX PYTHONINSPECT
 PATH=$PATH:/usr/sbin:/sbin
-umask 022  # slurm.conf names programs that root runs
 
 say() { printf 'slurm_local: %s\n' "$*" >&2; }
 die() { local code=$1; shift; say "$@"; exit "$code"; }
@@ -47,13 +43,13 @@ our_pids() {
     while read -r proc; do
         pid=${proc//[!0-9]/}
         case $(cat "/proc/$pid/comm" 2>/dev/null) in
-            slurm*) [[ -O /proc/$pid && $(readlink "/proc/$pid/cwd") == "$dir/log"* ]] && echo "$pid" ;;
-            munged) [[ -O /proc/$pid ]] && has "/proc/$pid/cmdline" "--socket=$dir/munge.socket" && echo "$pid" ;;
+            slurm*) [[ $(readlink "/proc/$pid/cwd") == "$dir/log"* ]] && echo "$pid" ;;
+            munged) has "/proc/$pid/cmdline" "--socket=$dir/munge.socket" && echo "$pid" ;;
         esac
     done < <(grep -lxE 'munged|slurm.*' /proc/[0-9]*/comm 2>/dev/null || true)
     while read -r proc; do
         pid=${proc//[!0-9]/}
-        [[ $pid != "$$" && $pid != "$BASHPID" && -O /proc/$pid ]] || continue # another user's is none of this cluster
+        [[ $pid != "$$" && $pid != "$BASHPID" ]] || continue
         if grep -qz '^SLURMD_NODENAME=' "$proc" || [[ $(<"/proc/$pid/comm") == srun ]]; then
             echo "$pid"
         fi 2>/dev/null
@@ -122,9 +118,8 @@ configure() {
     port2=$(free_daemon_port "$ctld_port" "$port1")
 
     mkdir -p -- "$dir"/{log,state,devices}
-    ours_alone
     chmod 755 "$dir"
-    (umask 077 && head -c 1024 /dev/urandom >"$dir/munge.key")
+    (umask 077 && head -c 1024 /dev/urandom >"$dir/munge.key")  # munged refuses a key that others can read
     for ((i = 0; i < num_devices; i++)); do
         mknod "$dir/devices/gpu$i" c 1 3 || die 3 "not possible here: mknod is forbidden; start without GRES"
     done
@@ -168,18 +163,6 @@ PartitionName=local Nodes=ALL Default=YES MaxTime=INFINITE DefaultTime=60
 CONF
 }
 
-ours_alone() {  # a folder of another user's may hold a slurm.conf that names programs
-    local path
-    for path in "$dir" "$SLURM_CONF"; do
-        [[ -e $path || -L $path ]] || continue
-        [[ ! -L $path && $(stat -c %u -- "$path") =~ ^(0|$EUID)$ ]] ||
-            die 3 "not possible here: $path belongs to another user; choose another SLURM_LOCAL_DIR"
-        (($(stat -c 0%a -- "$path") & 022)) &&
-            die 3 "not possible here: others may write to $path; run: chmod go-w $path, or choose another SLURM_LOCAL_DIR"
-    done
-    return 0
-}
-
 launch() {  # a daemon that keeps our lock or the caller's pipe open would block them for ever
     "$@" >>"$dir/log/start.log" 2>&1 </dev/null 9>&-
 }
@@ -197,7 +180,6 @@ start() {
     [[ $dir =~ ^[A-Za-z0-9_./-]{2,70}$ ]] ||
         die 2 "SLURM_LOCAL_DIR=$dir: Slurm needs at most 70 letters, digits and _./- here; choose another"
     [[ $EUID == 0 ]] || die 3 "not possible here: start needs root, for munged and slurmd; run it with sudo"
-    ours_alone
     install_missing
 
     local node deadline=$((SECONDS + 30))
@@ -288,21 +270,14 @@ on_exit() {
 case $1 in
     start | stop)
         # one at a time, and two clusters that start together must not pick the same ports
-        lock=${BASH_SOURCE[0]}
-        if ((EUID == 0)); then  # whoever can read a lock can hold it
-            lock=/run/slurm-local.lock
-            [[ -d $lock ]] || mkdir -m 700 -- "$lock" || [[ -d $lock ]]  # another one may have made it
-        fi
-        exec 9<"$lock"
+        exec 9<"${BASH_SOURCE[0]}"
         flock -w 120 9 || die 1 "another slurm_local.sh has run for 120 s; wait for it or end it"
         trap on_exit EXIT
         trap 'say interrupted; exit 130' INT
         trap 'say terminated; exit 143' TERM
-        ours_alone
         "$1"
         ;;
     status)
-        ours_alone
         { [[ -e $SLURM_CONF ]] && timeout 5 sinfo -N 2>/dev/null; } ||
             die 1 "no cluster runs in $dir; start it with: scripts/setup/slurm_local.sh start"
         ;;

@@ -3,8 +3,6 @@
 .venv/bin/python -m pytest tests/commands/test_measure_missing.py
 """
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,16 +13,12 @@ from result_sets import write_set
 from support import ROOT, environment
 
 from benchmarks.common.store.results import append_rows
-from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.host import host
 from scripts.commands import measure_missing
-from scripts.pages.study_sections import Measurement
 from scripts.runner import preflight
-from scripts.setup.hardware import Hardware, why_not_here, why_too_many
+from scripts.setup.hardware import Hardware, why_not_here
 from scripts.studies.loaders.measure_loader_limit import measure_set
-from scripts.studies.scaling import section
 
 STUB = """
 import os, sys, time
@@ -117,24 +111,6 @@ def test_nothing_is_measured_on_other_hardware(tmp_path, monkeypatch, capsys):
         measure_set(results)
 
 
-def test_a_set_of_another_machine_chooses_no_images(a_set, monkeypatch, capsys):
-    """Protects files of the user: `./bench report` of somebody else's set read images in any folder that its
-    configuration named. Mutants: the folder taken whatever the machine; a set of this machine refused; DATA refused."""
-    folder = a_set / "logs/single-1"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("data: /home/victim\n")
-    (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": "0123456789ab"}}))
-    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results_folder: [Measurement(["false"], {})])
-    monkeypatch.setenv("DATA", "")
-    assert measure_missing.measure(a_set) == 0
-    assert "its runs are not of this machine, and name a folder of images; give" in capsys.readouterr().out
-    monkeypatch.setenv("DATA", "/mine")
-    assert measure_missing.measure(a_set) == 1, "the measurement was started"
-    monkeypatch.setenv("DATA", "")
-    (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {"host": host(os.environ)}}))
-    assert measure_missing.measure(a_set) == 1
-
-
 @pytest.mark.parametrize(
     "measured, here, allowed",
     [
@@ -151,71 +127,6 @@ def test_a_set_stays_on_its_hardware(measured, here, allowed):
     """Protects comparisons within a set. Mutant: kinds alone are compared."""
     why = why_not_here({Hardware(*each) for each in measured}, Hardware(*here))
     assert (why == "") == allowed, why
-
-
-def test_no_set_asks_a_report_for_thousands_of_workers(a_set, monkeypatch):
-    """Protects the machine of whoever makes a report of somebody else's set. Mutants: its configuration not read; the
-    workers of one rank, where the study of scaling starts 8."""
-    folder = a_set / "logs/single-1"
-    folder.mkdir(parents=True)
-    (folder / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}, "met": {}}))
-    monkeypatch.setattr(measure_missing, "missing_measurements", lambda results_folder: [Measurement(["false"], {})])
-    (folder / "config.yaml").write_text("loader: synthetic\nworkers: 100000\n")
-    with pytest.raises(UserError, match=r"it asks for 100000 loader workers in all .*; MEASURE=no draws its report"):
-        measure_missing.measure(a_set)
-    (folder / "config.yaml").write_text("loader: synthetic\nworkers: 100\n")
-    monkeypatch.setattr(machine, "num_cores", lambda: 8)
-    for name in ("NPROC", "TASKS_PER_NODE", "HOSTS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(machine, "num_gpus", lambda: 0)
-    monkeypatch.setenv("STRATEGY", "ddp")
-    (scaling,) = section.missing(a_set)
-    with monkeypatch.context() as patch:
-        patch.setattr(measure_missing, "missing_measurements", lambda results_folder: [scaling])
-        with pytest.raises(UserError, match="it asks for 800 loader workers in all"):
-            measure_missing.measure(a_set)
-    assert measure_missing.measure(a_set) == 1, "the measurement of one rank was started"
-    (folder / "config.yaml").write_text("loader: synthetic\nworkers: 4\n")
-    assert measure_missing.measure(a_set) == 1, "the measurement was started"
-
-
-def test_what_a_report_measures_keeps_its_number_of_ranks(a_set, monkeypatch):
-    """Protects the look at loader workers, which needs the ranks of each measurement. Mutant: num_ranks is left out
-    where the set's own variables are added."""
-    monkeypatch.setattr(machine, "num_cores", lambda: 8)
-    monkeypatch.setattr(machine, "num_gpus", lambda: 0)
-    monkeypatch.delenv("NPROC", raising=False)
-    monkeypatch.setenv("STRATEGY", "ddp")
-    assert 8 in [each.num_ranks for each in measure_missing.missing_measurements(a_set)]
-
-
-@pytest.mark.parametrize(
-    ("requested", "what"),
-    [
-        ({"ranks": 4, "nodes": 1, "workers": 16, "threads_per_rank": 1}, ""),  # a rank for each GPU
-        ({"ranks": 20, "nodes": 1, "workers": 4, "threads_per_rank": 1}, ""),  # more GPUs than RANKS_PER_CORE says
-        ({"ranks": 8, "nodes": 1, "workers": 4, "threads_per_rank": 2}, ""),  # 4 ranks a core
-        ({"ranks": 2, "nodes": 1, "workers": "auto", "threads_per_rank": 256}, ""),  # all cores of a large machine
-        ({"ranks": 40, "nodes": 2, "workers": 0, "threads_per_rank": 1}, ""),
-        ({"ranks": 21, "nodes": 1, "workers": 0, "threads_per_rank": 1}, "21 ranks"),
-        ({"ranks": 2, "nodes": 1, "workers": 65, "threads_per_rank": 1}, "130 loader workers in all"),
-        ({"ranks": 2, "nodes": 1, "workers": "5000", "threads_per_rank": 1}, "10000 loader workers in all"),
-        ({"ranks": 1, "nodes": 1, "workers": 0, "threads_per_rank": 257}, "257 threads a rank"),
-        ({"workers": 129}, "129 loader workers in all"),
-    ],
-)
-def test_what_an_honest_set_asks_for_is_started_and_no_more(monkeypatch, requested, what):
-    """Protects whoever runs sets of this machine again, one with 2 cores and 20 GPUs. Mutants: the GPUs not counted;
-    all ranks of all nodes; the workers of one rank; a number in text let through."""
-    monkeypatch.setattr(machine, "num_cores", lambda: 2)
-    monkeypatch.setattr(machine, "num_gpus", lambda: 20)
-    for name in ("TASKS_PER_NODE", "HOSTS"):
-        monkeypatch.delenv(name, raising=False)
-    why = why_too_many(requested)
-    assert why.startswith(f"it asks for {what} on one machine, and with 2 cores at most ") if what else why == ""
-    if requested.get("ranks") == 21:
-        monkeypatch.setenv("HOSTS", "a:21")
-        assert why_too_many(requested) == "", "nodes that the user names have other cores"
 
 
 def test_a_part_that_fails_leaves_a_gap_and_the_others_go_on(a_set):

@@ -17,7 +17,7 @@ from pasting import EVIL, paste
 from support import few_fast
 
 from benchmarks.common.system import source_version
-from scripts.pages import page, provenance
+from scripts.pages import page
 from scripts.pages.provenance import _checkout, launch_lines, reproduction_commands
 from scripts.publish import gallery, manifest
 from scripts.publish.mlperf_log import MlperfOptions, identity_of_run, log_text
@@ -105,22 +105,6 @@ def test_a_report_sends_nobody_to_a_commit_of_a_fork(hostile, tmp_path, monkeypa
     assert shown[ours[:12]] == f"git checkout --no-guess {ours}"
     for commit in (fetched, "0123456789ab"):  # the second may be a tag of a fork that is fetched later
         assert shown[commit].startswith(f"# its commit {commit} is not in the history of this checkout")
-
-
-def test_no_printed_line_checks_out_a_weak_commit(hostile, monkeypatch):
-    """Protects whoever pastes the lines: ./bench reproduce refuses that commit. In zsh a typed # begins no comment.
-    Mutants: without the look; the strategy's name as it stands."""
-    whole = source_version.git("rev-parse", "HEAD").decode().strip()
-    edit(hostile / "runs.csv", commit=whole[:12])
-    assert reproduction_commands(load_set(hostile))[0] == f"git checkout --no-guess {whole}"
-    monkeypatch.setattr(provenance, "weaknesses", lambda commit, strategy, num_nodes: [f"{num_nodes} node"])
-    (line, *others) = reproduction_commands(load_set(hostile))
-    why = "since there ddp has a weakness: 1 node - ./bench reproduce runs what is safe at that commit"
-    assert line == f"# its commit {whole[:12]} is left out, {why}"
-    assert not any("checkout" in other for other in others)
-    edit(hostile / "runs.csv", strategy="a; touch ran # '")
-    (hostile / "settings.csv").unlink()
-    assert "since there a strategy has a weakness" in reproduction_commands(load_set(hostile))[0]
 
 
 def line_of_a_commit(name):

@@ -294,34 +294,6 @@ def test_no_commit_is_checked_out_where_another_user_may_replace_it(kept, tmp_pa
 
 
 @pytest.mark.medium
-def test_a_set_does_not_choose_a_commit_with_weaknesses(kept, monkeypatch):
-    """Protects from what a set's commit allows others; with --anyway the user has chosen it. Only --data can be images
-    of somebody else. Mutants: a warning; every data set of the user's own; every data set of a stranger's."""
-    monkeypatch.setattr(worktrees, "ROOT", kept.folder)
-    monkeypatch.setattr(source_version, "ROOT", kept.folder)
-    asked = []
-
-    def weaknesses(*run, in_worktree: bool, foreign_images: bool) -> list[str]:
-        asked.append(foreign_images)
-        return ["ranks listen on the network"]
-
-    monkeypatch.setattr(reproduce, "weaknesses", weaknesses)
-    monkeypatch.chdir(kept.folder)
-    for name, value in {"SET": "results/made", "PLAN": "yes", "ARGS": "", "CONFIG": "", "NPROC": ""}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match="ranks listen on the network; a set may not choose that"):
-        reproduce.main()
-    run = {"label": "single", "strategy": "single", "asked": {"nodes": 1}}
-    monkeypatch.setenv("DATA", "theirs")
-    with pytest.raises(UserError, match="a set may not choose that"):
-        reproduce.refuse_weaknesses(run, "0" * 40, Path("a set"))
-    assert asked == [False, True]
-    monkeypatch.delenv("DATA")
-    monkeypatch.setenv("ARGS", "--anyway")
-    assert reproduce.main() == 0
-
-
-@pytest.mark.medium
 def test_the_second_of_two_machines_has_nothing_to_compare(kept):
     """Its rows are the first one's, which compares. Mutant: load the set all the same, and end with an error."""
     reported = {"NNODES": 2, "NODE_RANK": 1, "RDZV_ENDPOINT": "127.0.0.1:29411", "LEAVES": "nothing"}

@@ -5,17 +5,15 @@
 
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 from support import environment, run_strategy
 
-from benchmarks.common.store.results import add_settings, append_rows, read_table
+from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import exit_code
-from scripts.runner import bench, schedule, suite_start
+from scripts.runner import bench
 
 
 def without_val(data):
@@ -202,36 +200,3 @@ def _holds(path: Path, text: str) -> bool:
         return text.encode() in path.read_bytes()
     except OSError:  # it has ended meanwhile
         return False
-
-
-def test_a_message_does_not_steer_the_terminal(capsys):
-    """Protects the terminal from names in somebody else's files: OSC 52 would set the clipboard."""
-
-    def main() -> int:
-        raise UserError("no strategy ddp\x1b]52;c;cm0=\x07\x1b[2J\nchoose one of single")
-
-    assert exit_code(main) == 2
-    assert capsys.readouterr().err == "error: no strategy ddp?]52;c;cm0=??[2J\nchoose one of single\n"
-
-
-@pytest.mark.parametrize("content", ["x {host}", "", "1", "\x1b[2J {host}"])
-def test_a_holder_that_no_suite_wrote_is_another_process(tmp_path, content):
-    """Protects the message that a set is in use: text in the place of a number was all that it said. Mutant: the number
-    read outside of the try."""
-    (tmp_path / ".holder").write_text(content.format(host=socket.gethostname()))
-    assert schedule.describe_holder(tmp_path) == "by another process"
-
-
-def test_how_long_a_suite_takes_is_read_of_the_users_own_sets_alone(tmp_path, monkeypatch):
-    """Protects the start of a suite from sets of others beside it: a sparse table of 256 MB took 2.4 GB and 8 seconds.
-    Mutants: the owner not looked at; no limit of the size."""
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    key = add_settings(theirs, {"strategy": "single"}, {})
-    append_rows(theirs, "runs", [{"run_id": "a", "settings": key, "wall_s": 12345.0, "status": "ok"}])
-    assert 12345.0 in suite_start.last_seconds(tmp_path / "mine").values()
-    monkeypatch.setattr(os, "geteuid", lambda: theirs.stat().st_uid + 1)
-    assert 12345.0 not in suite_start.last_seconds(tmp_path / "mine").values()
-    monkeypatch.undo()
-    os.truncate(theirs / "runs.csv", suite_start.LARGEST_TABLE_BYTES + 1)
-    assert 12345.0 not in suite_start.last_seconds(tmp_path / "mine").values()

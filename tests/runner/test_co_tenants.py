@@ -12,7 +12,6 @@ import pytest
 
 from scripts.runner import co_tenants, telemetry
 from scripts.runner.co_tenants import CoreCounters, CoTenants
-from scripts.runner.processes import processes_of_run
 from scripts.runner.telemetry import Sampler
 
 pytestmark = pytest.mark.real_interpreter  # the CPU time of children
@@ -99,17 +98,3 @@ def test_a_stranger_stays_one_and_a_rank_of_ours_does_not_become_one(sleeper, tm
     known = CoTenants(tmp_path)
     assert [known.count([mine]), known.count([mine, theirs]), known.count([theirs])] == [0, 1, 1]
     assert CoTenants(tmp_path, there_before=[theirs]).count([theirs]) == 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts a process of another user, and sees its environment")
-def test_a_process_of_another_user_is_none_of_the_run(tmp_path):
-    """Protects root's rows: whoever gave a program of theirs the run's mark, which every command line shows, was no
-    other user of the GPU, and could write into the reason of a failed run. Mutant: the mark alone, in each of both."""
-    mark = os.environ | {"RUN_DIR": str(tmp_path), "RANK": "1"}
-    for user, is_own in (("nobody", False), ("root", True)):
-        with subprocess.Popen(["sleep", "60"], user=user, cwd="/", env=mark) as sleeping:
-            try:
-                assert [each.pid for each in processes_of_run(tmp_path)] == ([sleeping.pid] if is_own else [])
-                assert CoTenants(tmp_path).count([sleeping.pid]) == int(not is_own)
-            finally:
-                sleeping.kill()

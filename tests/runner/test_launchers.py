@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, STRATEGIES, environment, hear_sigint, look_at_folder
+from support import ROOT, STRATEGIES, environment, hear_sigint, put
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import WARM_UP, read_table
@@ -229,26 +229,22 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
     assert done.returncode == 2 and "RDZV_ENDPOINT is '', but must be host:port of the first node" in done.stderr
 
 
-SAME_OWNER = 'for last in "$@"; do :; done; sh -c "$last"'
+SHARED = 'for last in "$@"; do :; done; sh -c "$last"'
 """ssh to a host that sees this checkout."""
-OTHER_OWNER = 'stat() { echo 12345; }; export -f stat; for last in "$@"; do :; done; eval "$last"'
 
 
 @pytest.mark.parametrize(
     ("ssh", "why"),
     [
-        (SAME_OWNER, ""),
+        (SHARED, ""),
         ("exit 255", "`ssh 127.0.0.2` fails or asks a question"),
-        (OTHER_OWNER, "is another user's"),
+        ("exit 9", "this checkout is not on 127.0.0.2"),
     ],
 )
 def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
-    """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots. horovodrun gets the interface, or it would start a
-    server on all of them, whose key every user can read and which unpickles. And a host runs no code of another user
-    whose folder lies there at the checkout's path. Mutants: no interface; no look; a look at this machine, too."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ssh").write_text(f'#!/bin/bash\necho "$@" >>"{tmp_path}/calls"\n{ssh}\n')
-    (tmp_path / "bin/ssh").chmod(0o755)
+    """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots, by one interface, and nothing is asked of this
+    machine. A host that cannot be reached, or lacks the checkout, is named."""
+    put(tmp_path / "bin", ssh=f'echo "$@" >>"{tmp_path}/calls"\n{ssh}')
     words, env, supervisor = command("horovod_ddp", HOSTS="localhost:4,127.0.0.2:3")
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.startswith("-o BatchMode=yes -o ConnectTimeout=5 127.0.0.2 ")
@@ -262,9 +258,7 @@ def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
 @pytest.mark.parametrize("named", ["", "eth7"])
 def test_horovodrun_over_a_host_that_ssh_alone_knows(command, tmp_path, named):
     """Protects aliases of ssh's configuration: no interface is known that leads there, so that the user names it."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ssh").write_text(f"#!/bin/sh\n{SAME_OWNER}\n")
-    (tmp_path / "bin/ssh").chmod(0o755)
+    put(tmp_path / "bin", ssh=SHARED)
     words, _, supervisor = command("horovod_ddp", HOSTS="localhost:4,alias.invalid:3", GLOO_SOCKET_IFNAME=named)
     if named:
         assert words[words.index("--network-interfaces") + 1] == named
@@ -286,48 +280,6 @@ def test_horovodrun_over_a_host_that_ssh_alone_knows(command, tmp_path, named):
 def test_which_hosts_are_others(hosts, expected):
     """Protects a machine without an ssh server: nothing is asked of itself. Mutant: all hosts are others."""
     assert remote_hosts(hosts) == expected
-
-
-def test_horovodrun_gets_no_secrets(command, monkeypatch, tmp_path):
-    """Protects tokens and passwords: horovodrun writes its environment into the command lines of its ranks, which every
-    user of the machine can read. Names with a dash or a dot, which bash cannot hold, are from containers. Mutants: each
-    pattern left out; variables alone, not functions; functions taken out before the new start, where BASH_ENV defines
-    them again in each bash, so that the launcher never ended."""
-    names = "HF_TOKEN aws_secret_access DB_PASSWORD GOOGLE_CREDENTIALS FOO_APIKEY WANDB_API_KEY GH_PAT".split()
-    names += "MYSQL_PWD SSHPASS BORG_PASSPHRASE ANSIBLE_VAULT_PASS DOCKER_AUTH_CONFIG SLACK_WEBHOOK_URL".split()
-    secrets = dict.fromkeys(names, "s3cret") | {
-        "PIP_INDEX_URL": "https://ann:s3cret@mirror.example/simple",
-        "https_proxy": "http://ann:s3cret@proxy:3128",
-        "http_proxy": "ann:s3cret@proxy:3128",
-        "SLURM_JWT": "s3cret",
-        "AZURE_STORAGE_CONNECTION_STRING": "s3cret",
-        "STORAGE": "AccountName=x;AccountKey=s3cret",
-        "SESSION_COOKIE": "s3cret",
-        "REDIS_PW": "s3cret",
-        "GIT_CONFIG_VALUE_0": "Authorization: s3cret",
-        "WHO": "eyJhbGciOiJ.eyJzdWIiOiJ.s3cret",
-        "ACCESSKEY": "s3cret",
-        "GH": "ghp_0123456789abcdef-s3cret",
-        "db-password": "s3cret",
-        "my.token": "s3cret",
-        "BASH_FUNC_fetch%%": "() { curl https://ann:s3cret@mirror.example; }",
-    }
-    others = {"SSH_AUTH_SOCK": "/run/agent", "SITE": "https://a.example/~ann@home"}
-    modules = tmp_path / "modules.sh"
-    modules.write_text("module() { echo loaded; }\nexport -f module\n")
-    _, env, _ = command("horovod_ddp", **secrets, **others, BASH_ENV=modules)
-    assert others.items() <= env.items() and "PATH" in env and "s3cret" not in str(env)
-    for name, text in (secrets | others).items():
-        monkeypatch.setenv(name, text)
-    env = rank_environment(1)
-    assert others.items() <= env.items() and "PATH" in env and "s3cret" not in str(env)
-
-
-def test_names_of_secrets_stand_in_one_place():
-    """Protects from a name that is added to one of two lists. Mutant: the list of the launcher, in bash."""
-    files = [path for folder in ("launchers", "scripts", "benchmarks") for path in (ROOT / folder).rglob("*.*")]
-    texts = {path: path.read_text() for path in files if path.suffix in (".py", ".sh")}
-    assert [path.name for path, text in texts.items() if "PASSPHRASE" in text] == ["secret_variables.py"]
 
 
 def test_slurm_asks_for_the_requested_tasks(command):
@@ -617,9 +569,7 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     job = [ROOT / "launchers/slurm_run_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
         RunFolder(tmp_path).post_stop(1, 7)  # of the life before
-        own = {"CHECKOUT_OWNER": Path.cwd().stat().st_uid, "CHECKOUT_LOOK": look_at_folder()}
-        own |= {"SLURM_SUBMIT_DIR": Path.cwd()}
-        env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1, **own)
+        env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
         assert RunFolder(tmp_path).posted_stops(2) == []
 
@@ -633,15 +583,6 @@ def test_studies_start_ranks_by_the_same_torchrun_flags(command):
     names, study_names = (sorted(Path(word).name for word in each[1:]) for each in (of_launcher, of_study))
     assert names == study_names
     assert {name: Path(env[name]).name for name in variables} == {n: Path(text).name for n, text in variables.items()}
-
-
-def test_ranks_get_no_run_folder_from_the_environment(command, monkeypatch, tmp_path):
-    """Protects what lies in the folder of another program that has a RUN_DIR: only the supervisor names a folder to
-    ranks, and what studies start has none. Mutants: the variable left, in the launcher or in launch_ranks.py."""
-    _, env, _ = command("single", RUN_DIR=tmp_path)
-    assert "RUN_DIR" not in env and env["RUN_ID"]
-    monkeypatch.setenv("RUN_DIR", str(tmp_path))
-    assert "RUN_DIR" not in rank_environment(1)
 
 
 def test_torchrun_gets_no_options_from_the_environment(command, monkeypatch):

@@ -68,7 +68,7 @@ class RunFolder:
         """A new folder in a result set, by an absolute path; its name is the run_id, which no other run has."""
         now = datetime.datetime.now().strftime("%H%M%S")
         for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
-            path = (results / "logs" / f"{strategy}-{round_number}-{now}{suffix}").resolve()
+            path = results.resolve() / "logs" / f"{strategy}-{round_number}-{now}{suffix}"  # logs may be a link
             with contextlib.suppress(FileExistsError):
                 path.mkdir(parents=True)
                 return cls(path)

@@ -39,7 +39,6 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
 from scripts.runner import lost_runs, preflight, run_plan, schedule
-from scripts.runner.commit_weaknesses import weaknesses
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
@@ -80,10 +79,6 @@ def main(found: dict[str, Any] | None = None) -> int:
     runs = {variant.name: run_of_variant(variant, strategy, variables) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
-    for variant in filter(lambda variant: variant.commit, (a, b)):
-        num_nodes, foreign_images = runs[variant.name].requested["nodes"], bool(os.environ.get("DATA"))
-        for what in weaknesses(variant.commit, strategy, num_nodes, True, foreign_images):
-            print(f"warning: {variant.name}: {what}", file=sys.stderr, flush=True)
     if os.environ.get("PLAN") == "yes":
         return 0
     if variables.results and (variables.results / "ab.json").exists():

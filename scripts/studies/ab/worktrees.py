@@ -25,7 +25,6 @@ from benchmarks.common.system import source_version
 from benchmarks.common.system.compiling import refuse_shared_compile_caches, use_own_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
-from scripts.runner.secret_variables import is_secret
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
@@ -122,8 +121,7 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 
     Meanwhile the environment is that of `environment_of_earlier_commits`. Signals must not end this process before the
     end: see forward_signals.py. Raises UserError where git fails, where another user could put other code in the place
-    of the worktrees, and as `environment_of_earlier_commits` does. Whoever starts a run there asks commit_weaknesses.py
-    first.
+    of the worktrees, and as `environment_of_earlier_commits` does.
     """
     commits = [*dict.fromkeys(commits)]
     if not commits:
@@ -148,16 +146,13 @@ def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
 
 @contextlib.contextmanager
 def environment_of_earlier_commits() -> Iterator[None]:
-    """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp, and
-    puts no secret where other users can read it: TMPDIR is a new folder, compiled code lies where only this user can
-    write, and secrets are left out. That code may not do so itself.
+    """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp:
+    TMPDIR is a new folder, and compiled code lies where only this user can write. That code may not do so itself.
 
     Raises UserError as refuse_shared_compile_caches and use_own_caches do.
     """
     before = dict(os.environ)
     try:
-        for name in [name for name, text in before.items() if is_secret(name, text)]:
-            del os.environ[name]
         refuse_shared_compile_caches()
         use_own_caches()
         with tempfile.TemporaryDirectory(prefix="commits-", ignore_cleanup_errors=True) as own:
