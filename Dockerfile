@@ -11,7 +11,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates g++ git make python3 python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
 
-# The number of the user who owns the checkout: git and the suite refuse folders that are somebody else's.
+# The number of the user who owns the checkout: git refuses folders that are somebody else's.
 ARG UID=1000
 RUN useradd --create-home --uid "$UID" bench \
     && install --directory --owner bench --group bench /opt/setup /opt/venv
