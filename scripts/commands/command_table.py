@@ -109,13 +109,6 @@ COMMANDS = [
         "gpu_check",
     ),
     Command(
-        "gpu-check-file",
-        "gpu-check as one file, for a machine without a network that has torch",
-        "gpu-check-file gpu-check.pyz --python 3.12",
-        "data_options.CarryOptions",
-        "gpu_check.carry.main",
-    ),
-    Command(
         "forecast-memory",
         "memory that each strategy needs on a GPU",
         "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.files import open_no_follow
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import Check
@@ -44,7 +43,7 @@ class Running:
         limit_s, left_s = check.limit_s, deadline.left_s() + OVERTIME_S
         self.cut_short, self.limit_s = left_s < limit_s, min(limit_s, left_s)
         self.sent: list[int] = []
-        with open(state.log_of(check), "wb", opener=open_no_follow) as log:
+        with open(state.log_of(check), "wb") as log:
             self.child = subprocess.Popen(
                 check.argv,
                 cwd=ROOT,
@@ -80,7 +79,7 @@ class Running:
         paths = [self.folder.path] if self.folder else []
         has_own_set = self.check.results != self.state.results
         if not paths and self.sent and has_own_set:  # as a proof has, which would have ended them by itself
-            paths = [path.resolve() for path in self.check.results.rglob("logs/*")]
+            paths = [*self.check.results.resolve().rglob("logs/*")]
         num_left = sum(len(processes.processes_of_run(path)) for path in paths)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGTERM)

@@ -7,64 +7,41 @@ State(results / "checks", here={"commit": "abc"}), Deadline(540)
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common.data.listing import cache_path
 from benchmarks.common.store.results import write_json
-from benchmarks.common.system.files import read_regular_file
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.verdicts import Verdict
 from scripts.runner.run_plan import interpreter_path
 
 ELSEWHERE = "elsewhere"
-"""The status of a check whose file this user's cache does not know: it may be somebody else's word. And of one that
-ran on other code, on another device or by another command."""
-LARGEST_BYTES = 1 << 20
-STATUSES = ("passed", "failed", "skipped", "left")  # of a check that has ended; left: for several GPUs
+"""The status of a check that ran on other code, on another device or by another command."""
 
 
 class State:
     """What became of the checks that have ended, in a folder: a file each.
 
-    The user's cache keeps the checksum of each file that was written here. Any other has the status ELSEWHERE.
-    moved: the user says that they have brought the folder here from another machine of theirs: its files count.
     here: what each file says of the code and the device; commit, local_changes and device.
     """
 
-    def __init__(self, folder: Path, moved: bool = False, here: Mapping[str, str] | None = None):
+    def __init__(self, folder: Path, here: Mapping[str, str] | None = None):
         self.folder, self.here = folder, dict(here or {})
         self.again: set[str] = set()
         self.results = folder.parent
         folder.mkdir(parents=True, exist_ok=True)
         self.ended: dict[str, dict] = {}
-        self._kept, self._checksums = cache_path(folder, "gpu-check"), dict[str, str]()
-        with contextlib.suppress(OSError, ValueError):
-            self._checksums = dict(json.loads(read_regular_file(self._kept, LARGEST_BYTES)))
-        if moved:
-            self._checksums |= {path.name: _checksum(path) for path in folder.glob("*.json")}
-            self._keep()
         for path in sorted(folder.glob("*.json")):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-                content = read_regular_file(path, LARGEST_BYTES)
-                found = json.loads(content)
-                name = str(found["name"])
-                if self._checksums.get(path.name) != hashlib.sha256(content).hexdigest():
-                    found = {"name": name, "status": ELSEWHERE, "words": "not run here, or changed since"}
-                elif not _is_whole(found):
-                    found = {"name": name, "status": ELSEWHERE, "words": "its file is not as gpu-check writes it"}
-                self.ended[name] = found
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # another version's, or cut short
+                found = json.loads(path.read_bytes())
+                self.ended[found["name"]] = found
 
     def add(self, check: Check, verdict: Verdict, **more: object) -> None:
         found = {"name": check.name, "command": check.command, **dataclasses.asdict(verdict), **more}
         found |= self.here | {"ran": _what_ran(check)}
-        path = self.folder / f"{check.name.replace(' ', '-')}.json"
-        write_json(path, found)
-        self._checksums[path.name] = _checksum(path)
-        self._keep()
+        write_json(self.folder / f"{check.name.replace(' ', '-')}.json", found)
         self.ended[check.name] = found
         self.again.discard(check.name)
 
@@ -80,25 +57,12 @@ class State:
     def is_done(self, check: Check) -> bool:
         return check.name in self.ended and check.name not in self.again
 
-    def _keep(self) -> None:
-        with contextlib.suppress(OSError):  # without a cache, the next call takes the files for somebody else's
-            self._kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._kept, self._checksums)
-
     def forget(self, status: str) -> None:
         for name in [name for name, found in self.ended.items() if found["status"] == status]:
             del self.ended[name]
 
     def log_of(self, check: Check) -> Path:
         return self.folder / f"{check.name.replace(' ', '-')}.log"
-
-
-def _is_whole(found: dict) -> bool:
-    """Whether a file has what `add` writes: somebody else may have made what the user has moved here."""
-    names = ("words", "log", "command", "commit", "local_changes", "device", "ran")
-    texts, seconds = [found.get(name, "") for name in names], found.get("seconds", 0)
-    whole = found.get("status") in STATUSES and all(isinstance(text, str) and "\0" not in text for text in texts)
-    return whole and type(seconds) in (int, float) and 0 <= seconds < float("inf")
 
 
 def _what_ran(check: Check) -> str:
@@ -117,10 +81,6 @@ def _how_else(found: dict, here: dict[str, str]) -> str:
     }
     differs = [words[name] for name, value in here.items() if found.get(name) != value]
     return f"ran {', '.join(differs)}: {found['status']}" if differs else ""
-
-
-def _checksum(path: Path) -> str:
-    return hashlib.sha256(read_regular_file(path, LARGEST_BYTES)).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     python -m scripts.gpu_check.overlay_environment .gpu-check/horovod scripts/setup/install_horovod.sh
 
-PIP_ARGS and APEX_GIT say where sources are that were carried here. The exit code is the installer's.
+The exit code is the installer's.
 """
 
 import os

@@ -6,8 +6,6 @@
 Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
 what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
 did, 2 for a mistake found before the first one, 128 + the signal's number after a signal.
-
-A machine without a network, which has torch: `./bench gpu-check-file`, and carried.py says what its file does there.
 """
 
 import ctypes
@@ -35,13 +33,12 @@ from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
-from scripts.gpu_check.check_state import ELSEWHERE, Deadline, State
+from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import GpuCheckFlags
 from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
-from scripts.stats.formatting import plural
 from scripts.strategies import memory_check
 from scripts.strategies.strategy_list import BASELINE
 
@@ -98,7 +95,7 @@ def main(options: GpuCheckFlags) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda number, frame: signals.append(number))
     with lock_result_set(results):
-        state = State(results / "checks", options.moved, what_is_here())
+        state = State(results / "checks", what_is_here())
         claim_mode(results, on_gpu)
         state.set_aside(listed)
         state.forget(os.environ.get("RETRY", "") or "-")
@@ -191,11 +188,6 @@ def print_end(listed: list[Check], state: State, why_left: dict[str, str], resul
     print(f"page: {results / 'gpu-check.html'}")
     if failed:
         print(f"failed: {', '.join(failed)}")
-    if not_here := sum(found[name] == ELSEWHERE for name in found.keys() - state.again):
-        print(
-            f"{plural(not_here, 'check')} of this folder did not run here; "
-            f"{option_as_typed('RETRY', ELSEWHERE)} runs them"
-        )
     if "passed" not in found.values():
         print("no check passed; the page says why each was left")
         return 1

@@ -1,7 +1,6 @@
 """Options of the commands that make, check and pack images. Imports nothing heavy: --help reads them."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,14 +66,3 @@ class KillFuzzOptions:
 @dataclasses.dataclass(frozen=True)
 class NoOptions:
     """A command without options."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CarryOptions:
-    file: Annotated[Path, tyro.conf.Positional]
-    """What is written."""
-    python: str = f"{sys.version_info.major}.{sys.version_info.minor}"
-    """The version of Python there."""
-    there: OptionalPath = None
-    """A file that says which packages are there, as `python3 -m pip list --format freeze` prints them: the others alone
-    go into the file."""

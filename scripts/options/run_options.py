@@ -247,8 +247,6 @@ class GpuCheckFlags:
 
     deadline_s: OptionalSeconds = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
-    moved: Flag = False
-    """You have brought the folder here from another machine of yours: what passed there counts."""
     list: Flag = False
     """Print the checks and the command of each, and start nothing."""
 
@@ -261,7 +259,7 @@ class GpuCheckOptions(GpuCheckFlags):
     """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
     data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    retry: Literal["", "failed", "skipped", "elsewhere"] = ""
+    retry: Literal["", "failed", "skipped"] = ""
     """Try again the checks that ended with this status."""
 
 

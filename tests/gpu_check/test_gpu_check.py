@@ -6,7 +6,6 @@
 import dataclasses
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -17,10 +16,9 @@ import pytest
 from fault_runs import processes_of
 from support import ROOT, STRATEGIES, environment
 
-from benchmarks.common.config.config import PREFETCHED_PER_WORKER, load_config
+from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import machine, source_version
 from benchmarks.common.system.host import kernel_variables
 from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
@@ -31,9 +29,8 @@ from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import GpuCheckFlags
 from scripts.runner import processes
-from scripts.studies.loaders import measure_loader_limit
 
-pytestmark = [pytest.mark.real_interpreter, pytest.mark.usefixtures("own_cache")]  # signals to processes and groups
+pytestmark = [pytest.mark.real_interpreter]  # signals to processes and groups
 
 EVIL = "<script>alert(1)</script>|[x](javascript:y)"
 
@@ -123,21 +120,6 @@ def test_what_a_user_would_publish_fits_before_the_deadline(tmp_path):
         assert config.window_steps * config.batch_per_device == 2048, check.name
 
 
-@pytest.mark.parametrize("cores", [4, 128])
-def test_the_loader_is_timed_within_its_limit_on_any_number_of_cores(tmp_path, monkeypatch, cores):
-    """Protects the check of the loader: with `auto`, one GPU and 128 cores had 127 workers, and what they read ahead is
-    used up before each window, at the pace of training: 256 batches, 40 times. Mutant: the configuration's workers."""
-    monkeypatch.setenv("NUM_GPUS", "1")
-    monkeypatch.setenv("THREADS_PER_RANK", str(cores))
-    (check,) = [check for check in checks(GPU, tmp_path) if check.name == "loader"]
-    config = load_config([*check.argv[check.argv.index("--config") :]])
-    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True)
-    read_ahead = 1 + config.prefetch + PREFETCHED_PER_WORKER * num_workers
-    num_windows = 2 * measure_loader_limit.LAUNCHES * (1 + measure_loader_limit.ROUNDS)  # training alone, and with it
-    with_training_s = num_windows * read_ahead * config.batch_per_device / timed_checks.IMAGES_PER_S
-    assert with_training_s < check.limit_s / 2  # the loader alone, starts and windows take the rest
-
-
 def test_both_of_torchs_process_groups_for_nccl_are_timed_on_several_gpus(tmp_path):
     """Protects the answer to whether ddp's buckets overlap in torch 2.15's default group: the same run with the older
     group, which is another setting. Mutant: the variable left out."""
@@ -148,23 +130,6 @@ def test_both_of_torchs_process_groups_for_nccl_are_timed_on_several_gpus(tmp_pa
     assert (older.argv, older.find_verdict) == (default.argv, default.find_verdict)
     assert {*older.needs} == {*default.needs, "two_gpus"} and older.results == default.results
     assert kernel_variables(older.variables) != kernel_variables(default.variables)
-
-
-def test_a_command_is_what_a_person_types(tmp_path):
-    """Protects the page: variables and words of each command are those that the check runs with."""
-    for check in checks(DRY, tmp_path / "a set"):
-        words = shlex.split(check.command)
-        reported = dict(word.split("=", 1) for word in words[: len(check.variables)])
-        assert (reported, tuple(words[len(reported) :])) == (check.variables, check.argv)
-
-
-def test_the_name_of_a_folder_brings_no_options_into_a_check(tmp_path):
-    """Protects who names a folder that somebody else has named. Mutants: the path as it stands; ARGS split at each
-    space."""
-    results = tmp_path / "a set --lr 7"
-    (check,) = [check for check in checks(DRY, results) if check.name == "checkpoint"]
-    config = planned(check).config
-    assert config.checkpoint_dir == str(results / "checkpoint" / "ddp-1") and config.lr != 7
 
 
 def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
@@ -186,37 +151,6 @@ def test_what_is_timed_is_in_the_set_and_the_rest_is_not(tmp_path):
     for check in checks(GPU, tmp_path):
         if launcher_of(check):
             assert (check.results == tmp_path) <= check.timed, check.name
-
-
-def test_nothing_runs_beside_what_fills_the_gpu(tmp_path):
-    """Protects the others: beside a run that takes all of the memory, they would fail of it."""
-    greedy = [check for check in checks(GPU, tmp_path) if GPU.too_many_images in check.command]
-    assert [(check.name, check.alone) for check in greedy] == [("fault memory", True)]
-
-
-@pytest.mark.parametrize("scale", [GPU, DRY], ids=["gpu", "dry"])
-def test_what_compiles_needs_a_compiler(tmp_path, scale):
-    """Protects the minutes on a GPU without gcc: ddp_compile's runs and its proof started, and were skipped later."""
-    listed = checks(scale, tmp_path)
-    compiles = {check.name for check in listed if "--compile" in check.command or "ddp_compile" in check.command}
-    assert compiles == {check.name for check in listed if "compiler" in check.needs} >= {"proof ddp_compile"}
-
-
-@pytest.mark.parametrize("visible, asked", [(None, []), ("", []), ("2,3", ["--id=2,3"])])
-def test_who_uses_other_gpus_is_not_asked(tmp_path, visible, asked):
-    """Protects the first check on a machine of 8 GPUs, of which somebody else has 6. Mutant: asks of all."""
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "4 MiB"\n')
-    tool.chmod(0o755)
-    (check,) = [check for check in checks(GPU, tmp_path) if check.name == "alone"]
-    env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES=visible)
-    done = subprocess.run(check.argv, env=env, capture_output=True, text=True)
-    assert [line for line in done.stdout.splitlines() if not line.startswith(("--format", "--query"))] == [
-        *asked,
-        "4 MiB",
-        *asked,
-        "4 MiB",
-    ]
 
 
 # --- order, deadline, going on ----------------------------------------------------------------------------------------
@@ -255,17 +189,6 @@ def test_the_deadline_ends_what_takes_longer_than_it_said(tmp_path, monkeypatch)
 
 
 @pytest.mark.medium
-def test_all_that_overran_are_told_before_any_is_waited_for(tmp_path, monkeypatch):
-    """Protects the page: six checks that end slowly, one after the other, would outlast the lease."""
-    monkeypatch.setattr("scripts.gpu_check.check_process.OVERTIME_S", 0.5)
-    told = "echo told >> $MARKS; until [ $(grep -c told $MARKS) -eq 3 ]; do sleep 0.05; done"
-    slow = f"trap '{told}; echo gone >> $MARKS; exit' TERM; while :; do sleep 0.1; done"
-    _, left = do([shell(name, slow, tmp_path) for name in "abc"], tmp_path, max_at_once=3, deadline=Deadline(2))
-    assert (tmp_path / "marks").read_text().split() == ["told"] * 3 + ["gone"] * 3
-    assert sorted(left) == [*"abc"]  # in the order in which they ended, which is anyone's
-
-
-@pytest.mark.medium
 def test_runs_of_a_check_that_had_to_be_killed_are_ended(tmp_path, monkeypatch):
     """Protects the GPU's memory: a proof that does not answer leaves ranks, which no parent knows."""
     monkeypatch.setattr("scripts.gpu_check.check_process.GRACE_S", 0.2)
@@ -292,15 +215,6 @@ def test_the_page_is_there_before_the_report(tmp_path, monkeypatch):
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
     assert there == [True]
-
-
-def test_a_report_that_hangs_is_given_up(tmp_path, monkeypatch, capfd):
-    hangs = tmp_path / "python"
-    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
-    hangs.chmod(0o755)
-    (tmp_path / "runs.csv").touch()
-    monkeypatch.setattr(run, "interpreter_path", lambda: str(hangs))
-    assert not run.make_report(tmp_path, 0.5) and "no time was left for the report" in capfd.readouterr().out
 
 
 def test_a_check_that_hangs_fails_at_its_own_limit(tmp_path):
@@ -345,8 +259,7 @@ work(listed, State(folder / "checks"), Deadline(), Capabilities(), signals)
 def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     """Protects the state: b was at work, and is run again; a is not; no process is left."""
     words = [sys.executable, "-c", CALLED, tmp_path]
-    cache = os.environ["XDG_CACHE_HOME"]
-    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b", XDG_CACHE_HOME=cache))
+    first = subprocess.Popen(words, cwd=ROOT, env=environment(WAITS="b"))
     marks, until = tmp_path / "marks", time.monotonic() + 60
     while time.monotonic() < until and not (marks.exists() and marks.read_text().split() == ["a", "b"]):
         time.sleep(0.05)
@@ -355,31 +268,8 @@ def test_a_call_that_was_killed_goes_on_where_it_was(tmp_path, signum):
     assert marks.read_text().split() == ["a", "b"]
     time.sleep(0.2)
     assert processes_of(tmp_path) == []
-    subprocess.run(words, cwd=ROOT, env=environment(XDG_CACHE_HOME=cache), check=True, timeout=60)
+    subprocess.run(words, cwd=ROOT, env=environment(), check=True, timeout=60)
     assert marks.read_text().split() == ["a", "b", "b", "c"]
-
-
-def test_what_did_not_run_here_has_not_passed(tmp_path, capsys):
-    """Protects from a folder of checks that somebody else made, or changed: they count as passed only once they ran
-    here. Mutants: the file's status as it stands; no checksum."""
-    listed = [shell("own", "echo done", tmp_path), shell("changed", "exit 1", tmp_path)]
-    do(listed, tmp_path)
-    path = tmp_path / "checks/changed.json"
-    path.write_text(path.read_text().replace("failed", "passed"))
-    (tmp_path / "checks/foreign.json").write_text(json.dumps({"name": "foreign", "status": "passed", "words": EVIL}))
-    (tmp_path / "checks/list.json").write_text("[]")
-    listed += [shell("foreign", "echo done", tmp_path), shell("next", "echo done", tmp_path, after="foreign")]
-    state, left = do(listed, tmp_path)
-    assert statuses(state) == {"own": "passed", "changed": "elsewhere", "foreign": "elsewhere"}
-    assert left == {"next": "not started: foreign has not passed"}
-    write_page(tmp_path, listed, state, left, on_gpu=False, remarks=[])
-    assert "<h2>Not run here (2)</h2>" in (tmp_path / "gpu-check.html").read_text()
-    assert run.print_end(listed, state, left, tmp_path) == 0
-    assert "2 checks of this folder did not run here; RETRY=elsewhere runs them" in capsys.readouterr().out
-    state.forget("elsewhere")
-    work(listed, state, Deadline(), Capabilities())
-    assert statuses(state) == {"own": "passed", "changed": "failed", "foreign": "passed", "next": "passed"}
-    assert State(tmp_path / "checks").ended == state.ended
 
 
 HERE = {"commit": "abc", "local_changes": "", "device": "H100"}
@@ -403,7 +293,7 @@ def test_what_ran_on_other_code_or_another_device_is_run_again(tmp_path, capsys,
     path = tmp_path / "checks/first.json"
     found = {name: value for name, value in (json.loads(path.read_text()) | ran).items() if value is not None}
     path.write_text(json.dumps(found))
-    state = State(tmp_path / "checks", moved=True, here=HERE)
+    state = State(tmp_path / "checks", here=HERE)
     state.set_aside(listed)
     assert statuses(state) == {"first": "elsewhere", "next": "passed"} and state.ended["first"]["words"] == words
     write_page(tmp_path, listed, state, {}, on_gpu=False, remarks=[])
@@ -414,54 +304,6 @@ def test_what_ran_on_other_code_or_another_device_is_run_again(tmp_path, capsys,
     again = State(tmp_path / "checks", here=HERE)
     again.set_aside(listed)
     assert statuses(again) == {"first": "passed", "next": "passed"} and (tmp_path / "marks").read_text() == "x\nx\n"
-
-
-def test_another_path_of_the_interpreter_is_no_other_command(tmp_path, monkeypatch):
-    """Protects the minutes of a second machine, where Python lies elsewhere. Mutant: the command as it stands."""
-    for python in ("/usr/bin/python3", "/opt/python/bin/python"):
-        monkeypatch.setenv("PYTHON", python)
-        check = dataclasses.replace(shell("first", "", tmp_path), argv=(python, "-m", "x"))
-        state = State(tmp_path / "checks", here=HERE)
-        state.set_aside([check])
-        assert state.is_done(check) == (python != "/usr/bin/python3")
-        state.add(check, verdicts.Verdict("passed", ""))
-
-
-def test_the_command_knows_what_the_checks_run_on(monkeypatch):
-    """Protects the comparison: the words of this checkout and this machine. Mutant: no device without a GPU."""
-    here = run.what_is_here()
-    assert here.keys() == HERE.keys() and here["commit"] == (source_version.commit() or "") and here["device"]
-
-
-def test_what_its_user_has_moved_here_counts(tmp_path, monkeypatch):
-    """Protects a second machine's minutes: a state that its user brings along goes on, and stays one of theirs."""
-    listed = [shell("first", "echo done", tmp_path)]
-    do(listed, tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine's cache"))
-    assert statuses(State(tmp_path / "checks")) == {"first": "elsewhere"}
-    assert (
-        statuses(State(tmp_path / "checks", moved=True)) == {"first": "passed"} == statuses(State(tmp_path / "checks"))
-    )
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"status": "evil"}, {"status": ["passed"]}, {"seconds": "long"}, {"seconds": -1}, {"words": {}}, {"log": "\0"}],
-)
-def test_a_moved_state_that_no_gpu_check_has_written_does_not_end_it(tmp_path, capsys, changed):
-    """Protects whoever is handed a state: a file of it with other content counts as not run here, and its page is
-    written. Mutants: each of the conditions of _is_whole left out."""
-    listed = [shell("first", "echo done", tmp_path)]
-    do(listed, tmp_path)
-    path = tmp_path / "checks/first.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
-    state = State(tmp_path / "checks", moved=True)
-    assert statuses(state) == {"first": "elsewhere"}
-    write_page(tmp_path, listed, state, {}, on_gpu=False, remarks=[])
-    assert run.print_end(listed, state, {}, tmp_path) == 1
-    printed = capsys.readouterr().out
-    assert "1 check of this folder did not run here" in printed
-    assert "no check passed" in printed
 
 
 def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
@@ -475,12 +317,6 @@ def test_a_lost_gpu_ends_what_needs_it_and_nothing_else(tmp_path):
     state, left = do(listed, tmp_path, on_gpu=True, gpu_gone=lambda: "it does not answer")
     assert statuses(state) == {"first": "passed", "dies": "failed", "build x": "passed"}
     assert left == {"later": "not reached: the GPU was lost in dies: it does not answer"}
-
-
-def test_a_failure_that_reads_like_it_is_no_loss_while_the_gpu_computes(tmp_path):
-    listed = [shell("dies", "echo 'Error: GPU is lost'; exit 1", tmp_path), shell("later", "echo done", tmp_path)]
-    state, left = do(listed, tmp_path, on_gpu=True, gpu_gone=lambda: "")
-    assert statuses(state) == {"dies": "failed", "later": "passed"} and not left
 
 
 def test_a_plan_that_is_refused_is_that_checks_failure(tmp_path):
@@ -514,30 +350,6 @@ def test_decoding_on_the_gpu_needs_the_library_that_decodes(tmp_path, monkeypatc
     assert [NEEDS["nvjpeg"][1](here) for here in (on_v100, on_t4)] == [False, True], "CUDA 13 has no V100"
     monkeypatch.setattr(run, "find_spec", lambda name: None)
     assert not run.has_gpu_decoder() and not real(str(tmp_path / "no-such-library.so")) and real("libc.so.6")
-
-
-@pytest.mark.slow
-def test_256_images_are_halved_until_they_fit(monkeypatch):
-    """Protects a GPU of little memory: fewer images, and the page says so."""
-    monkeypatch.setenv("NUM_GPUS", "1")
-    monkeypatch.setenv("GPU_MEMORY_GB", "16.9")
-    scale, remarks = run.fitting(GPU, 1)
-    assert scale.images == "--batch-per-device 128"
-    assert len(remarks) == 1 and "128 images of a step instead of 256" in remarks[0] and "GB" in remarks[0]
-
-
-def test_a_driver_too_old_is_said_before_anything_starts(tmp_path, monkeypatch, capsys):
-    from benchmarks.common.system.errors import UserError
-
-    def unusable():
-        raise UserError("driver 450 is too old for torch 2.15")
-
-    monkeypatch.delenv("NUM_GPUS", raising=False)
-    monkeypatch.setattr("benchmarks.common.system.machine.usable_gpus", unusable)
-    monkeypatch.setenv("RESULTS", str(tmp_path / "x"))
-    with pytest.raises(UserError, match="too old"):
-        run.main(run.GpuCheckFlags())
-    assert not (tmp_path / "x").exists()
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------
@@ -594,13 +406,6 @@ def test_a_fault_passes_only_as_itself(tmp_path):
         find_verdict(ended(tmp_path / "3", other | {"reason": "rank 0: signal 9, possibly out of memory"})).status
         == "passed"
     )
-
-
-def test_a_fault_that_leaves_a_process_fails(tmp_path):
-    """Protects "nothing of the run is left": the row says nothing of it."""
-    row = ROW | {"status": "failed", "reason": "rank 0: signal 9"}
-    verdict = verdicts.fails_with("failed", "signal 9")(ended(tmp_path, row, num_left=1))
-    assert verdict.status == "failed" and "1 of its processes outlived its launcher" in verdict.words
 
 
 def test_what_a_run_leaves_is_counted_before_it_is_ended(tmp_path, monkeypatch):
@@ -739,7 +544,6 @@ def test_a_killed_rank_and_a_loss_that_is_no_number(tmp_path, monkeypatch):
 def test_a_compiled_run_is_judged_by_its_row(tmp_path, monkeypatch):
     """Protects the compiled checks, which test_the_whole_dry_run leaves out."""
     monkeypatch.setenv("THREADS_PER_RANK", "2")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # own_cache's has a blank
     (check,) = [check for check in checks(DRY, tmp_path) if check.name == "option compile"]
     state, _ = do([check], tmp_path)
     assert statuses(state) == {"option compile": "passed"}, state.ended
@@ -752,7 +556,6 @@ def test_the_whole_dry_run(tmp_path, monkeypatch, capsys):
     As on a machine without a compiler: the ten checks that compile take half an hour of two cores.
     """
     monkeypatch.setattr(run, "missing_compiler", lambda on_gpu: "no compiler in this test")
-    monkeypatch.delenv("XDG_CACHE_HOME")  # the wheel of Horovod that set-up has built is in the user's
     monkeypatch.setenv("RESULTS", str(tmp_path / "set"))
     exit_code = run.main(GpuCheckFlags())
     printed = capsys.readouterr()
