@@ -18,9 +18,8 @@ from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import all_reduce_sum, ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_zero_first
-from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer
-from benchmarks.common.model.stages import Staged, cut_column, num_splits, send, stages_at
+from benchmarks.common.model.stages import Staged, cut_column, find_cuts, num_splits, send, stages_at
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.options_as_typed import option_as_typed
@@ -43,7 +42,7 @@ def build(config: Config) -> Strategy:
         of_rank = Shard(context.rank, context.world_size, len(set(devices)))
         loaders = build_loaders(config, context, Sharding(of_rank, of_rank))  # hybrid: one shard for every two GPUs
     module = build_model(config, len(loaders.train.classes), context.device)
-    cuts = choose_cuts(config, context, module, 2, config.split_size or config.global_batch // context.world_size)
+    cuts = find_cuts(config, module, 2, config.split_size or config.global_batch // context.world_size)
     stages = stages_at(module, cuts)
     staged = autocast_forward(config, Staged(stages, devices, config.split_size, send))
     model = DistributedDataParallel(staged, **ddp_options(config))  # hybrid: no device_ids

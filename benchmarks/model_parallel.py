@@ -12,9 +12,8 @@ from benchmarks.common.data.sharding import Shard, Sharding
 from benchmarks.common.dist.devices import set_up_rank
 from benchmarks.common.dist.layout import Layout, StrategyFacts
 from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer
-from benchmarks.common.model.stages import Send, Staged, cut_column, num_splits, send, stages_at
+from benchmarks.common.model.stages import Send, Staged, cut_column, find_cuts, num_splits, send, stages_at
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.train.engine import fit
@@ -34,7 +33,7 @@ def build(config: Config) -> Strategy:
     whole = Shard(num_devices=len(set(devices)))  # model_parallel: one process decodes for both, as two ranks would
     loaders = build_loaders(config, context, Sharding(whole, whole))
     module = build_model(config, len(loaders.train.classes), context.device)
-    cuts = choose_cuts(config, context, module, 2, config.split_size or config.global_batch)
+    cuts = find_cuts(config, module, 2, config.split_size or config.global_batch)
     stages = stages_at(module, cuts)  # model_parallel: module's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
     model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device

@@ -19,11 +19,11 @@ from benchmarks.common.dist.communication import Communication
 from benchmarks.common.dist.devices import RankContext, all_reduce_sum, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.measured_cuts import choose_cuts
 from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer, state_of_zeros
 from benchmarks.common.model.stages import (
     blocks_of,
     cut_column,
+    find_cuts,
     from_rows,
     num_microbatches,
     rows_between,
@@ -57,7 +57,7 @@ def build(config: Config) -> Strategy:
         )
     optimizer = build_optimizer(config, model)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
-    cuts = choose_cuts(config, context, model, context.world_size, config.global_batch // microbatches)
+    cuts = find_cuts(config, model, context.world_size, config.global_batch // microbatches)
     stages = stages_at(model, cuts)
 
     def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

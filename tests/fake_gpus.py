@@ -25,7 +25,7 @@ from benchmarks.common.data import loaders
 from benchmarks.common.data.batch_readers import Batch
 from benchmarks.common.dist import devices
 from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.model import measured_cuts, stages
+from benchmarks.common.model import stages
 from benchmarks.common.system import gpus, machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.train import engine, phase_recorder
@@ -33,7 +33,6 @@ from benchmarks.common.train import engine, phase_recorder
 NCCL_BACKENDS = {backend.name for backend in entry_points(group="torch.distributed.backends")}
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
 STEPS = {"steps": 3, "warmup_steps": 0, "windows": 1, "window_steps": 1, "account_steps": 1, "workers": 0}
-STEPS |= {"cut": "estimate"}  # a measured cut times blocks, which are not there
 RANK_VARIABLES = (  # rank, local_rank, ranks, ranks of a node
     ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
@@ -172,7 +171,6 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     patch.setattr(nn.Module, "to", to)
     patch.setattr(torch, "_fused_sgd_", fused_sgd)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
-    patch.setattr(measured_cuts, "broadcast", lambda numbers, context: [*numbers])
 
     def zeros_of_all(values, context, all_reduce):
         return numpy.zeros((context.world_size, len(values)))

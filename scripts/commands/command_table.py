@@ -188,14 +188,6 @@ COMMANDS = [
         needs_data=True,
     ),
     Command(
-        "study cuts",
-        "what a measured cut of a pipeline is worth",
-        "study cuts --image-sizes 48 224 --against estimate 3",
-        "study_options.BenchCutsOptions",
-        "studies.cuts.measure.main",
-        needs_data=True,
-    ),
-    Command(
         "study roofline",
         "what V100, A100, H100 and H200 can reach at most",
         "study roofline --arch resnet50 --layers",

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.common.system.repository import ROOT
 from scripts.options.option_types import Flag, Names, OptionalInt, OptionalPath, OptionalSeconds, OptionalText
 
 
@@ -221,35 +220,5 @@ class BenchProfileOptions(ProfileOptions):
 
 @dataclasses.dataclass(frozen=True)
 class BenchPredictCheckOptions(PredictCheckOptions):
-    data: OptionalPath = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CutsOptions:
-    """The configuration is the file's, with other image sizes. The images are those of Make's DATA, if it is set."""
-
-    image_sizes: tuple[int, ...] = (48, 224)
-    """Pixels along each side of an image."""
-    against: tuple[str, ...] = ("estimate",)
-    """Other values of `cut`: numbers, or estimate."""
-    builds: int = 3
-    """Builds of each pipeline for each size."""
-    pairs_per_build: int = 3
-    """Pairs of windows of each build."""
-    warmup_steps: int = 3
-    """Steps of each build that are not timed."""
-    window_steps: int = 4
-    """Steps of a window."""
-    config: str = "configs/smoke.yaml"
-    """YAML file of the configuration."""
-    seed: int = 0
-    """Of the order in each turn."""
-    output: Path = ROOT / "results/measured/cuts.csv"
-    """CSV file to add to."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchCutsOptions(CutsOptions):
     data: OptionalPath = None
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""

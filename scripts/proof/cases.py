@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
-from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import SAFE_NAME
@@ -116,9 +115,7 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
             print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
             check_machine(results, settings)
-            proof = _case_of_settings(variables, results, settings, num_steps)
-            # the update is the same with any cut; its proof is one of the code that ran with this one
-            proofs.append(dataclasses.replace(proof, cuts=cuts_of_run(requested, settings.get("met") or {})))
+            proofs.append(_case_of_settings(variables, results, settings, num_steps))
     return _without_duplicates(proofs)
 
 

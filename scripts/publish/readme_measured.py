@@ -24,19 +24,7 @@ PEERS = (
 )
 OVERHEAD = ("what", "quantity", "ratio", "ci_low", "ci_high", "num_pairs", "num_launches", *ORIGIN)
 START_UP = ("when", "num_images", "fingerprint_s", "contents_s", *ORIGIN)
-CUTS = (
-    "image_size",
-    "auto_cuts",
-    "other_cut",
-    "ratio",
-    "ci_low",
-    "ci_high",
-    "num_pairs",
-    "auto_largest_share",
-    "other_largest_share",
-)
 PIPELINE = ("commit", "images_per_s", "before_images_per_s")
-DEFAULT_MICROBATCHES = 4  # of two stages
 OURS = {
     "ours, nvimgcodec": "JPEGs with nvimgcodec",
     "ours, Pillow": "JPEGs with Pillow",
@@ -58,7 +46,6 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "overhead.same_decoder": _ratios(by_the_wall[by_the_wall.what == "same-decoder"]),
         "overhead.instrumentation": _ratios(by_the_wall[by_the_wall.what == "instrumentation"]),
         "overhead.origin": describe_origin(overhead),
-        "cuts.origin": describe_origin(read_cells(measured / "cuts.csv", ORIGIN)),
         "planted": markdown_table(
             ("planted fault", "in", "devices", "steps", "difference nearest its tolerance"),
             [
@@ -83,7 +70,7 @@ def measured_figures(measured: Path) -> dict[str, str]:
         ),
         **prediction_figures(measured),
         **simulated_figures(measured),
-        **cut_figures(measured),
+        "pipeline": _whole_runs(read_cells(measured / "pipeline.csv", PIPELINE)),
     }
     commands = {
         "overhead": "./bench study overhead",
@@ -97,7 +84,6 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "predictions": "./bench study predict-check",
         "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
         "ab": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
-        "cuts": "./bench study cuts",
         "pipeline": "./bench ab 251189a1 03b5e43 --strategy pipeline_parallel --fail-over 9.1% --repeats 40",
         "hostile": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py",
         "hostile_2": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_2.py",
@@ -175,21 +161,6 @@ def _bare_all_cores(rows: pandas.DataFrame) -> str:
     return ", ".join(f"{OURS[str(name)]} {_bounded(*row[list(TIMES_BARE)])}" for name, row in found.iterrows())
 
 
-def cut_figures(measured: Path) -> dict[str, str]:
-    """What a measured cut is worth, by the size of images, beside what the shares of the stages promise."""
-    texts = []
-    for row in iterate_rows(read_cells(measured / "cuts.csv", CUTS)):
-        ratio = f"{float(row.ratio):.2f} [{float(row.ci_low):.2f}, {float(row.ci_high):.2f}]"
-        builds = [*dict.fromkeys(row.auto_cuts.split())]
-        if builds == [row.other_cut]:
-            texts.append(f"at {row.image_size} px both cuts were the same ({ratio})")
-            continue
-        promised = _step_of_shares(float(row.other_largest_share)) / _step_of_shares(float(row.auto_largest_share))
-        over = f"over {row.num_pairs} pairs of {len(row.auto_cuts.split())} builds"
-        texts.append(f"at {row.image_size} px it is {ratio} {over}, where the formula gives {promised:.2f}")
-    return {"cuts": "; ".join(texts), "pipeline": _whole_runs(read_cells(measured / "pipeline.csv", PIPELINE))}
-
-
 def _whole_runs(rows: pandas.DataFrame) -> str:
     """Of the newest comparison, which ran to its last round: the old commit's throughput over the new one's, and the
     inverse."""
@@ -202,11 +173,6 @@ def _whole_runs(rows: pandas.DataFrame) -> str:
         f"after all {len(logs)} rounds B/A is {found.value:.3f} [{found.low:.3f}, {found.high:.3f}], so that the new "
         f"commit is {1 / found.value:.3f} [{1 / found.high:.3f}, {1 / found.low:.3f}] times as fast"
     )
-
-
-def _step_of_shares(largest: float) -> float:
-    """Of two stages with DEFAULT_MICROBATCHES: the time of a step in that of all blocks, but for a factor."""
-    return DEFAULT_MICROBATCHES * largest + (1 - largest)
 
 
 def _bounded(value: str, low: str, high: str) -> str:

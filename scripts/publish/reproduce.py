@@ -24,7 +24,6 @@ import tyro
 
 from benchmarks.common.config.config import FIELDS, Config
 from benchmarks.common.config.settings import IMAGE_FIELDS, seed_of_round, settings_hash
-from benchmarks.common.store.recorded_cuts import cuts_of_run
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import COMMIT
 from benchmarks.common.system import machine, source_version
@@ -189,12 +188,7 @@ def plan_rounds(chosen: Sequence[dict], published: Path, anyway: bool) -> Callab
     data = {run["label"]: _data(run["asked"], published) for run in chosen}
 
     def of_round(round_number: int) -> list[run_plan.Run]:
-        made = [
-            dataclasses.replace(
-                _run(run["asked"], round_number, data[run["label"]]), cuts=cuts_of_run(run["asked"], run["met"])
-            )
-            for run in chosen
-        ]
+        made = [_run(run["asked"], round_number, data[run["label"]]) for run in chosen]
         order = [made[which] for which in round_order.run_order(len(made), round_number)]
         placed = [dataclasses.replace(run, position=position) for position, run in enumerate(order, 1)]
         if not anyway:

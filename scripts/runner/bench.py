@@ -68,7 +68,7 @@ def main(name: str = "all", /) -> int:
 
     def of_round(round_number: int) -> list[run_plan.Run]:
         runs = plan.plan_runs(dataclasses.replace(variables, repeats=round_number))
-        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == round_number], variables.results)
+        return run_plan.skip_what_does_not_fit([run for run in runs if run.round == round_number])
 
     num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
     if num_rounds * runs_per_round > run_plan.MAX_RUNS:
@@ -79,7 +79,7 @@ def main(name: str = "all", /) -> int:
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
     remaining = run_plan.remaining_runs(runs, variables.results, variables.retry)
-    left = late_builds.put_last(run_plan.skip_what_does_not_fit(remaining, variables.results))
+    left = late_builds.put_last(run_plan.skip_what_does_not_fit(remaining))
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, variables))
         return 0

@@ -22,7 +22,6 @@ from benchmarks.common.config.config import Config, PackKind, load_config
 from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.packed import has_files, open_packs
-from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
@@ -83,8 +82,6 @@ class Run:
     """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
     variant: str = ""
     """What a study calls this run among those of its strategy, such as bf16; '': its settings name it."""
-    cuts: tuple[int, ...] = ()
-    """Blocks before each cut of the finished run that this one proves or makes again; (): see recorded_cuts.py."""
 
     @functools.cached_property
     def requested_hash(self) -> str:
@@ -150,25 +147,18 @@ def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:
     return {name: str(count) for name, count in counts.items()}
 
 
-def memory_cases(runs: Sequence[Run], results: Path | None = None) -> list[memory_check.MemoryCase]:
-    """What the memory check has to know of each run. results: the set, whose recorded cuts are forecast."""
-    cases = []
-    for run in runs:
-        cuts = run.cuts
-        if not cuts and results:
-            cuts = tuple(read_cuts(results, run.requested))
-        ranks, nodes = run.requested["ranks"], run.requested["nodes"]
-        cases.append(memory_check.MemoryCase(run.strategy, run.config, ranks, nodes, cuts))
-    return cases
+def memory_cases(runs: Sequence[Run]) -> list[memory_check.MemoryCase]:
+    """What the memory check has to know of each run."""
+    return [
+        memory_check.MemoryCase(run.strategy, run.config, run.requested["ranks"], run.requested["nodes"])
+        for run in runs
+    ]
 
 
-def skip_what_does_not_fit(runs: list[Run], results: Path | None = None) -> list[Run]:
-    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason.
-
-    results: the set, whose recorded cuts are forecast. Raises UserError as read_cuts does.
-    """
+def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
+    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason."""
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
-    reasons = memory_check.why_runs_do_not_fit(memory_cases(runs, results), num_gpus)
+    reasons = memory_check.why_runs_do_not_fit(memory_cases(runs), num_gpus)
     return [run.with_skip(run.variables.get("SKIP") or reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
@@ -347,8 +337,6 @@ def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[Ru
     """
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
-    if run.cuts:
-        record_cuts(folder.results, run.requested, run.cuts, replace=True)
     env = {
         "RUN_ID": folder.run_id,
         "RESULTS": str(folder.results),
@@ -379,7 +367,7 @@ def main(strategy: str = "", /) -> None:
         preflight.check_nodes_variables([name])
         config = load_config(variables.flags)
         run = make_run(variables, RunTemplate(name, config, variables.args), variables.round_number)
-        (run,) = skip_what_does_not_fit([run], variables.results)
+        (run,) = skip_what_does_not_fit([run])
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:
         machine.ranks_and_nodes(variables.ranks_here)  # slurm_all.sh calculates with NODES and TASKS_PER_NODE

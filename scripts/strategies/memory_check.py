@@ -38,8 +38,6 @@ class MemoryCase(NamedTuple):
     num_ranks: int
     """On all nodes."""
     num_nodes: int
-    cuts: tuple[int, ...] = ()
-    """Layout.cuts."""
 
 
 def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_memory: bool = False) -> list[str]:
@@ -59,7 +57,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_m
     reasons = {}
     for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
         config = resolve_config(case.strategy, case.config, case.num_ranks)
-        layout_of = with_cuts(layout_function(case.strategy), case.cuts)
+        layout_of = layout_function(case.strategy)
         reasons[case] = why_not_fitting(
             config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes, not only_gpu_memory
         )
@@ -103,15 +101,6 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
 def layout_function(strategy: str) -> LayoutFunction:
     """The strategy's function that says how it divides a step."""
     return strategy_list.load_script(strategy).layout
-
-
-def with_cuts(layout_of: LayoutFunction, cuts: tuple[int, ...]) -> LayoutFunction:
-    """The layouts with the cuts that a set has recorded."""
-
-    def layout(config: Config, num_devices: int) -> Layout:
-        return dataclasses.replace(layout_of(config, num_devices), cuts=cuts)
-
-    return layout
 
 
 def loader_bytes(config: Config, layout: Layout, num_nodes: int = 1) -> float:

@@ -84,7 +84,8 @@ def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
     num_images = config.global_batch // layout.num_shards
     with torch.device("meta"):
         plan = draw_model(config, IMAGENET_CLASSES)
-    cuts = _cuts(config, layout, plan, num_images // layout.num_microbatches)
+    num_stages, num_images_of_part = layout.devices_per_shard, num_images // layout.num_microbatches
+    cuts = find_cuts(config, plan, num_stages, num_images_of_part) if num_stages > 1 else []
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in flops_and_shapes(stages_at(plan, cuts)[:-1], config.image_size)]
     net = copy.deepcopy(plan)
@@ -124,15 +125,6 @@ def _make_fake(net: nn.Module) -> None:
             module.register_parameter(name, nn.Parameter(torch.empty(parameter.shape)))
         for name, buffer in [*module.named_buffers(recurse=False)]:
             module.register_buffer(name, torch.empty(buffer.shape, dtype=buffer.dtype))
-
-
-def _cuts(config: Config, layout: Layout, plan: nn.Module, num_images: int) -> Sequence[int]:
-    """Blocks before each cut. Where the run will measure them and no run of the set has, the estimated ones."""
-    if layout.devices_per_shard == 1:
-        return []
-    if layout.cuts and config.cut == "auto":
-        return layout.cuts
-    return find_cuts(config, plan, layout.devices_per_shard, num_images)
 
 
 def _stage_need(

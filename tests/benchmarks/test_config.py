@@ -69,7 +69,7 @@ def test_a_file_overrides_defaults_and_flags_override_the_file(yaml_file):
         ("norm: [batch]", "norm is a list; It takes batch, group, sync"),
         ("global_batch: 32.0", "global_batch is 32.0, but must be of type int"),
         ("global_batch: '32'", "global_batch is '32', but must be of type int"),
-        ("cut: middle", "cut is 'middle', but must be of type int, or auto, or estimate"),
+        ("cut: middle", "cut is 'middle', but must be of type int, or auto"),
         ("workers: estimate", "workers is 'estimate', but must be of type int, or auto"),
         ("global_batch: true", "global_batch is True, but must be of type int"),
         ("epochs:", "epochs is None, but must be of type int"),
@@ -259,9 +259,8 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
             assert met == expected
 
 
-@pytest.mark.parametrize("cut", ["auto", "estimate", 3, 0])
-def test_a_cut_is_one_of_the_words_of_a_cut_or_a_number(yaml_file, cut):
-    """Protects older files and sets, whose `cut: 0` is still a value; the default is measured."""
+@pytest.mark.parametrize("cut", ["auto", 3])
+def test_a_cut_is_auto_or_a_number(yaml_file, cut):
     path = str(yaml_file(f"cut: {cut}\n"))
     assert load_config(["--config", path]).cut == load_config(["--cut", str(cut)]).cut == cut
     assert load_config([]).cut == "auto"

@@ -255,7 +255,5 @@ def test_the_table_of_readers_is_what_scripts_read(strategy):
                 fields |= set(READERS) & {*re.findall(r"'(static_graph|gradient_as_bucket_view)'", text)}
                 helpers[node.name] = fields & READERS.keys()
     helpers = {name: fields for name, fields in helpers.items() if name not in ("problems", "_wrong_weights")}
-    for name in ("choose_cuts",):  # it calls find_cuts, which reads it too
-        helpers[name] = {"cut"}
     found = read_fields(ROOT / "benchmarks" / f"{strategy}.py", helpers) & READERS.keys()
     assert found == {name for name, strategies in READERS.items() if strategy in strategies}

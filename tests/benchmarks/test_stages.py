@@ -163,8 +163,8 @@ def test_times_are_of_a_roofline():
 
 
 def test_a_small_micro_batch_moves_the_estimated_cut_to_the_weights():
-    """Protects `cut: estimate` on small images, where the last blocks read 10 MB of weights for a few images."""
-    config = Config(arch="resnet18", image_size=48, cut="estimate")
+    """Protects `cut: auto` on small images, where the last blocks read 10 MB of weights for a few images."""
+    config = Config(arch="resnet18", image_size=48)
     net = build_model(config, 10, CPU)
     (few,), (many,) = (find_cuts(config, net, 2, num_images) for num_images in (1, 64))
     assert few > many

@@ -28,7 +28,6 @@ from benchmarks.common.config.settings import NOT_COMPARED, drop_not_compared
 from benchmarks.common.data.decode import AUTO_DECODERS, import_problem
 from benchmarks.common.dist.devices import set_kernels
 from benchmarks.common.dist.layout import Layout, stored_fields
-from benchmarks.common.store.recorded_cuts import read_cuts, record_cuts
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
@@ -49,8 +48,6 @@ from scripts.proof.reference_images import global_batches
 from scripts.proof.trained_states import NOT_READ, initial_state, perturb
 from scripts.proof.verify import NUM_CHECKPOINTS, ProofOptions, main, num_evaluated_parts, prove, scratch_bytes
 from scripts.runner import run_plan
-from scripts.sets.proofs import proof_text
-from scripts.sets.result_set import load_set
 from scripts.setup import pack
 from scripts.setup.hardware import why_not_its_images
 from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
@@ -215,7 +212,7 @@ def test_models_that_adamw_trains_agree_to_the_last_bit(
 ):
     """Protects the second family of models: both moments, the number of steps, the way from stage to stage, and what
     each strategy saves and loads. The cut is fixed: whether a pipeline's sums have the whole model's order depends
-    on it, and --cut auto measures another one beside other work."""
+    on it."""
     given = {"CONFIG": tiny_config, "STRATEGIES": strategies, "ARGS": f"--arch {arch} --cut {cut}"}
     code, _, rows = verify(checkout, tiny_data, tmp_path / "a set", "--steps", "4", **given)
     assert code == 0 and {(row["verdict"], row["bit_identical"]) for row in rows.values()} == {("ok", identical)}
@@ -278,23 +275,6 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert differing and differing <= MAY_DIFFER
     code, output, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
     assert (code, output) == (0, "") and len(read_table(results, "equivalence")) == 2
-
-
-@pytest.mark.slow
-def test_the_proof_has_the_cut_that_the_run_had(checkout, tiny_data, tiny_config, tmp_path):
-    """Protects the report's "yes" with `cut: auto`: the proof measures no cut of its own, which could be another.
-    Mutant: cases_of_set without `cuts`, after which the report says "not proved: cut resolved"."""
-    results, where = tmp_path / "a set", {"CONFIG": tiny_config, "DATA": tiny_data}
-    assert run_strategy("model_parallel", results, "--steps 4", **where)["status"] == "ok"
-    requested = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
-    record_cuts(results, requested, [7], replace=True)  # which nobody measures: all but the last block
-    shutil.move(results / "runs.csv", tmp_path / "runs before.csv")
-    assert run_strategy("model_parallel", results, "--steps 4", **where)["status"] == "ok"
-    assert verify(checkout, tiny_data, results, "--steps", "6")[0] == 0
-    (row,) = read_table(results, "equivalence").itertuples()
-    assert (json.loads(row.met)["cut"], json.loads(row.asked)["cut"], row.verdict) == (7, "auto", "ok")
-    (group,) = [group for group in load_set(results).groups if len(group.ok_runs)]
-    assert proof_text(group, read_table(results, "equivalence")).startswith("yes: bit-identical")
 
 
 def planted_copy(checkout: Path, folder: Path, name: str, text: str, replacement: str) -> Path:
@@ -498,22 +478,6 @@ def recorded_set(results: Path, data: Path, monkeypatch, strategy: str = "ddp", 
     folder.add_resolved(resolved)
     row = {"schema": 2, "run_id": folder.run_id, "strategy": strategy, "status": "ok"}
     append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, resolved)}])
-
-
-@pytest.mark.parametrize(
-    ("args", "cut", "recorded"),
-    [("", 7, [7]), ("", "2, 4", [2, 4]), ("--cut 0", 4, [4]), ("--cut 3", 3, []), ("", "-rf", []), ("", "4, 2", [])],
-)
-def test_a_proof_takes_the_cut_of_its_run_and_nothing_else_from_there(
-    tiny_data, tmp_path, monkeypatch, args, cut, recorded
-):
-    """Protects the report's "yes" with `cut: auto`, also of sets from before it, whose 0 was an estimate. The proof's
-    own set has the cut for it; what no cut can be is left out."""
-    recorded_set(tmp_path / "a set", tiny_data, monkeypatch, "pipeline_parallel", args, cut=cut)
-    (run,) = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
-    for number, proof in enumerate((run, cases.with_every_state(run))):
-        run_plan.create_run_folder(proof, tmp_path / f"proofs {number}")
-        assert read_cuts(tmp_path / f"proofs {number}", proof.requested) == recorded
 
 
 def test_each_setting_of_a_strategy_has_a_proof_of_its_own(tiny_data, tmp_path, monkeypatch):

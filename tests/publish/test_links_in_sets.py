@@ -470,7 +470,7 @@ def test_no_table_of_a_set_is_replaced_by_what_the_user_names(tmp_path):
     assert (tmp_path / "runs.csv").read_text() == "precious"
 
 
-# Commands that write one file which the user names. predict-check and cuts look before they measure.
+# Commands that write one file which the user names. predict-check looks before it measures.
 WRITERS = {
     "trend": ["trend", str(SET), "--output"],
     "export": ["export", str(SET), "--format", "json", "--out"],
@@ -478,7 +478,6 @@ WRITERS = {
     "roofline": ["study", "roofline", "--arch", "resnet18", "--output"],
     "profile": ["study", "profile", "--output"],
     "predict-check": ["study", "predict-check", "--output"],
-    "cuts": ["study", "cuts", "--output"],
 }
 
 

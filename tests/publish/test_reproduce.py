@@ -18,14 +18,13 @@ import pytest
 from clones import Clone
 from support import Recorder, environment, recorded
 
-from benchmarks.common.store.recorded_cuts import read_cuts
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import source_version
 from benchmarks.common.system.compiling import private_cache
 from benchmarks.common.system.errors import UserError
 from scripts.publish import reproduce
 from scripts.publish.manifest import MANIFEST, checksums, find_faults, write_manifest
-from scripts.runner import preflight, run_plan
+from scripts.runner import preflight
 from scripts.sets.result_set import load_set
 from scripts.studies.ab import worktrees
 
@@ -317,18 +316,6 @@ def test_what_runs_is_the_users_and_not_the_sets(kept, monkeypatch):
     monkeypatch.setenv("CONTAINER", "mine.sif")
     made = reproduce._run(run["asked"] | reported, 1, "mine")
     assert made.requested["container"] == made.variables["CONTAINER"] == "mine.sif"
-
-
-def test_a_run_is_repeated_with_the_cut_that_it_had(kept, monkeypatch, tmp_path):
-    """Protects the comparison: measured anew, here, the cut could be another one, and so another setting."""
-    (run,) = json.loads((kept.set / MANIFEST).read_text())["runs"]
-    monkeypatch.setenv("NUM_GPUS", "0")
-    for resolved, cuts in ({"cut": 5}, [5]), ({"cut": "1, 6"}, [1, 6]), ({"cut": "$(id)"}, []), ({}, []):
-        chosen = [run | {"met": run["met"] | resolved}]
-        (again,) = reproduce.plan_rounds(chosen, kept.set, anyway=False)(1)
-        results = tmp_path / f"set {resolved.get('cut')}"
-        run_plan.create_run_folder(again, results)
-        assert read_cuts(results, again.requested) == cuts
 
 
 def test_a_bf16_that_this_cpu_emulates_is_left_out_with_its_reason(kept, monkeypatch):

@@ -19,11 +19,10 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.recorded_cuts import record_cuts
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.options.run_options import MemoryOptions
-from scripts.runner import rounds, run_plan
+from scripts.runner import run_plan
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.strategies import memory_check
@@ -215,30 +214,6 @@ def test_another_cut_is_named_where_it_fits():
         for other in range(1, 8)
     }
     assert min(peaks, key=peaks.get) == cut
-
-
-@pytest.mark.medium
-def test_the_recorded_cut_is_forecast(make_variables, tmp_path, monkeypatch):
-    """Protects a suite of hours: the warm-up has measured a cut with which the first stage does not fit, and the rounds
-    after it are skipped. Before, the estimate is forecast; a cut that is given by hand stays. Mutant: no `cuts`."""
-    config, halves = Config(arch="resnet18", global_batch=2048), Layout(num_stages=2)
-    late = dataclasses.replace(halves, cuts=(7,))
-    by_hand = dataclasses.replace(config, cut=7)
-    estimated = forecast(config, halves)
-    assert forecast(config, late) == forecast(by_hand, halves) != estimated
-    assert estimated == forecast(dataclasses.replace(config, cut="estimate"), late)
-    assert forecast(dataclasses.replace(config, cut=2), late) == forecast(dataclasses.replace(config, cut=2), halves)
-    monkeypatch.setenv("GPU_MEMORY_GB", str((peak_bytes(config, halves) + RESERVED_BYTES) / 1e9 + 0.1))
-    flags = "--loader synthetic --arch resnet18 --image-size 224 --global-batch 2048 --workers 0"
-    variables = make_variables(NUM_GPUS=2, STRATEGIES="model_parallel", ARGS=flags)
-    runs = run_plan.plan_strategies(variables)
-    assert {run.variables["SKIP"] for run in run_plan.skip_what_does_not_fit(runs, tmp_path)} == {""}
-    batches = rounds.generate_rounds(runs, lambda number: runs[number - 1 : number], variables, tmp_path)
-    (warm_up,) = next(batches)
-    assert warm_up.round == 0 and not warm_up.variables.get("SKIP")
-    record_cuts(tmp_path, warm_up.requested, [7])
-    reasons = [run.variables["SKIP"] for batch in batches for run in batch]
-    assert len(reasons) == 2 and all("on one device" in reason for reason in reasons)
 
 
 @pytest.mark.medium

@@ -195,28 +195,6 @@ def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     )
 
 
-def test_a_commit_whose_cut_was_a_number_gets_none_of_the_words(kept_clone, read, tmp_path):
-    """Protects `./bench ab 03b5e43 tree: --strategy pipeline_parallel`: that commit refuses `cut: auto`, and its own
-    default, 0, is the estimate. Mutant: every field that it knows, whatever its type was."""
-    path = kept_clone.folder / "benchmarks/common/config/config.py"
-    text = path.read_text()
-    old = text.replace(
-        'cut: Annotated[int | Literal["auto", "estimate"], Range(0)] = "auto"', "cut: Annotated[int, Range(0)] = 0"
-    )
-    assert old != text
-    path.write_text(old)
-    commit = kept_clone.commit("a cut is a number")
-    kept_clone.git("revert", "--no-edit", "HEAD")
-    for flags, reported in (("", None), ("--cut 3", 3)):
-        variant = read(commit, ARGS=flags)
-        folder = RunFolder(tmp_path / "logs" / f"single-1-{reported}")
-        folder.path.mkdir(parents=True)
-        worktrees.write_config(folder, vars(variant.config), variant.fields)
-        assert read_yaml(str(folder.config)).get("cut") == reported
-    with pytest.raises(UserError, match=f"{commit[:12]} has no option cut estimate, which is set"):
-        read(commit, ARGS="--cut estimate")
-
-
 @pytest.mark.medium
 def test_plan_says_what_is_compared(clone):
     """Protects the reader from a comparison of other things than were meant; nothing is started."""

@@ -177,10 +177,8 @@ class Config:
     """horovod_ddp: what gradients travel as."""
     opt_level: Literal["O0", "O1", "O2", "O3"] = "O1"
     """apex_ddp: Apex amp's optimisation level."""
-    cut: Annotated[int | Literal["auto", "estimate"], Range(0)] = "auto"
-    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by the times of the
-    blocks, which the first run of a set measures; estimate: balanced by a roofline model; 0: `estimate` in older
-    sets."""
+    cut: Annotated[int | Literal["auto"], Range(1)] = "auto"
+    """model_parallel, pipeline_parallel, hybrid_parallel: blocks before the cut; auto: balanced by an estimate."""
     split_size: Annotated[int, Range(0)] = 0
     """model_parallel, hybrid_parallel: images of a micro-batch; 0: the whole batch at once."""
     copy_stream: bool = False

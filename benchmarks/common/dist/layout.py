@@ -32,7 +32,6 @@ class Layout:
     one_process_loads: one process loads the images of all shards, and they arrive on the first device.
     whole_model_on_each: each device holds the whole model, and evaluates its share of every batch.
     autocast: the type in which convolutions compute and keep activations; empty: as config.precision says.
-    cuts: blocks before each cut that a set has recorded for `cut: auto`; empty: none is recorded.
     """
 
     num_shards: int = 1
@@ -50,7 +49,6 @@ class Layout:
     one_process_loads: bool = False
     whole_model_on_each: bool = False
     autocast: Literal["", "bf16", "fp16"] = ""
-    cuts: tuple[int, ...] = ()
 
     @property
     def devices_per_shard(self) -> int:

@@ -35,14 +35,14 @@ FLOPS_PER_BYTE = 17
 def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:
     """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times.
 
-    num_images: of a micro-batch. The same on every rank, since nothing is measured: `auto` is `estimate` here, and
-    measured_cuts.choose_cuts measures. Raises UserError for a cut out of range, and for more stages than blocks.
+    num_images: of a micro-batch. The same on every rank, since nothing is measured. Raises UserError for a cut out of
+    range, and for more stages than blocks.
     """
     blocks = blocks_of(net)
     num_blocks = len(blocks)
     if num_stages > num_blocks:
         raise UserError(f"{config.arch} has {num_blocks} blocks, too few for {num_stages} stages; use fewer ranks")
-    if isinstance(config.cut, str) or config.cut == 0:
+    if isinstance(config.cut, str):
         return balanced_cuts(block_times(blocks, config.image_size, num_images), num_stages)
     if num_stages != 2:
         raise UserError(f"cut {config.cut} is for two stages, and this run has {num_stages}; use --cut auto")
@@ -148,7 +148,7 @@ def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 
     blocks have large weights, which a small micro-batch shares among few images. So each operation counts as the longer
     of its computation and its reading and writing, weights included. A backward pass takes twice a forward pass, in
     every block alike: it computes, and moves, as much for its input's gradients, for which it reads the weights again,
-    and as much for the weights' own, which it writes. FLOPs are not time either: see measured_cuts.py.
+    and as much for the weights' own, which it writes.
     """
     counters = [_Roofline() for _ in blocks]
     _forward(blocks, counters, image_size, num_images)
