@@ -192,16 +192,6 @@ def allreduce(options: study_options.BenchAllreduceOptions, flags: Sequence[str]
     return measure.main(options)
 
 
-def predict(options: study_options.PredictOptions, flags: Sequence[str]) -> int:
-    if options.machine == "here" and not (options.results / "gradients.csv").exists():
-        from scripts.studies.predict import gradient_times
-
-        gradient_times.measure_set(study_options.GradientTimesOptions(results=options.results))
-    from scripts.studies.predict import report
-
-    return report.main(options)
-
-
 def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.studies.roofline import profile_step

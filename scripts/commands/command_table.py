@@ -173,28 +173,6 @@ COMMANDS = [
         "allreduce",
     ),
     Command(
-        "study predict",
-        "step times of 2 to 4,096 devices, from a result set and a link",
-        "study predict --machine h100x8",
-        "study_options.PredictOptions",
-        "predict",
-    ),
-    Command(
-        "study predict-check",
-        "predictions of this machine's 2-rank steps beside measured ones",
-        "study predict-check --gbit 1",
-        "study_options.BenchPredictCheckOptions",
-        "studies.predict.measure.main",
-        needs_data=True,
-    ),
-    Command(
-        "study roofline",
-        "what V100, A100, H100 and H200 can reach at most",
-        "study roofline --arch resnet50 --layers",
-        "study_options.RooflineOptions",
-        "studies.roofline.step_costs.main",
-    ),
-    Command(
         "study profile",
         "the top kernels of a step, each kind of layer beside its roof, and traces",
         "study profile --strategy ddp --trace results/trace -- --global-batch 64",

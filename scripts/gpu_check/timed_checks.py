@@ -31,7 +31,6 @@ SEARCH_S_PER_IMAGE = 0.008
 COMPILE_S = 30.0
 """torch.compile of ResNet-50's forward and backward pass on 16 cores. No two of the runs share a graph."""
 IMAGES_PER_S = 2000.0
-"""Below the forecast of 2,300 (scripts.studies.roofline.analysis.EXPECTED)."""
 NUM_IMAGES = 44 * 256
 """Of a run: configs/gpu-check.yaml's, and as many in fewer steps where a step has more."""
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from scripts.options.option_types import Flag, Names, OptionalInt, OptionalPath, OptionalSeconds, OptionalText
+from scripts.options.option_types import Names, OptionalInt, OptionalPath, OptionalSeconds, OptionalText
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,64 +89,6 @@ class AllreduceOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictOptions:
-    machine: Literal["here", "h100x8", "v100x4"] = "here"
-    """`here`: the machine on which --results was measured; or a preset, which trains ResNet-50 at 224 px."""
-    results: Path = Path("results/latest")
-    """A result set with accounted steps of the baseline, and gradients.csv."""
-    link: Path = Path("results/allreduce/links.csv")
-    """What `./bench study allreduce` fitted."""
-    neighbours: Path = Path("results/predict-check")
-    """Folder of `./bench study predict-check`, which has measured how much ranks side by side slow each other."""
-    out: OptionalPath = None
-    """Folder for predict.csv and the chart; default: the set, or results/predict."""
-    between_gbit: float = 0.0
-    """Gb/s between nodes of this machine's kind; 0: 10 are assumed. Presets have their own."""
-    bucket_cap_mb: float = 0.0
-    """DDP's buckets, MiB; 0: PyTorch's own."""
-    local_period: int = 4
-    """Local SGD: steps between two averages."""
-    stages: int = 0
-    """Of a pipeline; 0: a node's devices."""
-    microbatches: int = 0
-    """Of a pipeline's step; 0: the least multiple of the stages from 4 on."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PredictCheckOptions:
-    """The configuration is the file's, with other models and sizes; the batch of a rank is half of its batch."""
-
-    out: Path = Path("results/predict-check")
-    """Folder for what is measured and predicted, anew."""
-    archs: tuple[str, ...] = ("resnet18", "resnet34", "resnet50")
-    """Models."""
-    image_sizes: tuple[int, ...] = (48, 96)
-    """Pixels along each side of an image."""
-    rounds: int = 6
-    """Windows of each kind of each case; 3 or more."""
-    window_steps: int = 4
-    """Steps of a window."""
-    config: str = "configs/smoke.yaml"
-    """YAML file of the configuration."""
-    gbit: float = 0.0
-    """Gb/s between the ranks, each in a network namespace of its own (needs root); 0: over this machine's loopback."""
-    seed: int = 0
-    """Of the order in each round."""
-    output: OptionalPath = None
-    """CSV file to which the predictions and their errors are added, with commit, date and machine."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GradientTimesOptions:
-    out: OptionalPath = None
-    """CSV file to write; default: gradients.csv in --results."""
-    results: OptionalPath = None
-    """A result set, whose baseline has the model, the image size and the batch."""
-    num_classes: int = 0
-    """Of the last layer; 0: as many as the data have, or ImageNet's 1,000 without data."""
-
-
-@dataclasses.dataclass(frozen=True)
 class ProfileOptions:
     """Where the time of a training step goes."""
 
@@ -160,22 +102,6 @@ class ProfileOptions:
     """CSV file for the table by kind of layer."""
     trace: OptionalPath = None
     """New folder for one Chrome trace of each rank, for Perfetto or Holistic Trace Analysis."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RooflineOptions:
-    """FLOPs and bytes of a training step, and the roof that they set on each GPU."""
-
-    arch: str = "resnet50"
-    """Model."""
-    image_size: int = 224
-    """Pixels along each side of an image."""
-    batch: int = 256
-    """Images of a step."""
-    layers: Flag = False
-    """Print every layer, too."""
-    output: OptionalPath = None
-    """CSV file for the forecast, anew; the report shows results/published/measured/forecast.csv."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,9 +142,3 @@ class BenchProfileOptions(ProfileOptions):
     """Folder of another repository with scripts of strategies, which can then be named, too."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchPredictCheckOptions(PredictCheckOptions):
-    data: OptionalPath = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""

@@ -9,7 +9,6 @@ from benchmarks.common.store.frames import iterate_rows
 from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_false_alarms import simulated_figures
-from scripts.publish.readme_predicted import prediction_figures
 from scripts.stats.formatting import format_number, plural_of_several
 from scripts.studies.ab.sequential import last_look
 from scripts.studies.peers.analysis import outcome
@@ -68,7 +67,6 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "loaders.about": "".join(
             f"{row.image_size} px, {describe_origin(loaders[:1])}" for row in iterate_rows(loaders[:1])
         ),
-        **prediction_figures(measured),
         **simulated_figures(measured),
         "pipeline": _whole_runs(read_cells(measured / "pipeline.csv", PIPELINE)),
     }
@@ -81,15 +79,12 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "planted": "make test-all",
         "faults": "make test-faults",
         "loaders": "./bench study loaders",
-        "predictions": "./bench study predict-check",
         "false_alarms": "PYTHONPATH=.:tests .venv/bin/python tests/false_alarms.py",
         "ab": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
         "pipeline": "./bench ab 251189a1 03b5e43 --strategy pipeline_parallel --fail-over 9.1% --repeats 40",
         "hostile": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit.py",
         "hostile_2": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_2.py",
         "hostile_3": "PYTHONPATH=.:tests .venv/bin/python tests/hostile_audit_3.py",
-        "allreduce": "./bench study allreduce",
-        "published": ".venv/bin/python -m scripts.studies.predict.gradient_times",
     }
     missing = {name: commands.get(name, commands[name.split(".")[0]]) for name, text in made.items() if not text}
     return made | {name: f"(not measured yet: `{command}`)" for name, command in missing.items()}

@@ -43,13 +43,11 @@ from benchmarks.common.model.stages import (
 )
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from scripts.options.study_options import RooflineOptions
 from scripts.proof.reference import Training, optimizer_state
 from scripts.proof.trained_states import rank_states
 from scripts.publish import mlperf_log
 from scripts.sets.identity import Identity
 from scripts.studies.peers.analysis import refuse_other_optimizers
-from scripts.studies.roofline.step_costs import main as roofline
 
 CPU = torch.device("cpu")
 # Hashes of configurations as they were before there was a second family. imagenet-bench had 260 steps.
@@ -173,7 +171,7 @@ def test_what_a_model_does_not_have_is_refused(flags, sentence):
 
 
 def test_what_is_about_sgd_refuses_other_optimizers():
-    """Protects ratios to loops that train with SGD, a roofline that has SGD's update, and MLPerf's log, whose keys are
+    """Protects ratios to loops that train with SGD and MLPerf's log, whose keys are
     of SGD."""
     identity = Identity({"seed": 0, "lr": 1.0, "arch": "vit_b_16"}, {"num_shards": 1})
     group = SimpleNamespace(ok_runs=SimpleNamespace(run_id=["ddp-1"]), identity=identity)
@@ -182,15 +180,6 @@ def test_what_is_about_sgd_refuses_other_optimizers():
     with pytest.raises(UserError, match="vit_b_16 is trained with AdamW here, and by the other loops with SGD"):
         refuse_other_optimizers("vit_b_16")
     refuse_other_optimizers("resnet50")
-    with pytest.raises(UserError, match="counts SGD's update, and convnext_tiny is trained with AdamW"):
-        roofline(RooflineOptions(arch="convnext_tiny"))
-
-
-@pytest.mark.parametrize("option", ["batch", "image_size"])
-def test_a_roofline_of_nothing_is_refused(option):
-    """Protects from a ZeroDivisionError, and from torch's own words, for a number that no step has."""
-    with pytest.raises(UserError, match="but each must be 1 or more"):
-        roofline(RooflineOptions(**{option: 0}))
 
 
 # --- the optimizer -------------------------------------------------------------------------------------------------

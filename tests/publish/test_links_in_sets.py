@@ -39,12 +39,8 @@ from scripts.runner import preflight
 from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import load_set
 from scripts.studies.ablation import chart as ablation_chart
-from scripts.studies.allreduce.launch_ranks import rank_environment
-from scripts.studies.allreduce.links import read_links
 from scripts.studies.measured_csv import read_whole_rows
 from scripts.studies.peers.chart import read_peers
-from scripts.studies.predict.machine_models import read_gradients
-from scripts.studies.predict.prediction_error import read_inputs
 from scripts.studies.scaling import chart as scaling_chart
 from scripts.studies.sweep import chart as sweep_chart
 
@@ -254,9 +250,6 @@ def test_all_programs_of_a_run_use_the_temporary_folder_that_was_looked_at(tmp_p
     monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
     preflight.open_result_set(tmp_path / "a set")
     assert os.environ["TMPDIR"] == tempfile.gettempdir() != str(tmp_path / "gone")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    assert rank_environment(1)["TMPDIR"] == tempfile.gettempdir() != str(tmp_path / "gone")
 
 
 def test_a_set_that_is_not_there_is_refused(tmp_path):
@@ -355,12 +348,9 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
         ("sweep.csv", lambda path: read_whole_rows(path / "sweep.csv")),
         ("sweep.csv", lambda path: read_cells(path / "sweep.csv", ["a"])),
         ("peers.csv", read_peers),
-        ("links.csv", lambda path: read_links(path / "links.csv")),
-        ("gradients.csv", lambda path: read_gradients(path / "gradients.csv")),
         ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
         ("settings.json", lambda path: RunFolder(path).settings()),
         ("manifest.json", read_manifest),
-        ("alone.csv", read_inputs),
     ],
 )
 @pytest.mark.parametrize("kind", ["a pipe", "a link"])
@@ -470,14 +460,12 @@ def test_no_table_of_a_set_is_replaced_by_what_the_user_names(tmp_path):
     assert (tmp_path / "runs.csv").read_text() == "precious"
 
 
-# Commands that write one file which the user names. predict-check looks before it measures.
+# Commands that write one file which the user names.
 WRITERS = {
     "trend": ["trend", str(SET), "--output"],
     "export": ["export", str(SET), "--format", "json", "--out"],
     "gallery": ["gallery", "--output"],
-    "roofline": ["study", "roofline", "--arch", "resnet18", "--output"],
     "profile": ["study", "profile", "--output"],
-    "predict-check": ["study", "predict-check", "--output"],
 }
 
 

@@ -1,6 +1,6 @@
 """One rank of `./bench study allreduce`: times all-reduces of many sizes over one path, interleaved with a bare loop.
 
-measure.py and predict/measure.py start it. A path is the call by which a strategy sends a full gradient bucket. Every
+measure.py starts it. A path is the call by which a strategy sends a full gradient bucket. Every
 size is checked before it is timed. Times are means over the ranks; rank 0 prints a row per size.
 """
 
@@ -17,8 +17,6 @@ import torch
 from benchmarks.common.system.gpus import usable_gpus
 from scripts.studies.allreduce.analysis import message_sizes
 
-ON_REQUEST = "on-request"
-"""The last word on the command line where each round waits for a line on stdin, and has no bare loop in it."""
 BYTES_PER_SIZE = 2**25  # that one round sends of one size, in 2 to 50 calls
 TIMEOUT = timedelta(minutes=10)
 
@@ -135,20 +133,15 @@ def time_round(path: AllReducePath, buffer: torch.Tensor, round_number: int, cal
 
 
 def main() -> None:
-    """One rank. The words on the command line are: path, number of rounds, largest size in bytes[, on-request]."""
+    """One rank. The words on the command line are: path, number of rounds, largest size in bytes."""
     name, num_rounds, largest = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    on_request = sys.argv[4:] == [ON_REQUEST]
     if "THREADS_PER_RANK" in os.environ:
         torch.set_num_threads(int(os.environ["THREADS_PER_RANK"]))
     path = PATHS[name]()
     buffer = torch.zeros(largest // path.dtype.itemsize, dtype=path.dtype, device=path.device)
-    calls = {"": path.all_reduce} if on_request else {"": path.all_reduce, "bare_": path.bare_all_reduce}
+    calls = {"": path.all_reduce, "bare_": path.bare_all_reduce}
     for call in calls.values():
         call(buffer)  # memory pages and connections exist before anything is timed
     for round_number in range(num_rounds):
-        if on_request:
-            print("ready:", flush=True)
-            if not sys.stdin.readline():
-                break
         time_round(path, buffer, round_number, calls)
     os._exit(0)  # process groups need no shutdown here, and Horovod's waits

@@ -9,25 +9,19 @@ import re
 import sys
 from pathlib import Path
 
-from benchmarks.common.system.compiling import refuse_shared_compile_caches
-from benchmarks.common.system.folders_of_others import use_own_temporary_folder
-
 # torchrun reads options and an interpreter's path; ranks read a folder to write to, and belong to no run of a set.
 STRAY_NAME = re.compile(r"PET_.*|PYTHON_EXEC|RUN_DIR")
 
 
-def rank_environment(threads: int, interface: str = "lo") -> dict[str, str]:
-    """The variables of every rank: its threads, and the one interface on which ranks talk.
+def rank_environment(threads: int) -> dict[str, str]:
+    """The variables of every rank: its threads, and loopback as the one interface on which ranks talk.
 
     torchrun's own variables are left out: with PET_STANDALONE it would not use the store that torchrun_command names.
-    So is RUN_DIR, the folder of something else here, into which ranks would write their summary. Raises UserError as
-    refuse_shared_compile_caches and use_own_temporary_folder do.
+    So is RUN_DIR, which names the folder of something else here: ranks would write their summary into it.
     """
-    refuse_shared_compile_caches()
-    use_own_temporary_folder()
     kept = {name: text for name, text in os.environ.items() if not STRAY_NAME.fullmatch(name)}
     thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
-    return kept | thread_counts | {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return kept | thread_counts | {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:

@@ -4,7 +4,7 @@
 
 The paths are gloo (NCCL where there are GPUs) as DDP calls it, in float32 and, for compressed gradients, in bf16; and
 Horovod. Each size is checked, then timed interleaved with a bare loop of the library's simplest call. Bandwidths are
-those of nccl-tests (algbw and busbw). A fit of latency and bandwidth is the link model of the study predict. Writes
+those of nccl-tests (algbw and busbw). A fit of latency and bandwidth is the link model. Writes
 allreduce.csv, bandwidths.csv, links.csv and a chart. Exit code 1: a sum was wrong.
 """
 

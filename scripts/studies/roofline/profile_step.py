@@ -43,8 +43,7 @@ from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
-from scripts.studies.roofline.analysis import GPUS, TRAFFIC_PRECISION
-from scripts.studies.roofline.step_costs import DTYPES, Operation, trace_step
+from scripts.studies.roofline.step_costs import DTYPES, GB_PER_S, Operation, trace_step
 from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_folder, trace_path, write_trace
 
 # The first that an operation's name holds; both of a trace and of a profile.
@@ -147,23 +146,20 @@ def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> 
     """Milliseconds that the operations of each kind take at least: each the longer of computing and moving."""
     found: dict[str, float] = collections.defaultdict(float)
     for operation in operations:
-        moved = sum(operation.reads.values()) + sum(operation.writes.values())
         kind = "optimizer" if operation.in_optimizer else kind_of(operation.name)
-        found[kind] += 1000 * max(operation.flops / (tflops * 1e12), moved / (gb_per_s * 1e9))
+        found[kind] += 1000 * max(operation.flops / (tflops * 1e12), operation.moved_bytes / (gb_per_s * 1e9))
     return dict(found)
 
 
 def roof_here(config: Config, images: int, name: str) -> dict[str, float]:
     """`roof_ms` of a step on the device of this name; {} where its peaks are not known, and of models that AdamW
     trains, whose update trace_step does not have."""
-    gpu = next((gpu for gpu in GPUS if re.fullmatch(gpu.names, name)), None)
+    gb_per_s = next((rate for pattern, rate in GB_PER_S.items() if re.fullmatch(pattern, name)), None)
     tflops, _ = peak_tflops(name, config.precision, 0.0, {})
-    if gpu is None or tflops is None or architecture_of(config.arch).optimizer != "SGD":
+    if gb_per_s is None or tflops is None or architecture_of(config.arch).optimizer != "SGD":
         return {}
     net = functools.partial(torchvision.models.get_model, config.arch)
-    return roof_ms(
-        trace_step(net, images, config.image_size, DTYPES[TRAFFIC_PRECISION[config.precision]]), tflops, gpu.gb_per_s
-    )
+    return roof_ms(trace_step(net, images, config.image_size, DTYPES[config.precision]), tflops, gb_per_s)
 
 
 def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list[dict]:
