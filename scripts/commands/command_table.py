@@ -142,15 +142,6 @@ COMMANDS = [
         FLAGS_HELP,
     ),
     Command(
-        "study peers",
-        "ddp beside other training loops, launched alternately",
-        "study peers --only fabric bare --minutes 30",
-        "study_options.BenchPeersOptions",
-        "studies.peers.measure.main",
-        FLAGS_HELP,
-        needs_data=True,
-    ),
-    Command(
         "study loaders",
         "the loaders of this suite, bare loops and other projects' loaders",
         "study loaders --data /path/to/images --rounds 9",
@@ -185,7 +176,7 @@ COMMANDS = [
         "the suite's ddp beside a bare loop, in interleaved pairs",
         "study overhead --pairs 60",
         "study_options.OverheadOptions",
-        "studies.peers.overhead.main",
+        "studies.overhead.overhead.main",
     ),
     Command(
         "data make",

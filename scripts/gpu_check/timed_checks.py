@@ -187,7 +187,7 @@ def options(scale: Scale, results: Path) -> list[Check]:
     overhead = (
         interpreter_path(),
         "-m",
-        "scripts.studies.peers.overhead",
+        "scripts.studies.overhead.overhead",
         *("--pairs", "6", "--launches", "1"),
         *("--config", scale.config),
         *images,

@@ -4,21 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from scripts.options.option_types import Names, OptionalInt, OptionalPath, OptionalSeconds, OptionalText
-
-
-@dataclasses.dataclass(frozen=True)
-class PeersOptions:
-    only: Names = ()
-    """Names of peers; default: all."""
-    minutes: float = 30
-    """Of pairs with one peer, after which it is done in any case."""
-    width: float = 0.03
-    """Half-width of an interval at which its peer is done."""
-    rounds: int = 0
-    """At most so many; 0: no such limit."""
-    output: OptionalPath = None
-    """CSV file for the ratios, such as results/published/measured/peers.csv; what was there is replaced."""
+from scripts.options.option_types import Names, OptionalInt, OptionalPath, OptionalText
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,20 +88,6 @@ class ProfileOptions:
     """CSV file for the table by kind of layer."""
     trace: OptionalPath = None
     """New folder for one Chrome trace of each rank, for Perfetto or Holistic Trace Analysis."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchPeersOptions(PeersOptions):
-    data: OptionalPath = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    config: OptionalPath = None
-    """YAML file; default: configs/smoke.yaml, with GPUs configs/imagenet-bench.yaml."""
-    results: OptionalPath = None
-    """Result set to write into; default: a new one."""
-    nproc: OptionalInt = None
-    """Ranks on this machine; default: one a GPU, else 2."""
-    limit_s: OptionalSeconds = None
-    """Seconds that one launch may take."""
 
 
 @dataclasses.dataclass(frozen=True)

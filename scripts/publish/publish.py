@@ -56,7 +56,7 @@ from scripts.stats.formatting import printable
 
 NESTED_SETS = ("scaling", "sweeps", "ablation")  # sets in the folder of a set, whose charts are in its report
 KEPT = (*(f"{name}.csv" for name in TABLES), "sweep.csv", "scaling.csv", "environment.json")
-KEPT += ("ablate.csv", "peers.csv", "peer_launches.csv")
+KEPT += ("ablate.csv",)
 EXAMPLE = "--name <hardware>_<torch>_<yyyymm>, such as cpu2-epyc_torch2.15_202611"
 TAKE_OUT = "take these out of the set's files, or measure again without them, in a new set"
 QUOTED = re.compile(  # a path may have spaces where it is quoted

@@ -6,21 +6,15 @@ import numpy
 import pandas
 
 from benchmarks.common.store.frames import iterate_rows
-from scripts.pages.markdown import escape_markdown
 from scripts.publish.markdown_tables import describe_origin, markdown_table, read_cells
 from scripts.publish.readme_false_alarms import simulated_figures
 from scripts.stats.formatting import format_number, plural_of_several
 from scripts.studies.ab.sequential import last_look
-from scripts.studies.peers.analysis import outcome
 
 TIMES = ("times_plain", "times_low", "times_high")
 TIMES_BARE = ("times_bare", "times_bare_low", "times_bare_high")
 ORIGIN = ("commit", "date", "machine")
 LOADERS = ("cores", "loader", "n", "images_per_s", "low", "high", *TIMES, *TIMES_BARE, "image_size", *ORIGIN)
-PEERS = (
-    *("what", "num_pairs", "suite_images_per_s", "peer_images_per_s", "ratio", "ratio_low", "ratio_high", "half_width"),
-    *("verdict", "why_not", "about", *ORIGIN),
-)
 OVERHEAD = ("what", "quantity", "ratio", "ci_low", "ci_high", "num_pairs", "num_launches", *ORIGIN)
 START_UP = ("when", "num_images", "fingerprint_s", "contents_s", *ORIGIN)
 PIPELINE = ("commit", "images_per_s", "before_images_per_s")
@@ -38,7 +32,6 @@ def measured_figures(measured: Path) -> dict[str, str]:
     planted = read_cells(measured / "planted.csv", ("fault", "strategy", "ranks", "steps", "max_relative_difference"))
     faults = read_cells(measured / "faults.csv", ("number", "fault", "ended", "seconds"))
     loaders = read_cells(measured / "loaders.csv", LOADERS)
-    peers = read_cells(measured / "peers.csv", PEERS)
     start_up = read_cells(measured / "start_up.csv", START_UP)
     made = {
         "overhead.loop": _ratios(by_the_wall[by_the_wall.what == "loop"]),
@@ -56,8 +49,6 @@ def measured_figures(measured: Path) -> dict[str, str]:
             ("#", "fault", "ends with", "seconds"),
             [(row.number, row.fault, row.ended, row.seconds) for row in iterate_rows(faults)],
         ),
-        "peers": _peers(peers),
-        "peers.origin": "; ".join([*dict.fromkeys(peers.about), *filter(None, [describe_origin(peers)])]),
         "planted.origin": describe_origin(planted),
         "start_up": _start_up(start_up),
         "faults.origin": describe_origin(faults),
@@ -74,7 +65,6 @@ def measured_figures(measured: Path) -> dict[str, str]:
         "overhead": "./bench study overhead",
         "overhead.same_decoder": "./bench study overhead --what same-decoder",
         "overhead.instrumentation": "./bench study overhead --what instrumentation",
-        "peers": "./bench study peers",
         "start_up": "PYTHONPATH=. .venv/bin/python tests/start_up_times.py",
         "planted": "make test-all",
         "faults": "make test-faults",
@@ -101,22 +91,6 @@ def _ratios(rows: pandas.DataFrame) -> str:
         bounds = f"[{float(row.ci_low):.{digits}f}, {float(row.ci_high):.{digits}f}]"
         shown.append(f"{float(row.ratio):.{digits}f} {bounds} (95 % over {over})")
     return ", ".join(shown)
-
-
-def _peers(rows: pandas.DataFrame) -> str:
-    """A row a loop: both speeds, their ratio, how far its interval reaches, and the verdict or why there is none."""
-    lines = []
-    for row in iterate_rows(rows):
-        speeds = [
-            format_number(float(cell)) if cell else "" for cell in (row.suite_images_per_s, row.peer_images_per_s)
-        ]
-        bounds = f" [{float(row.ratio_low):.3f}, {float(row.ratio_high):.3f}]" if row.ratio_low else ""
-        ratio = f"{float(row.ratio):.3f}{bounds}" if row.ratio else ""
-        reach = f"{100 * float(row.half_width):.1f} %" if row.half_width else ""
-        cells = (row.what, row.num_pairs, *speeds, ratio, reach, outcome(row.verdict, row.why_not))
-        lines.append([escape_markdown(cell) for cell in cells])
-    header = ("loop", "pairs", "suite, images/s", "its images/s", "suite / it [95%]", "half-width", "")
-    return markdown_table(header, lines)
 
 
 def _start_up(rows: pandas.DataFrame) -> str:

@@ -40,7 +40,6 @@ from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import load_set
 from scripts.studies.ablation import chart as ablation_chart
 from scripts.studies.measured_csv import read_whole_rows
-from scripts.studies.peers.chart import read_peers
 from scripts.studies.scaling import chart as scaling_chart
 from scripts.studies.sweep import chart as sweep_chart
 
@@ -147,7 +146,7 @@ def test_a_hard_link_anywhere_in_a_set_is_named(tmp_path, name):
 
 
 READ_BY_COMMANDS = ["runs.csv", "settings.csv", "steps.csv", "environment.json", "sweep.csv", "ablate.csv"]
-READ_BY_COMMANDS += ["peers.csv", "charts/speedup.png", "sweeps", "scaling", "logs/ddp-1/settings.json"]
+READ_BY_COMMANDS += ["charts/speedup.png", "sweeps", "scaling", "logs/ddp-1/settings.json"]
 
 
 @pytest.mark.parametrize("name", READ_BY_COMMANDS)
@@ -347,7 +346,6 @@ def test_charts_are_drawn_into_a_set_that_a_link_leads_to(theirs, tmp_path):
     [
         ("sweep.csv", lambda path: read_whole_rows(path / "sweep.csv")),
         ("sweep.csv", lambda path: read_cells(path / "sweep.csv", ["a"])),
-        ("peers.csv", read_peers),
         ("loader.csv", lambda path: append_rows(path, "loader", [{"run_id": "x"}])),
         ("settings.json", lambda path: RunFolder(path).settings()),
         ("manifest.json", read_manifest),

@@ -40,8 +40,7 @@ from scripts.publish.readme_false_alarms import decided_figures
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.measured_csv import add_rows
-from scripts.studies.peers import overhead
-from scripts.studies.peers.analysis import SUITE, Launch, ratio_rows, rows_to_publish
+from scripts.studies.overhead import overhead
 from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
 
 TEXTS = {path: path.read_text() for path in READMES}
@@ -61,7 +60,6 @@ LIMITS = {
     "ab": {"5 %", "5%"},
     "loaders": {"5 %"},
     "compare": {"2 %", "5 %"},
-    "peers": {"3 %"},
     "gpu_check": {"8 ms", "2,000 images/s"},  # timed_checks.py estimates by them how long a check takes
 }
 each_readme = pytest.mark.parametrize("path", READMES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -285,27 +283,6 @@ def test_the_interval_of_the_overhead_is_over_launches(tmp_path, monkeypatch):
     assert measured_figures(tmp_path)["overhead.loop"] == shown and seen == 5 * [12]
     with pytest.raises(UserError, match="--launches is 4, but must be 1 to 3"):
         overhead.main(overhead.OverheadOptions(pairs=6, launches=4))
-
-
-def test_peers_become_a_table_with_both_speeds(tmp_path):
-    """Protects who compares: speeds of both, how far the interval reaches, and the reason where there is no ratio."""
-    noise = numpy.random.default_rng(0)
-    launches = [
-        Launch(number, place, name, speed * float(numpy.exp(0.01 * noise.normal())), 30.0)
-        for number in range(1, 9)
-        for place, (name, speed) in enumerate(((SUITE, 110.0), ("other", 100.0)), 1)
-    ]
-    names = [("other", "another loop", SUITE), ("gone", "one that is not here", SUITE)]
-    rows = ratio_rows(names, launches, {"gone": "not installed; pip install gone"})
-    assert "./bench study peers" in measured_figures(tmp_path)["peers"]
-    add_rows(tmp_path / "peers.csv", rows_to_publish(rows, "resnet18, 48 px, 2 ranks"), replace=True)
-    made = measured_figures(tmp_path)
-    _, _, first, second = made["peers"].strip().splitlines()
-    speed = r"\d+\.\d"
-    row = rf"\| another loop \| 8 \| {speed} \| {speed} \| 1\.\d+ \[1\.\d+, 1\.\d+\] \| \d\.\d % \| faster \|"
-    assert re.fullmatch(row, first), first
-    assert second == "| one that is not here | 0 |  |  |  |  | not installed; pip install gone |"
-    assert made["peers.origin"].startswith("resnet18, 48 px, 2 ranks; ")
 
 
 def test_start_up_times_become_a_sentence(tmp_path):

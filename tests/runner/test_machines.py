@@ -37,11 +37,6 @@ TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows 
     "benchmarks/common/system/gpus.py": {"is_available", "device_count"},
     "benchmarks/common/dist/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
     "scripts/studies/measured_csv.py": {"is_available"},  # the name of what it ran on
-    # loops as other projects' users write them; ./bench study peers asks the predicate for the number of ranks
-    **{
-        f"scripts/studies/peers/peer_{name}.py": {"is_available"}
-        for name in ("accelerate", "example", "horovod", "rank")
-    },
 }
 
 

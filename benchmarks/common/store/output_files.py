@@ -12,7 +12,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder, refuse_place_of_others
 
 RECORDS = {"environment.json", "manifest.json", "published.json"}
-RECORDS |= {"sweep.csv", "scaling.csv", "ablate.csv", "peers.csv", "peer_launches.csv"}
+RECORDS |= {"sweep.csv", "scaling.csv", "ablate.csv"}
 """What a set holds beside TABLES."""
 
 

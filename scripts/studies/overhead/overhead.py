@@ -25,6 +25,7 @@ import numpy
 import tyro
 from tqdm import tqdm
 
+from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.system import machine
@@ -37,9 +38,6 @@ from scripts.stats.formatting import format_with_interval
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
-from scripts.studies.peers.analysis import refuse_other_optimizers
-from scripts.studies.peers.repeated_images import repeated_images
-from scripts.studies.peers.shared_memory import why_too_little_shared_memory
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
 SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
@@ -91,25 +89,23 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     from benchmarks.common.data.loaders import open_datasets
 
     config = load_config(flags)
-    refuse_other_optimizers(config.arch)
+    if (optimizer := architecture_of(config.arch).optimizer) != "SGD":
+        raise UserError(
+            f"{config.arch} is trained with {optimizer} here, and by the bare loop with SGD; choose a ResNet"
+        )
     open_datasets(config)
     # lr 0: both do the same work for ever; a loss that sinks meets numbers that a CPU is slow with
     alike = f"--loader folder --epochs 1 --windows {pairs} --warmup-steps {WARMUP_STEPS} --window-steps {WINDOW_STEPS}"
     num_ranks = machine.num_ranks()
-    resolved = resolve_global_batch(config, num_ranks)
-    if why := why_too_little_shared_memory(resolved, 1, machine.num_gpus() > 0):
-        raise UserError(f"the bare loop would end by a bus error: {why}")
     steps = WARMUP_STEPS + pairs * WINDOW_STEPS
     flags = [*flags, *alike.split(), *f"--steps {steps} --account-steps 0 --lr 0".split()]
-    all_images = steps * resolved.global_batch
     with (
-        repeated_images(config.data, all_images) as folder,
         tempfile.TemporaryDirectory(prefix="overhead-") as rendezvous_folder,
         tqdm(total=pairs, desc="pairs of windows", disable=None, leave=False) as bar,
     ):
         taken = []
         start, variables = torchrun_command(num_ranks, rendezvous_folder)
-        command = [*start, "-m", "scripts.studies.peers.overhead", "rank", folder, *flags]
+        command = [*start, "-m", "scripts.studies.overhead.overhead", "rank", *flags]
         env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
         errors = Path(rendezvous_folder, "errors")
         with (
@@ -135,9 +131,8 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
     return {"suite / bare, images per second": seconds, "suite / bare, images per CPU second": cpu_s}
 
 
-def rank(folder: str, flags: list[str]) -> None:
-    """One rank of benchmarks.ddp, with windows of the bare loop, which reads `folder`, between its own. Rank 0 prints
-    both at each pair."""
+def rank(flags: list[str]) -> None:
+    """One rank of benchmarks.ddp, with windows of the bare loop between its own. Rank 0 prints both at each pair."""
     import torch
     import torch.distributed as dist
 
@@ -145,14 +140,17 @@ def rank(folder: str, flags: list[str]) -> None:
     from benchmarks.common.dist.devices import synchronize
     from benchmarks.common.train.clock import Clock
     from benchmarks.common.train.engine import fit
-    from scripts.studies.peers import bare_ddp
-    from scripts.studies.peers.loop_settings import LoopSettings
+    from scripts.studies.overhead import bare_ddp
 
     config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))
     shared = {name: getattr(config, name) for name in "arch image_size global_batch momentum weight_decay".split()}
-    shared |= {"folder": f"{folder}/train", "lr": config.lr * config.global_batch / config.lr_batch}
+    shared |= {
+        "folder": f"{config.data}/train",
+        "num_images": config.steps * config.global_batch,
+        "lr": config.lr * config.global_batch / config.lr_batch,
+    }
     shared |= {"workers": machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)}
-    settings = LoopSettings(**shared)
+    settings = bare_ddp.LoopSettings(**shared)
 
     class PairedClock(Clock):
         """A clock that times a window of the bare loop before or after each window of the suite."""
@@ -247,6 +245,6 @@ def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        rank(sys.argv[2], sys.argv[3:])
+        rank(sys.argv[2:])
         sys.exit()
     run_main_and_exit(lambda: main(tyro.cli(OverheadOptions, description=__doc__)))
