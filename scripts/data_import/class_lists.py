@@ -4,93 +4,63 @@ import io
 import os
 import tarfile
 from pathlib import Path
-from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_open_file, read_regular_file
-from scripts.data_import.source_images import Download
 
 LIST_NAMES = ("classes.txt", "labels.txt", "synsets.txt", "imagenet_synsets.txt", "LOC_synset_mapping.txt")
 DEVKIT_ARCHIVE = "ILSVRC2012_devkit_t12.tar.gz"
 META, GROUND_TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
-MAX_TABLE_BYTES = 1 << 26  # of a table of labels; ImageNet's have some MB
 
 
-def decode_text(content: bytes, path: Path) -> str:
-    """The text of a list or a table. path: its name, for the message. Raises UserError for what is not text."""
+def read_list(path: Path) -> str:
+    """The text of a list or a table, whose name is printed. Raises UserError for what is not text, and OSError."""
+    print(f"labels: {path}")
     try:
-        return content.decode()
+        return path.read_text()
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text") from None
 
 
-def read_list(path: Path, download: Download) -> bytes | None:
-    """What the file has that Download.open_list opens, and raises as that; and OSError for more than a table has."""
-    file = download.open_list(path)
-    return read_open_file(file, MAX_TABLE_BYTES, str(path)) if file else None
-
-
-def find_classes(folder: Path, download: Download, given: Path | None) -> list[str]:
+def find_classes(folder: Path, given: Path | None) -> list[str]:
     """The first word of each line of `given`, or of a file of the folder that is named as such lists are; else [].
 
-    folder: the download itself, or the one that it is in. Raises UserError and OSError as read_list does: the list's
-    words become names of folders.
+    Raises UserError as read_list does, and OSError.
     """
-    for path in [given] if given else [folder / name for name in LIST_NAMES]:
-        content = read_regular_file(path, MAX_TABLE_BYTES) if given else read_list(path, download)
-        if content is not None:
-            classes = [line.split()[0] for line in decode_text(content, path).splitlines() if line.strip()]
-            if not classes or len({*classes}) < len(classes):
-                raise UserError(f"{path} must have one class a line, each once; its first word is the class's name")
-            return classes
+    for path in [given] if given else [folder / name for name in LIST_NAMES if (folder / name).is_file()]:
+        classes = [line.split()[0] for line in read_list(path).splitlines() if line.strip()]
+        if not classes or len({*classes}) < len(classes):
+            raise UserError(f"{path} must have one class a line, each once; its first word is the class's name")
+        return classes
     return []
 
 
-def find_devkit(folder: Path, download: Download) -> dict[str, bytes]:
+def find_devkit(folder: Path) -> dict[str, bytes]:
     """The devkit's two files, by name, from its archive or its folder below `folder`; {} where there is no devkit.
 
-    Raises UserError for an archive that cannot be read, and UserError and OSError as read_list does.
+    Raises UserError for an archive that cannot be read, and OSError.
     """
     archive = folder / DEVKIT_ARCHIVE
-    if file := download.open_list(archive):
-        try:
-            with file:
-                return _read_archive(file, archive)
-        except (tarfile.TarError, EOFError, OSError, MemoryError) as error:
-            raise UserError(f"cannot read {archive}: {error}; is the download whole?") from None
-    for devkit_folder in (
-        folder,
-        folder / "data",
-        *sorted(folder.glob("*devkit*/data")),
-        *sorted(folder.glob("*devkit*")),
-    ):
-        found: dict[str, bytes] = {}
-        for name in (META, GROUND_TRUTH):
-            if (content := read_list(devkit_folder / name, download)) is None:
-                break
-            found[name] = content
-        else:
-            return found
+    if archive.is_file():
+        return _read_archive(archive)
+    for inner in (folder, folder / "data", *sorted(folder.glob("*devkit*/data")), *sorted(folder.glob("*devkit*"))):
+        paths = [inner / META, inner / GROUND_TRUTH]
+        if all(path.is_file() for path in paths):
+            print(f"labels: {inner}")
+            return {path.name: path.read_bytes() for path in paths}
     return {}
 
 
-def refuse_backward(archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> None:
-    """Raises UserError where the size of a member leads back to a header that was read. tarfile would read the same
-    headers for ever (CVE-2025-8194). name: of the archive, for the message."""
-    if member.size < 0 or archive.offset <= member.offset:
-        raise UserError(f"{name} cannot be read: {member.name!r} has {member.size} bytes")
-
-
-def _read_archive(file: BinaryIO, archive: Path) -> dict[str, bytes]:
-    """archive: the name of the open file, for messages."""
+def _read_archive(archive: Path) -> dict[str, bytes]:
+    print(f"labels: {archive}")
     found: dict[str, bytes] = {}
-    with tarfile.open(fileobj=file, mode="r:gz") as opened:
-        for member in opened:
-            refuse_backward(opened, member, str(archive))
-            name = member.name.rpartition("/")[2]
-            if name in (META, GROUND_TRUTH) and member.isreg() and member.size <= MAX_TABLE_BYTES:
-                content = opened.extractfile(member)
-                found[name] = content.read() if content else b""
+    try:
+        with tarfile.open(archive, "r:gz") as opened:
+            for member in opened:
+                name = member.name.rpartition("/")[2]
+                if name in (META, GROUND_TRUTH) and (content := opened.extractfile(member)):
+                    found[name] = content.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UserError(f"cannot read {archive}: {error}; is the download whole?") from None
     if len(found) < 2:
         raise UserError(f"{archive} lacks {META} or {GROUND_TRUTH}")
     return found
@@ -109,7 +79,7 @@ def devkit_classes(devkit: dict[str, bytes]) -> list[str]:
         rows = [synset.item() if hasattr(synset, "item") else synset for synset in synsets]
         wnid_of = {int(row[0]): str(row[1]) for row in rows}
         return [wnid_of[int(line)] for line in devkit[GROUND_TRUTH].split()]
-    except Exception as error:  # scipy's are of many types; their text may quote the files
+    except Exception as error:  # scipy's are of many types
         raise UserError(f"{META} and {GROUND_TRUTH} of the devkit cannot be read ({type(error).__name__})") from None
 
 

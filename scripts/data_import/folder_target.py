@@ -1,13 +1,11 @@
 """Images written as files: TO/train/<class>/<image> and TO/val/<class>/<image>."""
 
-import contextlib
 import os
 from pathlib import Path
 
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import sync_file_system, sync_folder
 from scripts.data_import.journal import WORKSHOP, Total
 from scripts.data_import.progress import Progress
 from scripts.data_import.source_images import Source, SourceShard
@@ -46,7 +44,9 @@ class FolderTarget:
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[image.class_name] = str(folder)
             try:
-                write_file(f"{folders[image.class_name]}/{image.name}", image.content, self._goes_on)
+                path = f"{folders[image.class_name]}/{image.name}"
+                with open(path, "wb" if self._goes_on else "xb") as file:
+                    file.write(image.content)
             except FileExistsError:
                 raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
             num_images += 1
@@ -68,12 +68,10 @@ class FolderTarget:
                 )
         if all(folder.is_dir() for folder in folders.values()):
             refuse_unknown_classes(*({*os.listdir(folder)} for folder in (folders["train"], folders["val"])))
-        sync_file_system(self._workshop)  # once for all: a power cut after the renames must find every image
         for split in totals:
             if folders[split] != self._folder / split:  # else a kill came between two renames
                 refuse_existing(self._folder / split)
                 os.rename(folders[split], self._folder / split)
-        sync_folder(self._folder)
 
     def _folder_of(self, split: str) -> Path:
         return self._workshop / split if (self._workshop / split).is_dir() else self._folder / split
@@ -92,24 +90,9 @@ class FolderTarget:
         print(f"fingerprint {cached_fingerprint(self._folder)}")
 
 
-def write_file(path: str, content: bytes | memoryview, replace: bool) -> None:
-    """Write a new file. replace: a file of this name is removed first, not written to: it may be
-    a hard link to a file of the user's. Raises OSError."""
-    if replace:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        written = 0
-        while written < len(content):
-            written += os.write(descriptor, content[written:])
-    finally:
-        os.close(descriptor)
-
-
 def refuse_existing(path: Path) -> None:
     """Raises UserError."""
-    if os.path.lexists(path):
+    if path.exists():
         raise UserError(f"{path} is there already; remove it, or give another folder")
 
 

@@ -11,25 +11,20 @@ the same command goes on.
 
 import contextlib
 import errno
-import os
 import shutil
-import stat
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock, make_folder
-from benchmarks.common.system.folders_of_others import refuse_place_of_others
+from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.machine import num_cores
 from scripts.data_import.find_source import find_source
 from scripts.data_import.folder_target import FolderTarget
-from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total, read_journal
+from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total
 from scripts.data_import.progress import FreeBytes, Progress, free_bytes_of
 from scripts.data_import.source_images import Source, SourceShard
 from scripts.options.data_options import ImportOptions
-from scripts.setup.own_token import forget_token, kept_token, own_token
 
 if TYPE_CHECKING:
     from scripts.data_import.pack_target import PackTarget
@@ -37,8 +32,6 @@ if TYPE_CHECKING:
     Target = FolderTarget | PackTarget
 
 MAX_THREADS = 32
-IMPORTING = "importing"  # what the token in a journal is of, by which it is known as this user's
-OWN_FOLDER = "choose a folder that you have made"
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -52,25 +45,16 @@ def make_target(options: ImportOptions, source: Source) -> "Target":
 
 def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
     """Import, and print what there is now. free_bytes: of the disk of a folder."""
-    source, folder = find_source(options.source, options.classes), options.to
-    target, workshop = make_target(options, source), folder / WORKSHOP
+    folder, workshop = options.to, options.to / WORKSHOP
     try:
-        # Whoever may rename the workshop could put a link in its place, and what is there would be written or removed.
-        refuse_place_of_others(folder, OWN_FOLDER)
-        is_new = not os.path.lexists(workshop)
-        if is_new:
+        source = find_source(options.source, options.classes)
+        target = make_target(options, source)
+        if not workshop.exists():
             target.refuse_existing()
-            make_folder(folder)
-        refuse_place_of_others(folder, OWN_FOLDER, is_made=True)  # in /tmp another user may have made it meanwhile
-        if is_new:
-            os.mkdir(workshop, 0o700)  # whatever the umask: only the user steers what is written below it
-            forget_token(folder, IMPORTING)  # of an earlier import
-        else:
-            refuse_foreign(workshop, options.source)
+        workshop.mkdir(parents=True, exist_ok=True)
         with hold_lock(workshop / "lock", limit_s=0):
             totals = import_source(source, target, folder, free_bytes)
             remove_workshop(workshop)
-            forget_token(folder, IMPORTING)
     except TimeoutError:
         raise UserError(f"another import is writing {folder}; wait for it") from None
     except OSError as error:
@@ -93,48 +77,9 @@ def remove_workshop(workshop: Path) -> None:
     shutil.rmtree(workshop)
 
 
-def refuse_foreign(workshop: Path, given: Path) -> None:
-    """Raises UserError where TO/.importing may not be of an import of this user's, and OSError. given: FROM.
-
-    What came with a download does not know the token of this user's import, which nobody else can read. Every user of
-    the machine knows its boot.
-    """
-    again = "remove it, and the import begins again"
-    status = os.lstat(workshop)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise UserError(f"{workshop} is a link, no folder, or others can write to it; {again}")
-    for link in find_links(str(workshop)):
-        raise UserError(f"{link!r} is a link, and nothing is written through one; remove {workshop}")
-    source = given.resolve() if given.is_dir() else given.resolve().parent
-    if workshop.resolve().is_relative_to(source) and not is_own_journal(workshop):
-        raise UserError(f"{workshop} may have come with {given}; {again}")
-
-
-def is_own_journal(workshop: Path) -> bool:
-    """Whether this user has begun the import, since the machine's last start."""
-    token = kept_token(workshop.parent, IMPORTING)
-    return bool(token) and read_journal(workshop / JOURNAL)[0][1:] == [boot_id(), token]
-
-
-def find_links(folder: str) -> Iterator[str]:
-    """Symbolic links below a folder. Raises OSError."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                yield entry.path
-            elif entry.is_dir(follow_symlinks=False):
-                yield from find_links(entry.path)
-
-
-def boot_id() -> str:
-    """Linux's name of the time since the machine has started."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def import_source(source: Source, target: "Target", folder: Path, free_bytes: FreeBytes) -> dict[str, Total]:
     """Write what is left of the source, check it, and put it into its place; returns the total of each split."""
-    token = own_token(folder, IMPORTING)
-    journal = Journal(folder / WORKSHOP / JOURNAL, target.kind, source.shards, boot_id(), token)
+    journal = Journal(folder / WORKSHOP / JOURNAL, target.kind)
     left = [shard for shard in source.shards if journal.total(shard) is None]
     if left:
         target.refuse_existing()

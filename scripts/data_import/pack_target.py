@@ -5,6 +5,8 @@ no order; the tables, written at the end, are in the order of the folder. What t
 shard waits in a JSON file below TO/.importing.
 """
 
+import hashlib
+import json
 import os
 import threading
 import zlib
@@ -18,22 +20,16 @@ from benchmarks.common.config.config import Config, PackKind
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, note_written, pack_path
+from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, pack_path
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import (
-    make_folder,
-    open_no_follow,
-    sync_folder,
-)
+from benchmarks.common.system.files import replace_atomically
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
-from scripts.data_import.journal import WORKSHOP, Total
+from scripts.data_import.journal import WORKSHOP, Total, shard_key
 from scripts.data_import.progress import Progress
-from scripts.data_import.shard_tables import read_table, table_path, write_table
 from scripts.data_import.source_images import Source, SourceShard
 from scripts.setup.chunks import encode_content
-from scripts.setup.pack import refuse_links_in_data
-from scripts.setup.pack_file import header_size, pack_metadata, write_tables
+from scripts.setup.pack_file import pack_metadata, write_tables
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
 COLUMNS = ["class_name", "name", "num_bytes", "start", "end", "height", "width", "crc32"]
@@ -61,7 +57,6 @@ class PackTarget:
 
     def refuse_existing(self) -> None:
         """Raises UserError where packed files or folders of images are there already."""
-        refuse_links_in_data(self._config)
         for split in SPLITS:
             refuse_existing(pack_path(self._config, split))
             refuse_existing(self._folder / split)  # a run would compare the packed files with its images
@@ -72,26 +67,23 @@ class PackTarget:
             self._ends[shard.split] = max([self._ends[shard.split], *self._read_table(shard)["end"]])
 
     def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
-        """Raises UserError where two images of the shard have one name, what reading raises, and OSError."""
+        """Raises what reading raises, and OSError."""
         rows: list[tuple[Any, ...]] = []
-        seen = set()
-        descriptor = open_no_follow(str(self._unfinished(shard.split)), os.O_WRONLY | os.O_CREAT)
-        try:
+        unfinished = self._unfinished(shard.split)
+        unfinished.touch()
+        with open(unfinished, "r+b") as file:
             for image in shard.read():
-                if (image.class_name, image.name) in seen:
-                    raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice")
-                seen.add((image.class_name, image.name))
                 content = bytes(image.content)
                 stored, shape = encode_content(content, self._config.pack, f"{shard.name}: {image.name}")
                 start = self._reserve(shard.split, len(stored))
-                write_at(descriptor, stored, HEADER_BYTES + start)
-                rows.append(
-                    (image.class_name, image.name, len(content), start, start + len(stored), *shape, zlib.crc32(stored))
-                )
+                file.seek(HEADER_BYTES + start)
+                file.write(stored)
+                place = (start, start + len(stored), *shape, zlib.crc32(stored))
+                rows.append((image.class_name, image.name, len(content), *place))
                 progress.add(len(content), len(stored))
-        finally:
-            os.close(descriptor)
-        write_table(self._workshop, shard, rows)
+        path = self._table_path(shard)
+        path.parent.mkdir(exist_ok=True)
+        replace_atomically(path, lambda file: file.write(json.dumps(rows).encode()), durable=False)
         num_bytes = sum(row[COLUMNS.index("num_bytes")] for row in rows)
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
         return Total(len(rows), num_bytes)
@@ -103,8 +95,7 @@ class PackTarget:
         """
         if self._are_in_place():  # a kill came while the rest was removed
             return
-        refuse_links_in_data(self._config)
-        tables = {split: self._sorted_table(split, total) for split, total in totals.items()}
+        tables = {split: self._sorted_table(split) for split in totals}
         refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
         listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
         fingerprint = fingerprint_of_tables(listings, tables)
@@ -112,17 +103,11 @@ class PackTarget:
         unfinished = [split for split in SPLITS if self._unfinished(split).exists()]
         for split in unfinished:
             self._finish(split, listings[split], tables[split], fingerprint)
-        for split in SPLITS:
+        for split in unfinished:
             path = pack_path(self._config, split)
-            if split in unfinished:
-                refuse_existing(path)
-                make_folder(path.parent)
-                os.rename(self._unfinished(split), path)
-            elif not path.exists():
-                raise UserError(f"{self._unfinished(split)} is gone; remove {self._workshop}, and begin again")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.rename(self._unfinished(split), path)
             note_checked(path)
-            note_written(path, path)
-        sync_folder(pack_path(self._config, "train").parent)
 
     def report(self, totals: dict[str, Total]) -> None:
         """Print what there is now."""
@@ -138,7 +123,6 @@ class PackTarget:
         print(f"fingerprint {PackedSource(pack_path(self._config, 'train')).metadata['fingerprint']}")
         command = bench_command("run single", data=self._config.data)
         print(f"train on it: {command} -- --loader packed --pack {self._config.pack}")
-        print("where 256 images do not fit in a GPU's memory, add --batch-per-device 64")
 
     def _are_in_place(self) -> bool:
         """Whether the import ended, and a kill came while .importing was removed."""
@@ -154,16 +138,20 @@ class PackTarget:
             self._ends[split] += num_bytes
         return start
 
+    def _table_path(self, shard: SourceShard) -> Path:
+        name = hashlib.sha256(shard_key(shard).encode()).hexdigest()
+        return self._workshop / "tables" / f"{name}.json"
+
     def _read_table(self, shard: SourceShard) -> pandas.DataFrame:
         """Raises UserError where it is gone or damaged."""
+        path = self._table_path(shard)
         try:
-            return pandas.DataFrame(read_table(self._workshop, shard), columns=COLUMNS)
-        except (OSError, ValueError, RecursionError) as error:
-            path = table_path(self._workshop, shard)
+            return pandas.DataFrame(json.loads(path.read_bytes()), columns=COLUMNS)
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}); remove {self._workshop}") from None
 
-    def _sorted_table(self, split: str, total: Total) -> pandas.DataFrame:
-        """All images of a split, in the folder's order. Raises UserError where one is there twice, or is missing."""
+    def _sorted_table(self, split: str) -> pandas.DataFrame:
+        """All images of a split, in the folder's order. Raises UserError where one is there twice."""
         tables = [self._read_table(shard) for shard in self._source.shards if shard.split == split]
         tables = [table for table in tables if len(table)]  # columns of an empty one have no types
         if not tables:
@@ -173,19 +161,12 @@ class PackTarget:
         if len(twice):
             image = twice.iloc[0]
             raise UserError(f"{image['name']!r} of class {image['class_name']} is there twice in {split}")
-        if len(table) != total.num_images:
-            raise UserError(
-                f"{total.num_images} images of {split} were read, and {self._workshop} lists {len(table)}; "
-                "remove it, and begin again"
-            )
         return table
 
     def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, fingerprint: str) -> None:
         path = self._unfinished(split)
         metadata = pack_metadata(self._config.pack, listing, fingerprint)
-        if header_size(metadata) > HEADER_BYTES:
-            raise UserError(f"{len(listing.classes)} classes are too many for --pack; import without it, and pack then")
-        with open(path, "r+b", opener=open_no_follow) as file:
+        with open(path, "r+b") as file:
             file.truncate(HEADER_BYTES + int(table["end"].max()))
             write_tables(file, metadata, tables_of(table, listing), HEADER_BYTES)
         try:
@@ -194,13 +175,6 @@ class PackTarget:
             raise UserError(
                 f"{path} is not as it was written: {error}; is its disk sound? remove {self._workshop}, and begin again"
             ) from None
-
-
-def write_at(descriptor: int, content: bytes, offset: int) -> None:
-    """Raises OSError."""
-    written = 0
-    while written < len(content):
-        written += os.pwrite(descriptor, content[written:], offset + written)
 
 
 def names_by_class(table: pandas.DataFrame) -> dict[str, list[str]]:

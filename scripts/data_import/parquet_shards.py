@@ -7,29 +7,33 @@ numbers, whose names are in the file's metadata.
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.common.system.errors import UserError
-from scripts.data_import.source_images import Archive, SourceImage, check_size, class_of_label, file_name, image_name
+from scripts.data_import.source_images import SourceImage, class_of_label, file_name, image_name
+
+if TYPE_CHECKING:
+    import pyarrow
 
 NUM_ROWS = 64  # that are decoded together: some MB
 BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
 WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
-def read_parquet(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
+def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The images of one file, some rows at a time.
 
     classes: the names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
-    has other columns, and as Archive.open does.
+    has other columns.
     """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        with archive.open() as opened:
-            file = pyarrow.parquet.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
+        with pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
             class_names = classes or label_names(file.schema_arrow.metadata or {})
-            check_columns(file.schema_arrow, archive.name)
+            check_columns(file.schema_arrow, shard_name)
             row = 0
             for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
                 images, labels = batch.column("image"), batch.column("label").to_pylist()
@@ -37,13 +41,12 @@ def read_parquet(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
                 for position, (label, inner) in enumerate(zip(labels, paths, strict=True)):
                     content = contents[position].as_buffer()
                     if content is None:
-                        raise UserError(f"{archive.name}: row {row} has no bytes, only the path {inner!r}")
-                    check_size(content.size, str(inner), archive.name)
-                    names = names_of(inner or f"{archive.path.stem}_{row:06}.JPEG", label, class_names, archive.name)
+                        raise UserError(f"{shard_name}: row {row} has no bytes, only the path {inner!r}")
+                    names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard_name)
                     yield SourceImage(*names, memoryview(content))
                     row += 1
-    except (pyarrow.ArrowException, OSError, MemoryError) as error:
-        raise UserError(f"cannot read {archive.path}: {error}; is the download whole?") from None
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
 
 
 def names_of(inner: str, label: object, classes: list[str], shard_name: str) -> tuple[str, str]:
@@ -59,32 +62,16 @@ def label_names(metadata: dict[bytes, bytes]) -> list[str]:
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return [str(name) for name in features["label"]["names"]]
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError):
         return []
 
 
-def check_columns(schema: object, shard_name: str) -> None:
-    """Raises UserError where a pyarrow.Schema lacks the columns, or has them in other types."""
-    import pyarrow
-
-    assert isinstance(schema, pyarrow.Schema)
-    types = pyarrow.types
-    texts = (types.is_string, types.is_large_string)
-    kinds = {
-        "label": (types.is_integer, types.is_dictionary, *texts),
-        "bytes": (types.is_binary, types.is_large_binary),
-        "path": (types.is_null, *texts),
-    }
-    found = {field.name: field.type for field in schema if field.name == "label"}
-    images = [field.type for field in schema if field.name == "image" and types.is_struct(field.type)]
-    found |= {
-        image.field(position).name: image.field(position).type
-        for image in images
-        for position in range(image.num_fields)
-    }
-    once = all(schema.names.count(name) == 1 for name in ("image", "label"))
-    if not once or not all(name in found and any(is_kind(found[name]) for is_kind in kinds[name]) for name in kinds):
-        columns = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300]
+def check_columns(schema: "pyarrow.Schema", shard_name: str) -> None:
+    """Raises UserError where the columns are missing."""
+    types = {field.name: field.type for field in schema}
+    inner = {field.name for field in types["image"]} if str(types.get("image", "")).startswith("struct") else {*()}
+    if not {"bytes", "path"} <= inner or "label" not in types:
+        columns = ", ".join(f"{name} ({type})" for name, type in types.items())[:300]
         raise UserError(
             f"{shard_name} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or "
             "names, are needed"

@@ -1,26 +1,20 @@
 """What every source is read as: shards, which yield images, and the rules for the names that a source gives.
 
-A name from an archive is data of somebody else: it becomes a file's or a class folder's name only if it is one plain
-path component. Nothing is repaired, since a repaired name is another name.
+A name from an archive becomes a file's or a class folder's name only if it is one plain path component.
 """
 
-import io
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.common.data.listing import IMG_EXTENSIONS
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, open_regular_file, path_of_open_file
-from scripts.stats.formatting import printable
 
 SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Words in a shard's path, and the split that each means."""
 NUMBERS_DO = "; numbers do where only the speed matters: seq -w 0 999 > classes.txt"
 CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-MAX_NAME_BYTES = 255  # of a file's name, on Linux's file systems
 JPEG_ENDINGS = (".jpg", ".jpeg")
 
 
@@ -67,17 +61,11 @@ def split_of(path: str) -> str:
 
 
 def file_name(path: str, shard_name: str) -> str:
-    """The last component of a path in a shard.
-
-    Raises UserError for a path that is absolute or has .., and for a name that is hidden, too long or not printable.
-    """
+    """The last component of a path in a shard. Raises UserError for a path that is absolute or has .. in it."""
     parts = path.split("/")
-    if path.startswith("/") or ".." in parts or "\\" in path:
+    if path.startswith("/") or ".." in parts:
         raise UserError(f"{shard_name}: the name {path!r} leads out of the folder, and is not used")
-    name = parts[-1]
-    if not name or name.startswith(".") or not name.isprintable() or len(os.fsencode(name)) > MAX_NAME_BYTES:
-        raise UserError(f"{shard_name}: {path[:300]!r} is no name for an image")
-    return name
+    return parts[-1]
 
 
 def image_name(name: str, shard_name: str) -> str:
@@ -92,7 +80,7 @@ def image_name(name: str, shard_name: str) -> str:
 
 def class_name(name: str, shard_name: str) -> str:
     """A class's name as its folder's. Raises UserError for words such as "tench, Tinca tinca": wnids are needed."""
-    if not CLASS_NAME.fullmatch(name) or len(name) > MAX_NAME_BYTES:
+    if not CLASS_NAME.fullmatch(name):
         raise UserError(
             f"{shard_name}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the "
             f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
@@ -115,107 +103,3 @@ def class_of_label(label: object, classes: list[str], shard_name: str) -> str:
     if not isinstance(label, int) or not 0 <= label < len(classes):
         raise UserError(f"{shard_name}: the label {label!r} is none of the {len(classes)} classes")
     return class_name(classes[label], shard_name)
-
-
-def check_size(num_bytes: int, name: str, shard_name: str) -> None:
-    """Raises UserError for an image that no loader would read."""
-    if num_bytes > MAX_IMAGE_BYTES:
-        raise UserError(f"{shard_name}: {name!r} claims {num_bytes} bytes, more than an image has ({MAX_IMAGE_BYTES})")
-
-
-def readable_places(folder_or_file: Path) -> tuple[Path, ...]:
-    """The real paths of what may be read there: the folder or the file itself, and what is below.
-
-    In the hub's cache links of snapshots/<commit>/ lead to blobs/ beside snapshots/, which may be read where the folder
-    is such a snapshot. blobs/ itself must be no link. Raises OSError.
-    """
-    real = folder_or_file.resolve()
-    return (real, *(above.parent / "blobs" for above in (real, *real.parents) if above.name == "snapshots"))
-
-
-@dataclass(frozen=True)
-class Download:
-    """What the user has named, and where its files may lie. Whoever can write to it may put links there later.
-
-    path: a folder or a file. places: readable_places of it. places_beside: those of the folder that it is in, where
-    lists and tables of classes may lie, too. owners: the users whose lists count there.
-    """
-
-    path: Path
-    places: tuple[Path, ...]
-    places_beside: tuple[Path, ...]
-    owners: frozenset[int]
-
-    @classmethod
-    def at(cls, path: Path) -> "Download":
-        """As it is now, before anything else looks at it. Raises OSError where it is not there."""
-        owners = frozenset({path.stat().st_uid, os.geteuid(), 0})
-        return cls(path, readable_places(path), readable_places(path.parent), owners)
-
-    def refuse_outside(self, path: Path) -> None:
-        """Raises UserError where a link leads from `path`, in the download or beside it, out of these places."""
-        self._refuse_other_places(path.resolve(), path)
-
-    def open(self, path: Path) -> io.FileIO:
-        """A file in the download or beside it, for reading; looked at is what was opened: there may be a link under its
-        name by now. Raises UserError as refuse_outside does, and OSError as open_regular_file does."""
-        file = open_regular_file(path)
-        try:
-            self._refuse_other_places(Path(path_of_open_file(file)), path)
-        except BaseException:
-            file.close()
-            raise
-        return file
-
-    def open_list(self, path: Path) -> io.FileIO | None:
-        """A list of classes, a table or a file of a devkit; None where it is not there, or is another user's.
-
-        What lies beside the download, and not in it, may be another user's, as in /tmp: it, its folders and what a link
-        leads to must belong to one of the owners. The name is printed where it is read, and where it is another user's.
-        Raises UserError and OSError as `open` does.
-        """
-        foreign = self._of_another_user(path) if self._is_beside(path) else None
-        if foreign is None:
-            if not path.is_file():
-                return None
-            file = self.open(path)
-            if not self._is_beside(path) or os.fstat(file.fileno()).st_uid in self.owners:
-                print(f"labels: {printable(str(path))}")
-                return file
-            file.close()
-            foreign = path
-        print(f"{printable(str(foreign))} is not read: it lies beside {self.path}, and belongs to another user")
-        return None
-
-    def _is_beside(self, path: Path) -> bool:
-        return not path.is_relative_to(self.path)
-
-    def _of_another_user(self, path: Path) -> Path | None:
-        """The first of the folders and links from beside the download to `path` that belongs to none of the owners."""
-        names = path.relative_to(self.path.parent).parts
-        for above in (self.path.parent.joinpath(*names[: number + 1]) for number in range(len(names))):
-            if not os.path.lexists(above):
-                return None
-            if above.lstat().st_uid not in self.owners:
-                return above
-        return None
-
-    def _refuse_other_places(self, real: Path, path: Path) -> None:
-        places = self.places_beside if self._is_beside(path) else self.places
-        if not any(real.is_relative_to(place) for place in places):
-            raise UserError(
-                f"{str(path)!r} leads out of {str(places[0])!r}, and is not copied; put what it leads to there"
-            )
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A tar or a Parquet file of a download. name: its path below the download, for messages."""
-
-    download: Download
-    path: Path
-    name: str
-
-    def open(self) -> io.FileIO:
-        """Raises as Download.open does."""
-        return self.download.open(self.path)

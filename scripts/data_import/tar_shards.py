@@ -1,20 +1,19 @@
 """Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
 
-Each file's bytes are read by their place, and nothing is extracted. All raise as Archive.open and read_members do.
+Each file's bytes are read by their place, and nothing is extracted. All raise as read_members does, and OSError.
 """
 
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from benchmarks.common.system.errors import UserError
 from scripts.data_import.class_lists import classes_by_place
 from scripts.data_import.source_images import (
     JPEG_ENDINGS,
-    Archive,
     SourceImage,
-    check_size,
     class_name,
     class_of_label,
     file_name,
@@ -22,22 +21,18 @@ from scripts.data_import.source_images import (
 )
 from scripts.data_import.tar_members import Member, read_members
 
-MAX_LABEL_BYTES = 1000
-
 
 def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:
-    """Raises UserError where it is too long, or cut off."""
-    check_size(member.size, member.name, shard_name)
+    """Raises UserError where it is cut off."""
     content = os.pread(file.fileno(), member.size, member.begin)
     if len(content) < member.size:
         raise UserError(f"{shard_name} is cut off in {member.name!r}; is the download whole?")
     return content
 
 
-def read_webdataset(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
+def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
     """The samples of a shard: neighbours whose names are equal up to the first dot, of which .jpg and .cls are read."""
-    shard_name = archive.name
-    with archive.open() as file:
+    with open(path, "rb") as file:
         key, image, label = "", None, None
         for member in read_members(file, shard_name, 0, os.fstat(file.fileno()).st_size):
             folder, _, name = member.name.rpartition("/")
@@ -48,7 +43,7 @@ def read_webdataset(archive: Archive, classes: list[str]) -> Iterator[SourceImag
                 key, image, label = f"{folder}/{stem}", None, None
             if f".{ending.lower()}" in JPEG_ENDINGS:
                 image = read_content(file, member, shard_name)
-            elif ending.lower() == "cls" and member.size <= MAX_LABEL_BYTES:
+            elif ending.lower() == "cls":
                 label = read_content(file, member, shard_name)
         if key:
             yield from finish_sample(key, image, label, classes, shard_name)
@@ -68,30 +63,30 @@ def finish_sample(
     yield SourceImage(named, image_name(file_name(f"{key.rpartition('/')[2]}.jpg", shard_name), shard_name), image)
 
 
-def list_class_tars(archive: Archive) -> list[tuple[str, int, int]]:
+def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
     """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar. Raises UserError for other content."""
     found = []
-    with archive.open() as file:
-        for member in read_members(file, archive.name, 0, os.fstat(file.fileno()).st_size):
-            stem, ending = os.path.splitext(file_name(member.name, archive.name))
+    with open(path, "rb") as file:
+        for member in read_members(file, path.name, 0, os.fstat(file.fileno()).st_size):
+            stem, ending = os.path.splitext(file_name(member.name, path.name))
             if ending != ".tar":
-                raise UserError(f"{archive.name}: {member.name!r} is no tar of a class")
-            found.append((class_name(stem, archive.name), member.begin, member.size))
+                raise UserError(f"{path.name}: {member.name!r} is no tar of a class")
+            found.append((class_name(stem, path.name), member.begin, member.size))
     return found
 
 
-def read_class_tar(archive: Archive, shard_name: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
+def read_class_tar(path: Path, shard_name: str, named: str, begin: int, size: int) -> Iterator[SourceImage]:
     """The images of one class, from its tar in bytes begin to begin + size of the tar of train."""
-    with archive.open() as file:
+    with open(path, "rb") as file:
         for member in read_members(file, shard_name, begin, begin + size):
             name = image_name(file_name(member.name, shard_name), shard_name)
             yield SourceImage(named, name, read_content(file, member, shard_name))
 
 
-def read_flat_tar(archive: Archive, classes: list[str]) -> Iterator[SourceImage]:
+def read_flat_tar(path: Path, classes: list[str]) -> Iterator[SourceImage]:
     """The images of ILSVRC2012_img_val.tar. classes: of each image, in the order of the images' names."""
-    shard_name = archive.name
-    with archive.open() as file:
+    shard_name = path.name
+    with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         names = [member.name for member in read_members(file, shard_name, 0, size)]
         class_of = classes_by_place(names, classes, shard_name)
