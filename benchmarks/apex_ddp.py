@@ -1,7 +1,6 @@
 """NVIDIA Apex: amp's mixed precision and Apex's own DistributedDataParallel, as its documentation shows them.
 
 torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --config configs/smoke.yaml --opt-level O1
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/apex_ddp.sh does not.
 """
 
 import contextlib

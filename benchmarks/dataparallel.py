@@ -1,6 +1,6 @@
 """nn.DataParallel: one process drives every GPU; it scatters each batch and gathers the outputs on GPU 0.
 
-python -m benchmarks.dataparallel --config configs/smoke.yaml  # on several GPUs NCCL listens on the network
+python -m benchmarks.dataparallel --config configs/smoke.yaml
 """
 
 import torch

@@ -1,7 +1,6 @@
 """DistributedDataParallel by torchrun: one process per GPU, gradients averaged while the backward pass runs.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp --config configs/smoke.yaml
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/ddp.sh does not.
 """
 
 import torch

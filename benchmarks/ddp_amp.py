@@ -1,7 +1,6 @@
 """torch.amp and DistributedDataParallel, which NVIDIA recommends instead of Apex: bf16, or fp16 with a scaler.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_amp --config configs/smoke.yaml --precision bf16
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/ddp_amp.sh does not.
 """
 
 import dataclasses

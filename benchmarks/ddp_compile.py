@@ -1,7 +1,6 @@
 """torch.compile and DistributedDataParallel: the model's own operations fused, its graph split at DDP's buckets.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config configs/smoke.yaml
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/ddp_compile.sh does not.
 """
 
 import time

@@ -1,7 +1,6 @@
 """DistributedDataParallel whose gradients travel as bf16, fp16 or PowerSGD's factors: a communication hook.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --config configs/smoke.yaml --comm-hook bf16
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/ddp_compressed.sh does not.
 """
 
 from collections.abc import Callable

@@ -30,13 +30,8 @@ def spawn_ranks(config: Config) -> None:
     num_ranks = machine.num_ranks()
     with tempfile.TemporaryDirectory() as folder:
         rendezvous_file = f"{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
-        # When a rank fails, spawn unpickles a file of a name that was free: in /tmp any user could have made it.
-        before, tempfile.tempdir = tempfile.tempdir, folder
-        try:
-            arguments = (num_ranks, rendezvous_file, config)
-            spawn(run_rank, arguments, nprocs=num_ranks)  # ddp_spawn: calls run_rank(rank, *arguments)
-        finally:
-            tempfile.tempdir = before
+        arguments = (num_ranks, rendezvous_file, config)
+        spawn(run_rank, arguments, nprocs=num_ranks)  # ddp_spawn: calls run_rank(rank, *arguments)
 
 
 def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) -> None:

@@ -1,7 +1,6 @@
 """FSDP2 or HSDP: ranks shard weights, gradients and momentum, gather weights by block, and reduce-scatter gradients.
 
 torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --config configs/smoke.yaml --shard-ranks 2
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/fsdp.sh does not.
 """
 
 import dataclasses

@@ -1,7 +1,6 @@
 """Hybrid: each rank's model lies over two GPUs of its own, and DistributedDataParallel averages between the ranks.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.hybrid_parallel --config configs/smoke.yaml
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/hybrid_parallel.sh does not.
 """
 
 from importlib.metadata import entry_points

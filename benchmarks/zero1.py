@@ -1,7 +1,6 @@
 """DistributedDataParallel and ZeRO's first stage: each rank keeps the optimizer's state of its share only.
 
 torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
-Security: torchrun --standalone listens on all interfaces. On one machine launchers/zero1.sh does not.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
 from benchmarks.common.dist.layout import Layout
 from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.model import build_model, optimizer_of, state_of_zeros
+from benchmarks.common.model.model import build_model, optimizer_of
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole_state
@@ -49,22 +48,8 @@ def build(config: Config) -> Strategy:
         return loss.detach(), output.detach()
 
     def save() -> dict[str, Any]:
-        # zero1: every rank sends what it keeps to rank 0, which alone has the whole then, and writes it
-        # not by consolidate_state_dict, which unpickles whatever comes through the ranks' open ports
-        states: dict[int, dict[str, torch.Tensor]] = {}
-        for number, parameter in enumerate(module.parameters()):
-            state_here = optimizer.optim.state.get(parameter, {})
-            whole_state = state_of_zeros(config, parameter)
-            for name, zeros in whole_state.items():
-                message = torch.zeros(zeros.shape, device=context.device)
-                if state_here.get(name) is not None:
-                    message.copy_(state_here[name])
-                dist.reduce(message, 0)  # zero1: the owner's values, and zeros of all others
-                zeros.copy_(message)
-            if whole_state:
-                states[number] = whole_state
-        whole = {"state": states, "param_groups": torch.optim.Optimizer.state_dict(optimizer)["param_groups"]}
-        return {"model": module.state_dict(), "optimizer": whole if context.rank == 0 else {}}
+        optimizer.consolidate_state_dict(to=0)  # zero1: every rank sends its share to rank 0, which writes the whole
+        return {"model": module.state_dict(), "optimizer": optimizer.state_dict() if context.rank == 0 else {}}
 
     def load(saved: dict[str, Any]) -> None:
         load_whole_state(module, optimizer, saved)

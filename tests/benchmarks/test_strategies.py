@@ -7,14 +7,12 @@ import json
 import math
 import socket
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
 
-from benchmarks import ddp_spawn
-from benchmarks.common.config.config import Config, load_config
+from benchmarks.common.config.config import load_config
 from benchmarks.common.dist.layout import STORED_FIELDS, Layout, stored_fields
 from benchmarks.common.store.results import read_table
 from scripts.runner.telemetry import PERIOD_S
@@ -129,21 +127,6 @@ def test_one_process_strategies_train_the_same_model(run):
     """Protects the baseline: DataParallel on a CPU passes through, and model parallel only cuts the layers."""
     losses = {(run(name)[0]["train_loss"], run(name)[0]["val_loss"]) for name in sorted(ONE_PROCESS)}
     assert len(losses) == 1
-
-
-def test_an_error_of_a_spawned_rank_is_written_where_only_the_user_writes(monkeypatch, tmp_path):
-    """Protects users of a shared /tmp: torch makes a file, removes it, and unpickles it when a rank fails, whoever has
-    made it again. The real mp.spawn, up to its first file. Mutant: the folder of all temporary files."""
-
-    def found(**_):
-        folder = Path(tempfile.gettempdir())
-        raise InterruptedError(f"{folder.parent == tmp_path} {folder.stat().st_mode & 0o777:o}")
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", found)
-    with pytest.raises(InterruptedError, match="True 700"):
-        ddp_spawn.spawn_ranks(Config())
-    assert tempfile.tempdir == str(tmp_path) and not [*tmp_path.iterdir()]
 
 
 def test_every_script_has_a_launcher():
