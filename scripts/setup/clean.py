@@ -1,7 +1,7 @@
 """Removes the result sets that are not published. It asks first.
 
-Three kinds stay: a set in which somebody holds a lock (LOCKS, and CHECKPOINT_LOCK of a run's checkpoints), checkouts of
-other commits in which a process runs, and a link to one of these.
+Three kinds stay: a set in which somebody holds a lock (LOCKS), checkouts of other commits in which a process runs, and
+a link to one of these.
 
     make clean              # asks on the terminal
     make clean YES=yes      # does not ask; without a terminal this is needed
@@ -12,7 +12,6 @@ library only, so that it runs where nothing is installed.
 
 import argparse
 import contextlib
-import fcntl
 import shutil
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,6 @@ from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, process_sp
 
 KEPT_NAMES = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second
-CHECKPOINT_LOCK = ".in-use"  # checkpoint.claimed holds it
 MAX_LISTED = 10
 
 
@@ -73,21 +71,10 @@ def _claim(path: Path) -> Iterator[str]:
         try:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(hold_lock(lock, limit_s=0))
-            for lock in path.rglob(CHECKPOINT_LOCK):
-                _lock_checkpoints(lock, held)
         except (UserError, OSError) as error:
             in_use = isinstance(error, TimeoutError)
             why = "a suite or a run is writing it" if in_use else f"its lock cannot be taken: {error}"
         yield why
-
-
-def _lock_checkpoints(path: Path, held: contextlib.ExitStack) -> None:
-    """Hold a run's lock of its checkpoint folder, which is a lock of the process (fcntl). Raises TimeoutError."""
-    file = held.enter_context(path.open("r+b"))
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        raise TimeoutError from None
 
 
 def _why_checkouts_stay(path: Path) -> str:

@@ -4,13 +4,9 @@
 """
 
 import contextlib
-import copy
 import dataclasses
-import math
 import multiprocessing
-import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -27,12 +23,10 @@ from support import ROOT, environment, make_run_folder
 
 from benchmarks import single
 from benchmarks.common.config.config import Config
-from benchmarks.common.model.model_families import draw_model
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.train import checkpoint
 from benchmarks.common.train.checkpoint import load_checkpoint, make_writable, save_checkpoint
-from benchmarks.common.train.checkpoint_checks import compare_settings, fields_that_must_agree, problems, trained_with
+from benchmarks.common.train.checkpoint_checks import compare_settings, fields_that_must_agree, trained_with
 from benchmarks.common.train.engine import fit
 from scripts.runner import run_plan
 from scripts.runner.processes import processes_of_run
@@ -142,7 +136,9 @@ def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
 
 def small_state(number: float) -> dict:
     """A state of 8 MB that shows whether it is whole: all its numbers are equal."""
-    return {"about": fields_that_must_agree(Config(), 4), "model": {"weight": torch.full((2_000_000,), float(number))}}
+    parts = {key: {} for key in ("settings", "optimizer", "extra")}
+    weights = {"weight": torch.full((2_000_000,), float(number))}
+    return {"about": fields_that_must_agree(Config(), 4), "model": weights, **parts}
 
 
 def keep_saving(folder: Path) -> None:
@@ -174,49 +170,8 @@ def test_a_kill_during_a_write_leaves_a_whole_checkpoint(checkpoints):
             assert len(state["model"]["weight"].unique()) == 1
         (checkpoints / "previous.pt").unlink()
     assert hits > 0
-    with contextlib.ExitStack() as held:
-        make_writable(checkpoints, held)  # the next run: what killed writers left does not add up
+    make_writable(checkpoints)  # the next run: what killed writers left does not add up
     assert not half_written(checkpoints) and (checkpoints / "last.pt").exists()
-
-
-def hold(folder: Path, reported) -> None:
-    with contextlib.ExitStack() as held:
-        make_writable(folder, held)
-        reported.send("held")
-        reported.recv()
-
-
-def test_two_runs_do_not_write_into_one_folder(checkpoints, monkeypatch):
-    """Protects the checkpoint of a run in progress: another run would write over it, and take the file that is being
-    written for what a killed run has left."""
-    monkeypatch.setattr(checkpoint, "CLAIM_LIMIT_S", 0.2)
-    ours, theirs = multiprocessing.Pipe()
-    first = multiprocessing.get_context("fork").Process(target=hold, args=[checkpoints, theirs])
-    first.start()
-    assert ours.recv() == "held"
-    (checkpoints / f".last.pt.{'0' * 16}").touch()
-    with contextlib.ExitStack() as held, pytest.raises(UserError, match="another run is writing checkpoints in"):
-        make_writable(checkpoints, held)
-    assert half_written(checkpoints)
-    ours.send("go")
-    first.join()
-    with contextlib.ExitStack() as held:
-        make_writable(checkpoints, held)
-    assert not half_written(checkpoints)
-
-
-def test_a_folder_that_another_run_has_filled_meanwhile_is_refused(checkpoints, monkeypatch):
-    """Protects the checkpoints of a run that ends while another one waits for its folder. Mutant: one look, before the
-    wait."""
-    make_writable_at_once = checkpoint.make_writable
-
-    def after_the_end_of_another_run(folder, held):
-        save_checkpoint(folder, "last.pt", small_state(1))
-        make_writable_at_once(folder, held)
-
-    monkeypatch.setattr(checkpoint, "make_writable", after_the_end_of_another_run)
-    with pytest.raises(UserError, match="holds checkpoints of an earlier run"):
-        fit(single.build(Config(**SMALL, checkpoint_dir=str(checkpoints))))
 
 
 @pytest.mark.parametrize(("about", "best_acc1"), [({}, 50.75), ({"arch": "resnet50"}, 0.0)])
@@ -258,14 +213,6 @@ def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def text(path: Path) -> None:
-    path.write_text("these are not the weights you are looking for\n")
-
-
 def pickle_with_code(path: Path) -> None:
     victim = path.parent / "executed"
     path.write_bytes(b"cos\nmkdir\n(S'" + str(victim).encode() + b"'\ntR.")
@@ -275,19 +222,10 @@ def weights_alone(path: Path) -> None:
     torch.save({"weight": torch.zeros(3)}, path)
 
 
-def a_list(path: Path) -> None:
-    torch.save([1, 2], path)
-
-
-def about_a_number(path: Path) -> None:
-    torch.save({"model": {}, "about": 3}, path)
-
-
-@pytest.mark.parametrize(
-    "spoil", [truncated, empty, text, pickle_with_code, weights_alone, a_list, about_a_number], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("spoil", [truncated, pickle_with_code, weights_alone], ids=lambda f: f.__name__)
 def test_a_spoiled_checkpoint_is_refused_with_the_way_out_and_never_executed(checkpoints, spoil):
-    """Protects the user after a crash: the message names the file and the one before, which then works."""
+    """Protects the user after a crash: the message names the file and the one before, which then works. A pickle with
+    code in it is promise 1 of SECURITY.md."""
     for number in (1, 2):
         save_checkpoint(checkpoints, "last.pt", small_state(number))
     spoil(checkpoints / "last.pt")
@@ -301,41 +239,11 @@ def test_a_spoiled_checkpoint_is_refused_with_the_way_out_and_never_executed(che
     assert state["model"]["weight"][0] == 1
 
 
-@pytest.mark.parametrize("name", ["previous", "best"])
-def test_the_way_out_of_another_checkpoint_than_the_last_one_is_the_last_one(checkpoints, name):
-    """Protects the user of --resume-from previous, whom the message sent to last.pt as "the one before"."""
-    checkpoints.mkdir()
-    text(checkpoints / f"{name}.pt")
-    with pytest.raises(UserError, match="use --resume-from last, or start without --resume"):
-        load_checkpoint(Config(checkpoint_dir=str(checkpoints), resume=True, resume_from=name), 4)
-
-
-def test_a_checkpoint_with_flipped_bytes_is_loaded_or_refused(checkpoints):
-    """Protects against a traceback from a bad disk: whatever is in the file, a state comes back or a UserError."""
-    save_checkpoint(
-        checkpoints, "last.pt", {"about": fields_that_must_agree(Config(), 4), "model": {"weight": torch.zeros(9)}}
-    )
-    content = (checkpoints / "last.pt").read_bytes()
-    draw, refused = random.Random(0), 0
-    for _ in range(300):
-        spoiled = bytearray(content)
-        for _ in range(draw.randint(1, 20)):
-            spoiled[draw.randrange(len(spoiled))] = draw.randrange(256)
-        (checkpoints / "last.pt").write_bytes(spoiled[: draw.choice([len(spoiled), draw.randrange(len(spoiled))])])
-        try:
-            load_checkpoint(Config(checkpoint_dir=str(checkpoints), resume=True), 4)
-        except UserError:
-            refused += 1
-    assert refused > 100
-
-
 @pytest.mark.parametrize(
     "changes, num_classes, words",
     [
         ({"arch": "resnet34"}, 4, "was trained with arch resnet50, but this run has arch resnet34"),
-        ({"norm": "group"}, 4, "was trained with norm batch, but this run has norm group"),
         ({"global_batch": 8}, 4, "was trained with global_batch 256, but this run has global_batch 8"),
-        ({"seed": 1}, 4, "was trained with seed 0, but this run has seed 1"),
         ({}, 10, "was trained with num_classes 4, but this run has num_classes 10"),
     ],
 )
@@ -480,64 +388,6 @@ def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
             fit(single.build(Config(**SMALL, checkpoint_dir=str(folder))))
 
 
-def test_a_runs_folder_that_is_a_link_is_refused(tmp_path):
-    """Protects another folder from what somebody else's checkpoint folder leads to. Mutant: no look."""
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "checkpoints").symlink_to(tmp_path / "outside")
-    with pytest.raises(UserError, match="is a link; no checkpoint is written through one"):
-        fit(single.build(Config(**SMALL, checkpoint_dir=str(tmp_path / "checkpoints"))))
-    assert not [*(tmp_path / "outside").iterdir()]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
-@pytest.mark.parametrize("place", [".", ".."])
-def test_no_checkpoint_is_written_where_another_user_could_replace_the_folder(checkpoints, place):
-    """Protects the user's own files: another user had made the folder, or the one above it, and put a link in its place
-    while the run trained. Mutants: no look; a look at the folder alone."""
-    (folder := checkpoints / "single-1").mkdir(parents=True)
-    os.chown(folder / place, 12345, -1)
-    expected = rf"{re.escape(checkpoints.name)}.* belongs to another user \(12345\); choose another --checkpoint-dir"
-    with pytest.raises(UserError, match=expected), contextlib.ExitStack() as held:
-        make_writable(folder, held)
-    assert not [*folder.iterdir()]
-
-
-def test_a_link_among_checkpoints_is_not_copied(checkpoints):
-    """Protects the user's own files: a folder of somebody else's has last.pt as a link to one, and a previous.pt that
-    can be resumed, and the next save copied the file over previous.pt, where others read it. Mutants: no look before
-    the first step; copy_whole follows a link."""
-    checkpoints.mkdir()
-    private = checkpoints.parent / "private"
-    private.write_text("a key")
-    (checkpoints / "last.pt").symlink_to(private)
-    with pytest.raises(UserError, match=r"last.pt is a link, and no link is copied"), contextlib.ExitStack() as held:
-        make_writable(checkpoints, held)
-    with pytest.raises(UserError, match="cannot write the checkpoint"):
-        save_checkpoint(checkpoints, "last.pt", small_state(1))
-    assert not (checkpoints / "previous.pt").exists()
-
-
-def test_a_pipe_among_checkpoints_is_refused(checkpoints):
-    """Protects a run from a save that never ends: it would copy the pipe, for which no one writes. Mutant: no look."""
-    checkpoints.mkdir()
-    os.mkfifo(checkpoints / "last.pt")
-    with pytest.raises(UserError, match=r"last.pt is not a regular file"), contextlib.ExitStack() as held:
-        make_writable(checkpoints, held)
-
-
-def test_no_file_of_a_folder_is_a_link_to_another(checkpoints):
-    """Protects file systems without links, and previous.pt from what happens to last.pt."""
-    for number in (1, 2):
-        save_checkpoint(checkpoints, "last.pt", small_state(number), f"epoch{number}-step0.pt")
-    assert sorted(path.name for path in checkpoints.iterdir()) == [
-        "epoch1-step0.pt",
-        "epoch2-step0.pt",
-        "last.pt",
-        "previous.pt",
-    ]
-    assert all(path.stat().st_nlink == 1 and not path.is_symlink() for path in checkpoints.iterdir())
-
-
 # --- what a run resumes from --------------------------------------------------------------------------------------
 
 
@@ -568,9 +418,9 @@ def test_a_training_goes_on_with_its_settings(trained, changes, words, capsys):
     assert words.removeprefix("this run has ") in found
 
 
-def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch, capsys):
-    """Protects the same: other images have another fingerprint, which a launcher has told; where nobody has, and in
-    checkpoints of an older suite, there is nothing to compare, and the latter is said."""
+def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch):
+    """Protects the same: other images have another fingerprint, which a launcher has told; where nobody has, there is
+    nothing to compare."""
     config, saved = trained
     config = dataclasses.replace(config, resume=True)
     folder = RunFolder(tmp_path)
@@ -581,9 +431,6 @@ def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch, caps
     folder.write_requested(config, {"fingerprint": "4-41-23-def"})
     with pytest.raises(UserError, match="this run has fingerprint 4-41-23-def, not 4-40-23-abc"):
         compare_settings(path, known, config)
-    assert capsys.readouterr().out == ""
-    assert compare_settings(path, {"model": {}}, config) == ""
-    assert "does not say what it was trained with" in capsys.readouterr().out
 
 
 @pytest.mark.medium
@@ -599,76 +446,11 @@ def test_a_run_that_resumes_anyway_says_so_in_its_row(trained, tmp_path, monkeyp
     shutil.rmtree(folder)
 
 
-def with_model(name, change):
-    def spoil(saved):
-        saved["model"][name] = change(saved["model"][name])
-
-    return spoil
-
-
-def with_values(**values):
-    return lambda saved: saved.update(values)
-
-
-IMPOSSIBLE = {
-    "NaN weights": (
-        with_model("fc.weight", lambda weight: weight * math.nan),
-        "model/fc.weight holds values that are not",
-    ),
-    "infinite momentum": (
-        lambda saved: saved["optimizer"]["state"][3]["momentum_buffer"].fill_(math.inf),
-        "optimizer/state/3/momentum_buffer holds values that are not finite",
-    ),
-    "epoch -5": (with_values(epoch=-5), "its epoch is -5, and must be a number from 0;"),
-    "epoch in words": (with_values(epoch="one"), "its epoch is 'one', and must be"),
-    "a step beyond the epoch": (with_values(step=4), "its step is 4, and must be a number from 0 to 3"),
-    "no step": (lambda saved: saved.pop("step"), "its step is None, and must be"),
-    "best_acc1 in words": (with_values(best_acc1="high"), "its best_acc1 is 'high', and must be"),
-    "sums of another shape": (with_values(train_sums=torch.zeros(3)), "its train_sums must be torch.float64 of shape"),
-    "no generator": (with_values(random=7), "its random must be torch.uint8"),
-    "no extra": (lambda saved: saved.pop("extra"), "its extra must be a dictionary"),
-    "a missing layer": (lambda saved: saved["model"].pop("layer3.0.conv1.weight"), "layer3.0.conv1.weight are missing"),
-    "an unknown layer": (
-        lambda saved: saved["model"].update(w=torch.ones(1)),
-        "the weights 'w' are none of resnet18's",
-    ),
-    "another shape": (
-        with_model("fc.weight", lambda weight: weight[:5]),
-        "fc.weight is torch.float32 (5, 512), and must",
-    ),
-    "another type": (with_model("conv1.weight", lambda weight: weight.half()), "conv1.weight is torch.float16"),
-    "text for weights": (with_model("fc.bias", lambda weight: "0"), "fc.bias is str, and must be torch.float32"),
-    "a model of text": (with_values(model="resnet18"), "its model is a str, and must be"),
-    "no optimizer": (lambda saved: saved.pop("optimizer"), "its optimizer must be a dictionary"),
-    "momentum of another shape": (
-        lambda saved: saved["optimizer"]["state"][0].update(momentum_buffer=torch.ones(2)),
-        "the momentum_buffer of parameter 0 is (2,), and must be (64, 3, 7, 7)",
-    ),
-    "an optimizer of more layers": (
-        lambda saved: saved["optimizer"]["state"].update({62: {}}),
-        "its optimizer's state 62 is of no parameter",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_an_impossible_checkpoint_is_one_line_and_nothing_of_it_is_taken_up(trained, name):
-    """Protects a training from starting with half of a state, and its user from a traceback."""
+def test_a_checkpoint_whose_state_does_not_fit_is_one_line(trained, tmp_path):
+    """Protects the user who resumes with another strategy's or a damaged checkpoint from a traceback."""
     config, saved = trained
-    spoil, words = IMPOSSIBLE[name]
-    saved = copy.deepcopy(saved)
-    with torch.device("meta"):
-        model = draw_model(config, 1000)
-    assert list(problems(saved, model, 3, config)) == []
-    spoil(saved)
-    found = next(problems(saved, model, 3, config))
-    assert words.rstrip(";") in found and "\n" not in found
-
-
-def test_an_impossible_checkpoint_ends_a_run_before_it_trains(trained, tmp_path):
-    """The same through a whole script."""
-    config, saved = trained
-    save_checkpoint(tmp_path / "ck", "last.pt", saved | {"epoch": -5})
-    with pytest.raises(UserError, match=r"last.pt: its epoch is -5, .*; use --resume-from previous for the one before"):
+    weights = {name: tensor for name, tensor in saved["model"].items() if name != "fc.weight"}
+    save_checkpoint(tmp_path / "ck", "last.pt", saved | {"model": weights})
+    with pytest.raises(UserError, match=r"the checkpoint's state does not fit .*; resume it with the strategy that"):
         fit(single.build(dataclasses.replace(config, checkpoint_dir=str(tmp_path / "ck"), resume=True)))
     shutil.rmtree(tmp_path / "ck")

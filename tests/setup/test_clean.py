@@ -3,7 +3,6 @@
 .venv/bin/python -m pytest tests/setup/test_clean.py
 """
 
-import fcntl
 import os
 import pty
 import shutil
@@ -88,18 +87,6 @@ def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
     assert left(checkout) == ["README.md", *(["latest"] if name == "two" else []), *sorted([name, "published"])]
     assert (checkout / "elsewhere/kept").exists() and (checkout / "results/published/kept").exists()
     assert clean(checkout, "YES=yes").returncode == 0 and left(checkout) == ["README.md", "published"]
-
-
-def test_clean_leaves_checkpoints_that_a_run_writes(checkout):
-    """Protects a checkpoint folder in results/ from being removed under its run. Mutant: no look at .in-use."""
-    folder = checkout / "results/checkpoints/single-1"
-    folder.mkdir(parents=True)
-    with open(folder / ".in-use", "ab") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        done = clean(checkout, "YES=yes")
-    assert done.returncode == 0 and folder.exists()
-    assert "results/checkpoints: a suite or a run is writing it" in done.stdout
-    assert clean(checkout, "YES=yes").returncode == 0 and not folder.exists()
 
 
 def test_a_set_is_neither_the_folder_of_all_sets_nor_the_name_of_the_newest(tmp_path, monkeypatch):

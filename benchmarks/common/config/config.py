@@ -219,11 +219,6 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     path = _flag(args, "config")
     in_file = _one_batch(read_yaml(path), path) if path else {}
     base = Config(**_with_defaults(in_file, _flag(args, "arch")))
-    if base.rendezvous != "file" and not (_flag(args, "rendezvous") or _is_of_this_run(path)):
-        raise UserError(
-            f"{path}: rendezvous: {base.rendezvous} makes rank 0 listen on the network, which no file may choose; take "
-            f"it out, or give the flag --rendezvous {base.rendezvous}"
-        )
     batch_flags = {name: _flag(args, name) for name in BATCH_FIELDS}
     set_flags = {name: text for name, text in batch_flags.items() if text not in ("", "0")}
     replaced: dict[str, Any] = {
@@ -250,14 +245,6 @@ def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:
     if arch_in_file and architecture_of(arch_in_file).optimizer != trained.optimizer:
         in_file = {name: value for name, value in in_file.items() if name not in OPTIMIZER_FIELDS}
     return {**trained.defaults, **in_file}
-
-
-def _is_of_this_run(path: str) -> bool:
-    """Whether the plan wrote the file, from what a person typed, into the folder of the run that reads it."""
-    run_dir = os.environ.get("RUN_DIR", "")
-    if not run_dir or not os.path.exists(os.path.join(run_dir, "settings.json")):
-        return False
-    return os.path.realpath(os.path.dirname(path)) == os.path.realpath(run_dir)
 
 
 def _check_ranges(config: Config) -> None:

@@ -4,22 +4,19 @@ if __name__ == "__main__":
     run_main_and_exit(lambda: main(tyro.cli(Options)))
 """
 
-import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.output import guard_output
+from benchmarks.common.system.output import guard_output, without_controls
 
 Errors = tuple[type[Exception], ...]
 
 
 def run_main_and_exit(main: Callable[[], int | None], *, errors: Errors = (UserError,), writes: str = "") -> NoReturn:
-    """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program. What it makes is
-    writable by the user and the group at most, whatever the umask."""
-    os.umask(os.umask(0o077) | 0o002)
+    """Run `main` and exit with its exit_code. A closed stdout or stderr does not end the program."""
     guard_output()
     sys.exit(exit_code(main, errors=errors, writes=writes))
 
@@ -32,7 +29,7 @@ def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), 
     try:
         return main() or 0
     except errors as error:
-        print(f"error: {without_control_codes(str(error))}", file=sys.stderr)
+        print(f"error: {without_controls(str(error))}", file=sys.stderr)
     except OSError as error:
         if not writes:
             raise
@@ -41,8 +38,3 @@ def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), 
             file=sys.stderr,
         )
     return 2
-
-
-def without_control_codes(text: str) -> str:
-    """The text with ? for what could steer a terminal. A message may hold names from somebody else's files."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)

@@ -39,10 +39,9 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     if config.compile:  # evaluation has batches of other sizes, each of which would be compiled
         step = time_first_step(strategy.step, context.device, columns)
         strategy = dataclasses.replace(strategy, step=step, predict=strategy.predict or strategy.model.forward)
-    checkpoints = Checkpointer(strategy)
-    run = _Run(strategy, checkpoints, clock or Clock(context.device, strategy.devices))
+    run = _Run(strategy, Checkpointer(strategy), clock or Clock(context.device, strategy.devices))
     first_epoch, first_step = run.resume()
-    with checkpoints, stop_request(config, context) as run.stop:
+    with stop_request(config, context) as run.stop:
         for epoch in range(first_epoch, config.epochs):
             run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
             run.evaluate(epoch)
@@ -214,7 +213,7 @@ class _Run:
 
     def resume(self) -> tuple[int, int]:
         """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
-        at, self.summary = self.checkpoints.resume(self.train_loader.num_steps)
+        at, self.summary = self.checkpoints.resume()
         resumed_acc1 = at["best_acc1"] if at else 0.0
         if self.config.checkpoint_dir and self.config.resume:
             self.best_acc1 = max(resumed_acc1, self._best_on_disk())
