@@ -9,7 +9,7 @@ endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
-CALLS := setup data bench-all slurm-all plot report compare verify gallery gpu-check
+CALLS := setup data bench-all slurm-all plot report compare verify gpu-check
 .PHONY: help $(CALLS) $(BENCHES) test test-medium test-slow test-all test-faults lint clean
 
 help:
@@ -19,9 +19,9 @@ help:
 #: bench-all  time the core strategies         bench-NAME  one strategy: ls benchmarks/*.py
 #: slurm-all  bench-all as one Slurm job       plot        draw the charts of RESULTS again
 #: report     report.html; MEASURE=no: quickly compare     is B faster than A? A=results/x B=results/y
-#: verify     prove equal updates              gallery     all published sets on one page
-#: gpu-check  try this GPU in 9 minutes        test        also test-medium, -slow, -all, -faults
-#: lint       ruff, mypy and shellcheck        clean
+#: verify     prove equal updates              gpu-check   try this GPU in 9 minutes
+#: test       also test-medium, -slow, -all    lint        ruff, mypy and shellcheck
+#: test-faults, clean
 #:
 #: STRATEGIES  "single ddp", or all            DATA      folder with train/<class>/ and val/<class>/
 #: REPEATS     rounds; default 5               CONFIG    YAML file; default: configs/smoke.yaml, on

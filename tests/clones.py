@@ -1,4 +1,4 @@
-"""A repository with this suite, for tests of what starts commits: ab and reproduce."""
+"""A repository with this suite, for tests of what starts commits: ab."""
 
 import shutil
 import subprocess

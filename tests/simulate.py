@@ -1,16 +1,12 @@
-"""How often the statistics err under the noise of tests/generators.py, through the functions that users call.
+"""Result sets of noise, in which all strategies are equally fast: each difference that is found is a false alarm.
 
-    PYTHONPATH=.:tests .venv/bin/python tests/simulate.py [sets a case, default 1000]
-
-prints the rates; test_simulations.py holds them to account. tests/false_alarms.py is faster: many sets at once.
+Log throughputs are float64 [sets, strategies, rounds], natural logarithms. Strategy 0 is the baseline. Standard
+deviations are of runs, 4 % unless a case says otherwise; a round's own effect is as large.
 """
 
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy
-from generators import CASES, PAIRS, ROUNDS, RUN_SD, Pair, draw, runs
 
 from scripts.stats import stopping_rule
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
@@ -18,78 +14,102 @@ from scripts.stats.intervals import RatioEstimate
 from scripts.studies.ab import sequential
 from scripts.studies.compare import two_days
 
-PUBLISHED = Path(__file__).parents[1] / "results" / "published"
-NUM_STRATEGIES = 10
+RUN_SD = 0.04
+LEFT_BEHIND = 0.08
 FALSE = ("faster", "slower")
+Shape = tuple[int, int, int]
+Pair = tuple[numpy.ndarray, numpy.ndarray]
+"""Log throughputs of A and of B, [comparisons, rounds] each."""
 
 
-def samples_of(logs: numpy.ndarray) -> dict[str, ThroughputSample]:
-    """Strategies "0", "1", ... of logs [strategies, rounds], NaN for a run that is missing; none without any run."""
-    found = {}
-    for number, row in enumerate(logs):
-        kept = numpy.flatnonzero(~numpy.isnan(row))
-        if len(kept):
-            found[str(number)] = ThroughputSample(row[kept], kept.astype(float).tolist())
+def gaussian(rng: numpy.random.Generator, shape: Shape) -> numpy.ndarray:
+    """Independent runs, and an effect of each round on all strategies alike."""
+    return RUN_SD * (rng.normal(size=shape) + rng.normal(size=(shape[0], 1, shape[2])))
+
+
+def noisy_baseline(rng: numpy.random.Generator, shape: Shape) -> numpy.ndarray:
+    scale = numpy.where(numpy.arange(shape[1]) == 0, 4.0, 1.0)[:, None]
+    return gaussian(rng, shape) * scale
+
+
+def unequal_rounds(rng: numpy.random.Generator, shape: Shape) -> numpy.ndarray:
+    """A round hits the baseline with an sd of 14 %, the second strategy with 1.9 %, the others with what is between."""
+    loading = numpy.concatenate([[0.14], numpy.geomspace(0.019, 0.12, shape[1] - 1)])
+    common = rng.normal(size=(shape[0], 1, shape[2]))
+    return loading[:, None] * (0.9 * common + 0.44 * rng.normal(size=shape))
+
+
+def autoregressive(rng: numpy.random.Generator, shape: tuple[int, ...], correlation: float = 0.5) -> numpy.ndarray:
+    """A stationary AR(1) series over the last axis, of variance 1."""
+    found = rng.normal(size=shape)
+    for place in range(1, shape[-1]):
+        found[..., place] = correlation * found[..., place - 1] + (1 - correlation**2) ** 0.5 * found[..., place]
     return found
 
 
-def holds(estimate: RatioEstimate, log_ratio: float = 0.0) -> bool:
-    """Whether the interval, if there is one, holds the true ratio."""
-    return estimate.low is None or bool(numpy.log(estimate.low) <= log_ratio <= numpy.log(estimate.high))
+def wandering(rng: numpy.random.Generator, shape: Shape) -> numpy.ndarray:
+    """Each strategy's own noise is AR(0.5) over the rounds, and grows to 3 times: rounds are no repeats then."""
+    return RUN_SD * numpy.linspace(1, 3, shape[2]) * autoregressive(rng, shape)
 
 
-def family_rates(case: str, num_rounds: int, num_sets: int, num_strategies: int = NUM_STRATEGIES) -> Sequence[float]:
-    """[false alarms over the baseline, over the fastest, family covered, median half-width, no verdict], fractions."""
-    rng = numpy.random.default_rng(len(case) + 100 * num_rounds)
-    false, false_of_fastest, covered = [], [], []
-    widths: list[float] = []
-    no_verdict: list[bool] = []
-    for logs in draw(case, rng, num_sets, num_strategies, num_rounds):
+CASES = {"Gaussian": gaussian, "baseline 4x noisier": noisy_baseline, "unequal round effects": unequal_rounds}
+
+
+def pair_gaussian(rng: numpy.random.Generator, b_first: numpy.ndarray) -> Pair:
+    """b_first: whether B ran first, [comparisons, rounds]."""
+    a, b = RUN_SD * rng.normal(size=(2, *b_first.shape))
+    return a, b
+
+
+def pair_carry_over(rng: numpy.random.Generator, b_first: numpy.ndarray) -> Pair:
+    """What runs after B is 8 % slower, whichever it is, from round to round, too."""
+    a, b = pair_gaussian(rng, b_first)
+    a -= LEFT_BEHIND * b_first
+    a[:, 1:] -= LEFT_BEHIND * (~b_first[:, 1:] & ~b_first[:, :-1])  # A first, and B last before it
+    b[:, 1:] -= LEFT_BEHIND * (b_first[:, 1:] & ~b_first[:, :-1])
+    return a, b
+
+
+def samples_of(logs: numpy.ndarray) -> dict[str, ThroughputSample]:
+    """Strategies "0", "1", ... of logs [strategies, rounds], NaN for a run that is missing."""
+    found = {}
+    for number, row in enumerate(logs):
+        kept = numpy.flatnonzero(~numpy.isnan(row))
+        found[str(number)] = ThroughputSample(row[kept], kept.astype(float).tolist())
+    return found
+
+
+def holds(estimate: RatioEstimate) -> bool:
+    """Whether the interval, if there is one, holds the true ratio, 1."""
+    return estimate.low is None or bool(estimate.low <= 1 <= estimate.high)
+
+
+def family_rates(draw: Callable, num_rounds: int, num_sets: int, num_strategies: int = 6) -> tuple[float, ...]:
+    """(false alarms over the baseline, over the fastest, families covered, comparisons without a verdict): fractions"""
+    found = []
+    for logs in draw(numpy.random.default_rng(5), (num_sets, num_strategies, num_rounds)):
         samples = samples_of(logs)
-        if "0" not in samples:
-            continue
-        over: list[RatioEstimate] = [*ratios_to_baseline("0", samples).values()]
-        false.append(any(each.verdict in FALSE for each in over))
-        covered.append(all(map(holds, over)))
-        false_of_fastest.append(any(each.verdict in FALSE for each in ratios_to_fastest(samples)[1].values()))
-        widths += [each.half_width for each in over if each.half_width is not None]
-        no_verdict += [each.verdict == "no verdict" for each in over]
-    rates = [float(numpy.mean(each)) for each in (false, false_of_fastest, covered)]
-    return [*rates, float(numpy.median(widths)) if widths else float("nan"), float(numpy.mean(no_verdict))]
+        over, of_fastest = ratios_to_baseline("0", samples).values(), ratios_to_fastest(samples)[1].values()
+        false = [any(each.verdict in FALSE for each in family) for family in (over, of_fastest)]
+        found.append([*false, all(map(holds, over)), numpy.mean([each.verdict == "no verdict" for each in over])])
+    return tuple(map(float, numpy.mean(found, axis=0)))
 
 
-def family_power(num_sets: int, num_rounds: int = 10) -> float:
-    """Fraction of sets in which a strategy that is 10 % faster than the baseline is called faster."""
-    logs = runs(numpy.random.default_rng(7), num_sets, NUM_STRATEGIES, num_rounds)
-    logs[:, 1] += numpy.log(1.1)
-    return float(numpy.mean([ratios_to_baseline("0", samples_of(each))["1"].verdict == "faster" for each in logs]))
-
-
-def until_stops(case: str, num_strategies: int, width: float, num: int, most: int = 40) -> tuple[float, float]:
-    """Fraction of sets whose family covers when UNTIL has stopped it, and its rounds on average."""
-    rng = numpy.random.default_rng(2)
+def until_stops(width: float, num: int, most: int = 40) -> tuple[float, float]:
+    """(fraction of sets whose interval covers when --until has stopped it, rounds on average), of two strategies."""
     covered, used = [], []
-    over_first = {str(number): "0" for number in range(1, num_strategies)}
-    for logs in draw(case, rng, num, num_strategies, most):
+    for logs in gaussian(numpy.random.default_rng(2), (num, 2, most)):
         rounds = stopping_rule.FIRST_LOOK_ROUNDS
-        while rounds < most and not stopping_rule.precise_enough(samples_of(logs[:, :rounds]), over_first, width):
+        while rounds < most and not stopping_rule.precise_enough(samples_of(logs[:, :rounds]), {"1": "0"}, width):
             rounds += 1
-        family = ratios_to_baseline("0", samples_of(logs[:, :rounds]))
-        covered.append(all(map(holds, family.values())))
+        covered.append(holds(ratios_to_baseline("0", samples_of(logs[:, :rounds]))["1"]))
         used.append(rounds)
     return float(numpy.mean(covered)), float(numpy.mean(used))
 
 
-def ab_verdicts(
-    draw_pair: Callable[[numpy.random.Generator, numpy.ndarray], Pair],
-    difference: float,
-    num: int,
-    limit: float = 0.0,
-    seed: int | Sequence[int] = 3,
-) -> numpy.ndarray:
-    """[num, 5] of comparisons by ./bench ab: whether B is called faster, slower, is slower beyond the limit, and has no
-    verdict; and the rounds. draw_pair: one of PAIRS."""
-    rng, most = numpy.random.default_rng(seed), sequential.MAX_ROUNDS
+def ab_verdicts(draw_pair: Callable, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
+    """[B called faster, slower, slower beyond the limit, rounds]: means over comparisons by ./bench ab."""
+    rng, most = numpy.random.default_rng(3), sequential.MAX_ROUNDS
     b_first = (rng.random((num, 1)) < 0.5) ^ (numpy.arange(most) % 2 == 1)
     a, b = draw_pair(rng, b_first)
     found = []
@@ -99,84 +119,17 @@ def ab_verdicts(
             if not step.more:
                 break
         verdict, high = step.estimate.verdict, step.estimate.high
-        beyond = high is not None and high < 1 - limit
-        found.append([verdict == "faster", verdict == "slower", beyond, verdict == "no verdict", rounds])
-    return numpy.array(found, dtype=float)
+        found.append([verdict == "faster", verdict == "slower", high is not None and high < 1 - limit, rounds])
+    return numpy.array(found, dtype=float).mean(axis=0)
 
 
-def one_by_one(case: str, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
-    """[fraction called faster, called slower, beyond the limit, without a verdict, rounds on average] of ./bench ab."""
-    return ab_verdicts(PAIRS[case], difference, num, limit).mean(axis=0)
-
-
-def seen_between_days(pairs_of_sets: numpy.ndarray, day_sd: float | None) -> numpy.ndarray:
-    """bool [num, num_strategies]: whether a difference is seen between two sets, of each strategy.
-
-    pairs_of_sets: logs, [num, 2 or more, num_strategies, num_rounds]: A, B, and those that the day's sd is measured
-    from, where it is not given.
-    """
-    seen = []
-    for logs in pairs_of_sets:
-        a, b, *others = map(samples_of, logs)
-        day = two_days.day_spread(others) if day_sd is None else two_days.DaySpread(day_sd)
-        seen.append([each.verdict in FALSE for each in two_days.ratios_between_days(a, b, day).values()])
-    return numpy.array(seen)
-
-
-def day_sets_drawn(
-    strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
-) -> numpy.ndarray:
-    """[num, 2 + num_sets, strategies, rounds]: sets of different days. The second has a slower first strategy."""
-    rng = numpy.random.default_rng(4)
-
-    def one_set() -> numpy.ndarray:
-        return RUN_SD * rng.normal(size=(strategies, rounds)) + day_sd * rng.normal()
-
-    logs = numpy.array([[one_set() for _ in range(2 + (num_sets or 0))] for _ in range(num)])
-    logs[:, 1, 0] += numpy.log1p(-slowdown)
-    return logs
-
-
-def day_verdicts(
-    strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
-) -> numpy.ndarray:
-    """bool [num]: whether two sets are called different; of one strategy that is slower, where one is. day_sd is
-    measured from other sets, or given (None)."""
-    logs = day_sets_drawn(strategies, rounds, num, day_sd, num_sets, slowdown)
-    seen = seen_between_days(logs, None if num_sets else day_sd)
-    return seen[:, 0] if slowdown else seen.any(axis=1)
-
-
-def day_sets(
-    strategies: int, rounds: int, num: int, day_sd: float, num_sets: int | None, slowdown: float = 0.0
-) -> float:
-    """The fraction of them."""
-    return float(day_verdicts(strategies, rounds, num, day_sd, num_sets, slowdown).mean())
-
-
-def main(num: int) -> None:
-    print(f"{num} sets of {NUM_STRATEGIES} strategies a line; percent")
-    print("| case | rounds | false, over baseline | false, over fastest | covered | half-width | no verdict |")
-    print("|---|---|---|---|---|---|---|")
-    for case in CASES:
-        for num_rounds in ROUNDS:
-            rates = family_rates(case, num_rounds, num)
-            print(f"| {case} | {num_rounds} | " + " | ".join(f"{100 * each:.1f}" for each in rates) + " |", flush=True)
-    print(f"10 % found: {100 * family_power(num):.1f} % at ten rounds, {100 * family_power(num, 5):.1f} % at five")
-    for case in CASES:
-        covered, rounds = until_stops(case, 4, 0.1, num // 4)
-        print(f"UNTIL=10%, 4 strategies, {case}: covered {100 * covered:.1f} %, {rounds:.1f} rounds", flush=True)
-    for case in PAIRS:
-        for difference in (0.0, -0.05, -0.10):
-            rates = one_by_one(case, difference, num)
-            reported = "faster {:.1f}, slower {:.1f}, beyond {:.1f}, no verdict {:.1f} %".format(*(100 * rates[:4]))
-            print(f"ab, {case}, difference {100 * difference:g} %: {reported}, {rates[4]:.1f} rounds", flush=True)
-    for strategies in (1, 9):
-        for num_sets in (None, 3, 5):
-            wrong, found = (day_sets(strategies, 10, num // 2, 0.02, num_sets, slow) for slow in (0.0, 0.3))
-            reported = f"false {100 * wrong:.1f} %, a slowdown of 30 % found {100 * found:.1f} %"
-            print(f"two days, {strategies} strategies, {num_sets or 'given'}: {reported}")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
+def day_sets(num: int, day_sd: float, num_sets: int) -> float:
+    """How often two sets of one strategy, of two days, are called different. num_sets: of other days, from which the
+    days' sd is measured; 0: it is given."""
+    rng, seen = numpy.random.default_rng(4), []
+    for _ in range(num):
+        days = day_sd * rng.normal(size=(2 + num_sets, 1, 1)) + RUN_SD * rng.normal(size=(2 + num_sets, 1, 10))
+        a, b, *others = map(samples_of, days)
+        day = two_days.day_spread(others) if others else two_days.DaySpread(day_sd)
+        seen.append(any(each.verdict in FALSE for each in two_days.ratios_between_days(a, b, day).values()))
+    return float(numpy.mean(seen))

@@ -127,13 +127,6 @@ def verify(options: run_options.VerifyOptions, flags: Sequence[str], found: dict
     return ensure_data() or prove(run_options.ProofOptions(options.steps, options.missing), found)
 
 
-def reproduce(options: run_options.ReproduceOptions, flags: Sequence[str]) -> int:
-    set_variables(options, flags)
-    from scripts.publish import reproduce
-
-    return ensure_data() or reproduce.main()
-
-
 def gpu_check(options: run_options.GpuCheckOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     from scripts.gpu_check import run
@@ -154,13 +147,6 @@ def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) ->
 def report(options: set_options.BenchReportOptions, flags: Sequence[str]) -> int:
     set_variables(options, flags)
     return (options.measure and ensure_data()) or write_report(options.results, options.measure)
-
-
-def readme(options: data_options.NoOptions, flags: Sequence[str]) -> int:
-    from scripts.publish import readme
-
-    readme.main()
-    return 0
 
 
 # --- studies that start no runs of strategies ---------------------------------------------------------------------

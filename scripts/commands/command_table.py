@@ -209,33 +209,11 @@ COMMANDS = [
     ),
     Command(
         "publish",
-        "check a result set and put it into results/published",
+        "copy a result set into results/published, without private names",
         "publish --name h100_torch2.15_202612",
         "set_options.PublishOptions",
         "publish.publish.main",
         heading="publish and export",
-    ),
-    Command(
-        "gallery",
-        "all published sets on one page, results/gallery.html",
-        "gallery --price-per-hour 2.50",
-        "set_options.GalleryOptions",
-        "publish.gallery.main",
-    ),
-    Command(
-        "reproduce",
-        "run a published set again, at its commit, and compare",
-        "reproduce results/published/x --strategies single ddp -- --day-sd 2%",
-        "run_options.ReproduceOptions",
-        "reproduce",
-        "options of compare",
-    ),
-    Command(
-        "mlperf",
-        "an MLPerf-style log of one run",
-        "mlperf --results results/x",
-        "set_options.MlperfOptions",
-        "publish.mlperf_log.main",
     ),
     Command(
         "export",
@@ -251,13 +229,6 @@ COMMANDS = [
         "data_options.NoOptions",
         "list_flags",
         heading="other",
-    ),
-    Command(
-        "readme",
-        "write the figures of the READMEs again, from the committed results",
-        "readme",
-        "data_options.NoOptions",
-        "readme",
     ),
     Command(
         "kill-fuzz",

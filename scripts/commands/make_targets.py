@@ -16,13 +16,12 @@ from scripts.commands import actions
 from scripts.options.run_options import DEFAULT_STRATEGY
 
 OPTIONS = {
-    "gallery": {},
     "gpu-check": {"RESULTS": "--results", "DATA": "--data", "RETRY": "--retry"},
     "compare": {"FAIL_OVER": "--fail-over"},
 }
 """The options of a target, by the variable that has their value. ARGS has further ones."""
 
-OF_COMMANDS_ALONE = {"STRATEGY", "STRATEGY_DIR", "KEY", "VALUES", "RANKS", "SET"}
+OF_COMMANDS_ALONE = {"STRATEGY", "STRATEGY_DIR", "KEY", "VALUES", "RANKS"}
 VARIABLES = {*VARIABLE_OF_OPTION.values()} - OF_COMMANDS_ALONE | {
     *("ARGS", "MEASURE", "SETUP", "PYTHON", "PIP_ARGS", "TORCH", "TORCH_INDEX", "LOCK", "DEVICE", "HOSTS", "NNODES"),
     *("NODE_RANK", "RDZV_ENDPOINT", "THREADS_PER_RANK", "PACKED", "NUM_GPUS", "GPU_MEMORY_GB", "APEX_GIT"),

@@ -23,7 +23,7 @@ STARTED = "BENCH_STARTED_FROM"
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
 SUITES = (["make", "bench-all"], ["run"])
 """Commands that build libraries when a run needs them, and not before the first result."""
-WITHOUT_RUNS = "data compare power decide export plot gallery publish mlperf flags readme forecast-memory".split()
+WITHOUT_RUNS = "data compare power decide export plot publish flags forecast-memory".split()
 """First words of commands that run no strategy, and need no library that has to be built."""
 HELP = ("--help", "-h")
 

@@ -7,8 +7,8 @@ A launcher and a Slurm job know an option as an environment variable. A new opti
 - a class of this module, and VARIABLE_OF_OPTION of benchmarks/common/system/options_as_typed.py, with its variable;
 - PROFILE_OPTIONS below, if the profile of a cluster may set it for every command;
 - what reads it: for sbatch `set_job_shape` of launchers/cluster.sh, else scripts/runner/make_variables.py;
-- if a set should say it, RECORDED_VARIABLES of scripts/runner/environment.py; if a published set may, the list
-  PUBLISHED_VARIABLES of scripts/publish/allowlist.py; if a report's commands may, scripts/pages/pasteable_variables.py;
+- if a set should say it, RECORDED_VARIABLES of scripts/runner/environment.py; if a report's commands may,
+  scripts/pages/pasteable_variables.py;
 - if runs with and without it must not be pooled, CLUSTER_VARIABLES of scripts/runner/run_plan.py.
 
 Imports nothing heavy: --help reads this module.
@@ -18,7 +18,6 @@ import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -197,26 +196,6 @@ class VerifyOptions(ProofOptions):
     """Seconds that one run may take; default: the configuration's limit_s."""
     json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReproduceOptions:
-    published_set: tyro.conf.Positional[Path]
-    """The published set, such as results/published/x."""
-    strategies: Strategies = ()
-    """Some of the set's strategies; default: all."""
-    repeats: OptionalInt = None
-    """Rounds; default: as many as the set has."""
-    until: OptionalText = ""
-    """More rounds, until all intervals of ratios to `single` have this half-width or less, such as 5%."""
-    budget: OptionalText = ""
-    """More rounds as long as another one fits into this time, such as 20m."""
-    data: OptionalPath = None
-    """Folder with the same images, by their fingerprint."""
-    results: OptionalPath = None
-    """Result set of the new runs; default: a new one."""
-    plan: Flag = False
-    """Print the runs, and start none."""
 
 
 def set_variables(options: Any, flags: Sequence[str]) -> None:

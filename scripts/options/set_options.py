@@ -2,11 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
-from benchmarks.common.system.repository import ROOT
 from scripts.options.option_types import Flag, OptionalPath, OptionalText, SetA, SetB, Sets
 
 
@@ -84,26 +82,12 @@ class DecideOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PublishOptions:
-    """Check a result set and put it into results/published/<name>/."""
+    """Copy a result set into results/published/<name>/, without names of hosts, users and folders."""
 
     name: str
     """<hardware>_<torch>_<yyyymm>."""
     results: Path = Path("results/latest")
     """The result set."""
-    replace: Flag = False
-    """Put it in the place of a published set of that name."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GalleryOptions:
-    """All published sets on one page."""
-
-    published: Path = ROOT / "results/published"
-    """Folder with the published sets."""
-    output: Path = ROOT / "results/gallery.html"
-    """The page to write."""
-    price_per_hour: OptionalText = ""
-    """Of one machine: a number, or NAME=NUMBER for each of some sets."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,24 +98,6 @@ class ExportOptions:
     """The result set."""
     out: OptionalPath = None
     """The file to write; default: stdout."""
-
-
-@dataclasses.dataclass(frozen=True)
-class MlperfOptions:
-    """Write an MLPerf training log of one run of a result set."""
-
-    results: Path = Path("results/latest")
-    """The result set."""
-    run_id: OptionalText = ""
-    """Default: the ok run with the best top-1 accuracy."""
-    output: OptionalPath = None
-    """Default: mlperf.log in the set."""
-    submission_org: str = "unaffiliated"
-    """Who submits, as MLPerf has it."""
-    status: Literal["cloud", "onprem", "preview", "research"] = "research"
-    """MLPerf's category of the system."""
-    target_accuracy: float = 0.759
-    """Top-1 accuracy, as a fraction, at which the run is a success; MLPerf's for ResNet-50 by default."""
 
 
 @dataclasses.dataclass(frozen=True)

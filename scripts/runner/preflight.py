@@ -21,7 +21,7 @@ from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.repository import ROOT
 from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes
 
-PUBLISHED, MARK = ROOT / "results" / "published", "published.json"
+PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:

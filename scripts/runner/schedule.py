@@ -1,6 +1,6 @@
 """Starts the launchers of a plan, one after the other, and goes on after a failure.
 
-`run_planned` runs all strategies and the studies. The proof and `./bench reproduce` call `run_each`.
+`run_planned` runs all strategies and the studies. The proof calls `run_each`.
 """
 
 import contextlib

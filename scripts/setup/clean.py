@@ -78,7 +78,7 @@ def _claim(path: Path) -> Iterator[str]:
 
 
 def _why_checkouts_stay(path: Path) -> str:
-    """Why a folder with checkouts of commits stays: ./bench ab or reproduce runs in it. '' for other folders."""
+    """Why a folder with checkouts of commits stays: ./bench ab runs in it. '' for other folders."""
     found = CHECKOUTS_NAME.fullmatch(path.name)
     if not found:
         return ""

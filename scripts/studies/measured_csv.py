@@ -1,7 +1,7 @@
 """Figures that belong to no result set, in small CSV files; each row says of which commit, when and where it is.
 
-What was measured last lies in results/measured/, which git ignores. What a README is to show is copied from there to
-results/published/measured/; `./bench readme` reads it.
+What was measured last lies in results/measured/, which git ignores. What a README names is copied from there to
+results/published/measured/.
 """
 
 import csv

@@ -45,8 +45,6 @@ from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from scripts.proof.reference import Training, optimizer_state
 from scripts.proof.trained_states import rank_states
-from scripts.publish import mlperf_log
-from scripts.sets.identity import Identity
 
 CPU = torch.device("cpu")
 # Hashes of configurations as they were before there was a second family. imagenet-bench had 260 steps.
@@ -167,15 +165,6 @@ def test_what_a_model_does_not_have_is_refused(flags, sentence):
     """Protects the user from a norm that is not the model's, and from an error of a kernel in every rank."""
     with pytest.raises(UserError, match=sentence):
         load_config(flags.split())
-
-
-def test_what_is_about_sgd_refuses_other_optimizers():
-    """Protects MLPerf's log, whose keys are
-    of SGD."""
-    identity = Identity({"seed": 0, "lr": 1.0, "arch": "vit_b_16"}, {"num_shards": 1})
-    group = SimpleNamespace(ok_runs=SimpleNamespace(run_id=["ddp-1"]), identity=identity)
-    with pytest.raises(UserError, match="ddp-1 trained vit_b_16 with AdamW, and MLPerf's resnet benchmark is of SGD"):
-        mlperf_log.identity_of_run(SimpleNamespace(path="a set", groups=[group]), "ddp-1")
 
 
 # --- the optimizer -------------------------------------------------------------------------------------------------

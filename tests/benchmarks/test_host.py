@@ -16,8 +16,6 @@ from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
 from benchmarks.common.system import machine
 from benchmarks.common.system.host import host, kernel_variables, machine_facts, nccl_conf, vector_flags
-from scripts.publish.allowlist import faults_in_line
-from scripts.publish.settings_made_public import public_variables
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
@@ -69,26 +67,12 @@ def test_a_variable_that_changes_the_speed_separates_runs(name, text):
     """Protects an interval from rounds of two kinds: one shell had CUDA_LAUNCH_BLOCKING left from a search for a bug.
     Mutant: each of the names left out."""
     assert kernel_variables({name: text}) == f"{name}={text}"
-    assert public_variables(kernel_variables({name: text, "OMP_DYNAMIC": "true"})).count(f"{name}={text}") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:1024"), ("MALLOC_CONF", "dirty_decay_ms:10000")],
-)
-def test_settings_of_an_allocator_can_be_published(name, text):
-    """Protects a user's set from being refused for `an address of a machine`. Sets of before have the text. Mutant: the
-    text recorded."""
-    recorded = kernel_variables({name: text})
-    assert recorded != kernel_variables({name: f"{text}0"}) and [*faults_in_line(recorded, set())] == []
-    assert public_variables(f"{name}={text}") == recorded
 
 
 def test_the_address_of_a_network_card_is_not_published():
     """Protects whose machine it is: systemd names a USB card after its address. Mutant: the value as it is."""
     recorded = kernel_variables({"GLOO_SOCKET_IFNAME": "enx0050b6aabbcc", "NCCL_SOCKET_IFNAME": "enp129s0f0np0"})
     assert "0050b6aabbcc" not in recorded and recorded.endswith("NCCL_SOCKET_IFNAME=enp129s0f0np0")
-    assert "0050b6aabbcc" not in public_variables("GLOO_SOCKET_IFNAME=enx0050b6aabbcc")
 
 
 def test_variables_that_only_say_where_something_is_are_not_recorded():

@@ -4,13 +4,11 @@
 """
 
 import dataclasses
-import json
 import re
 import shutil
 import subprocess
 
 import pytest
-from result_sets import write_set
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config.config import Config
@@ -18,10 +16,8 @@ from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_setting
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.python_files import python_files
-from scripts.publish.publishable import find_problems
 from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
-from scripts.sets.result_set import load_set
 from scripts.strategies import run_external, strategy_list
 from scripts.strategies.external import source_hash
 
@@ -182,13 +178,6 @@ def test_all_of_its_options_count_and_it_is_compared_with_the_baseline():
     assert comparable(small, identity("single"))
     other = dataclasses.replace(small, requested=small.requested | {STRATEGY_SOURCE: "b"})
     assert other.key != small.key
-
-
-def test_a_set_with_it_is_not_published(tmp_path):
-    """Protects who would run it again: no commit has the code."""
-    folder = write_set(tmp_path / "set", {"single": 100.0, "mine": 150.0}, met={STRATEGY_SOURCE: "0123456789abcdef"})
-    assert any("mine is of another repository" in line for line in find_problems(load_set(folder)))
-    assert json.dumps(find_problems(load_set(folder))).isprintable()
 
 
 def test_of_linked_folders_the_place_and_the_code_count_and_no_data(tmp_path):

@@ -6,7 +6,7 @@ import math
 import numpy
 import pytest
 import scipy.stats
-from generators import autoregressive
+from simulate import autoregressive
 
 from scripts.stats.calibration import calibrate, calibration_text
 from scripts.stats.families import (

@@ -7,7 +7,6 @@ import csv
 import json
 import math
 import re
-import shutil
 from types import SimpleNamespace
 
 import numpy
@@ -20,7 +19,6 @@ from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.programs import exit_code
 from scripts.commands.command_table import BY_WORDS
 from scripts.commands.run_command import parse
-from scripts.publish.readme import PUBLISHED
 from scripts.stats.families import ThroughputSample
 from scripts.studies.compare.two_days import DaySpread
 from scripts.studies.decide import analysis, chart, decide
@@ -359,36 +357,7 @@ def test_one_set_is_no_choice(run, sets):
         assert done.code == 2 and "give two sets or more" in done.err
 
 
-# --- published sets, chart, JSON ----------------------------------------------------------------------------------
-
-
-@pytest.mark.medium
-def test_published_sets(run, tmp_path):
-    """Protects who asks with sets that are published: one has no record of its images. The other is compared with a
-    copy, half as fast for 0.6 of the price: all strategies have equal settings, and the copy costs 1.2 times as much.
-    """
-    old, new = (PUBLISHED / name for name in ("cpu2-epyc_torch2.15_202611", "cpu2-epyc_torch2.15_202611b"))
-    refused = run(old, new, "--price", "1")
-    assert refused.code == 2 and "does not say on which images it was measured" in refused.err
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    for name in ("runs.csv", "settings.csv", "windows.csv", "environment.json"):
-        shutil.copy(new / name, slow)
-
-    def halved(frame):
-        images, seconds = frame.images.astype(float), 2 * frame.seconds.astype(float)
-        return frame.assign(seconds=seconds.map("{:.9g}".format), images_per_s=(images / seconds).map("{:.9g}".format))
-
-    change(slow, "windows", halved)
-    change(slow, "runs", lambda frame: frame.assign(images_per_s="", images_per_s_ci_low="", images_per_s_ci_high=""))
-    prices = ("--price", f"{new.name}=1", "--price", "slow=0.6", "--day-sd", "0.1%")
-    answer = decide.find_answer(parse(BY_WORDS["decide"], [str(new), str(slow), *prices]))
-    assert answer.cheap.candidate.machine == new.name
-    assert len(answer.shared) == len(answer.candidates) / 2 > 10
-    for fast, other in answer.shared:
-        assert fast.label == other.label
-        assert other.hours.value == pytest.approx(2 * fast.hours.value, rel=1e-6)
-        assert other.money.value == pytest.approx(1.2 * fast.money.value, rel=1e-6)
+# --- chart, JSON --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.medium
@@ -453,7 +422,7 @@ def test_json_has_all_figures(run, sets):
 
 @pytest.mark.medium
 def test_nothing_is_written_into_a_set(run, sets):
-    """Protects the manifests of published sets."""
+    """Protects published sets."""
     before = {path: path.stat().st_mtime_ns for folder in sets for path in folder.rglob("*")}
     run(*sets, *PRICES)
     assert before == {path: path.stat().st_mtime_ns for folder in sets for path in folder.rglob("*")}

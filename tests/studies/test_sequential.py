@@ -5,8 +5,8 @@ import math
 
 import numpy
 import pytest
-from generators import pair_carry_over
 from scipy.special import stdtrit
+from simulate import pair_carry_over
 
 from scripts.studies.ab.sequential import (
     CORRELATED,

@@ -1,7 +1,7 @@
 """The columns of a result set's tables: name, type, meaning, and who knows the value. A new one is added here.
 
 The CSV files have the columns in this order. Units are in the names. A meaning stands here alone:
-`./bench readme` writes the tables of results/README.md from it.
+results/README.md links here.
 """
 
 import dataclasses

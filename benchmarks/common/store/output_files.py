@@ -11,7 +11,7 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.folders_of_others import make_own_folder, refuse_place_of_others
 
-RECORDS = {"environment.json", "manifest.json", "published.json"}
+RECORDS = {"environment.json", "SHA256SUMS"}
 RECORDS |= {"sweep.csv", "scaling.csv", "ablate.csv"}
 """What a set holds beside TABLES."""
 

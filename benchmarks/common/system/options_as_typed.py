@@ -34,7 +34,6 @@ VARIABLE_OF_OPTION = {
     "a": "A",
     "b": "B",
     "fail_over": "FAIL_OVER",
-    "published_set": "SET",
     "nodes": "NODES",
     "tasks_per_node": "TASKS_PER_NODE",
     "gpus_per_node": "GPUS_PER_NODE",
