@@ -20,7 +20,6 @@ from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import printable, printable_lines
-from scripts.stats.intervals import Estimate
 
 # A matplotlibrc of the user's would change charts. With text.usetex, names of a foreign set would go to LaTeX, which
 # can read files.
@@ -124,15 +123,6 @@ def _save(figure: Figure, path: Path) -> Path:
         content = printable_lines(content.decode()).encode()
     replace_atomically(path, lambda file: file.write(content))
     return path
-
-
-def axis_limits(estimates: list[Estimate]) -> tuple[float, float]:
-    """Where an axis begins and ends: an interval that is wide for want of runs must not squeeze the points."""
-    largest = max(each.value for each in estimates)
-    top = max([largest, *(min(each.high, 1.6 * largest) for each in estimates if each.high is not None)])
-    bottom = min([top, *(each.value if each.low is None else each.low for each in estimates)])
-    margin = 0.08 * ((top - bottom) or top)
-    return bottom - margin, top + margin
 
 
 def wrap(text: str, width: int) -> str:

@@ -14,17 +14,15 @@ from benchmarks.common.config.config import FIELDS, Config, load_config
 from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.store.safe_names import SAFE_NAME
 from benchmarks.common.system import machine
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from scripts.proof.allowed_settings import short_repr, why_not_allowed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.setup.check_data import check_image_folder
-from scripts.setup.hardware import why_not_its_images, why_too_many
+from scripts.setup.hardware import why_too_many
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:
@@ -38,10 +36,8 @@ REQUIRED_SETTINGS = ("strategy", "ranks", "nodes", "threads_per_rank", "fingerpr
 def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
     """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in the middle of each.
 
-    exact: only the state after the last step is compared. Otherwise the run keeps its state after the first step, after
-    the first epoch, and after each step from then on; the steps of the timed window between them are compared at once.
-    On GPUs cuDNN uses the algorithms that the reference uses. Raises UserError for a number of steps that does not make
-    two epochs of at least two steps.
+    exact: only the state after the last step is compared. Otherwise the run keeps a state after each step outside of
+    the timed window. Raises UserError for a number of steps that does not make two epochs of at least two steps.
     """
     if num_steps < 2 * NUM_EPOCHS or num_steps % NUM_EPOCHS:
         raise UserError(f"steps is {num_steps}, but must be an even number, 4 or more: half of them in each epoch")
@@ -61,8 +57,7 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
         resume_from="last",
     )
     if machine.num_gpus():
-        # Run and reference would each time cuDNN's algorithms, choose other ones, and round differently: by more than
-        # the smallest mistake that has to be found in bf16.
+        # else run and reference would choose other algorithms, and round differently
         proof = dataclasses.replace(proof, cudnn_benchmark=False, cudnn_deterministic=True)
     return proof
 
@@ -73,23 +68,21 @@ def with_every_state(run: Run) -> Run:
 
 
 def sums_are_exact(ranks: int) -> bool:
-    """Whether every sum over the ranks equals the reference's to the last bit: a sum of two numbers, on CPUs."""
+    """Whether every sum over the ranks is of two numbers, on CPUs, and so equals the reference's to the last bit."""
     return machine.num_gpus() == 0 and ranks <= 2
 
 
 def unreadable_images(loader: str, pack: str) -> str:
-    """The settings of images that no reference reads: synthetic ones, or ones packed at another size than their files'.
-    '' for images that it reads."""
+    """The settings of images that no reference reads, such as synthetic ones; '' for images that it reads."""
     if loader == "packed":
         return "" if pack == "full" else f"loader packed, pack {pack}"
     return "" if loader == "folder" else f"loader {loader}"
 
 
 def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
-    """A proof for each strategy and setting with ok runs in the set.
+    """A proof for each strategy and setting with ok runs in the set. Says on stderr which it cannot prove.
 
-    Says on stderr which of them it cannot prove. Raises UserError where they cannot run here, DATA has other images or
-    is missing, or the set has no run of a strategy that the user named.
+    Raises UserError where they cannot run here, DATA has other images, or the set lacks a strategy that was named.
     """
     runs = read_table(results, "runs")
     strategies = strategy_list.parse_strategies(variables.strategies)
@@ -125,15 +118,13 @@ def _external_strategies(results: Path, runs: "pandas.DataFrame") -> list[str]:
     found = [name for name in others if strategy_list.is_known(name)]
     for name in others:
         if name not in found:
-            print_warning(
-                f"{results} has {short_repr(name)}, which is not proved: --strategy-dir names no folder with it"
-            )
+            print_warning(f"{results} has {name!r}, which is not proved: --strategy-dir names no folder with it")
     return found
 
 
 def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
-    """Says on stderr which of these strategies the set has as skipped only. Raises UserError for one without an ok run
-    that was not skipped: else the proof would pass without it."""
+    """Raises UserError for a strategy without an ok run: else the proof would pass without it. One that was skipped is
+    named on stderr."""
     for name in strategies:
         statuses = {*runs.status[runs.strategy == name]}
         if "ok" in statuses:
@@ -145,22 +136,17 @@ def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str
 
 
 def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
-    """settings.json of a run. Raises UserError where there is none, or where its values are not safe to start a run
-    with: the set may be somebody else's."""
-    if not SAFE_NAME.fullmatch(run_id):
-        raise UserError(f"{results} has a run_id {short_repr(run_id)}, which is no name of a folder")
+    """settings.json of a run. Raises UserError where there is none, or where it lacks what a run needs."""
     settings = RunFolder(results / "logs" / run_id).settings()
-    requested, resolved = settings["asked"], settings.get("met") or {}
-    missing = [name for name in REQUIRED_SETTINGS if name not in requested]
-    problem = f"it lacks {missing[0]}" if missing else why_not_allowed(requested, resolved)
-    if problem or not strategy_list.is_known(requested["strategy"]):
-        raise UserError(f"{results}, {run_id}: its settings.json cannot be run: {problem or 'no such strategy'}")
+    missing = [name for name in REQUIRED_SETTINGS if name not in settings["asked"]]
+    if missing or not strategy_list.is_known(settings["asked"]["strategy"]):
+        problem = f"it lacks {missing[0]}" if missing else "no such strategy"
+        raise UserError(f"{results}, {run_id!r}: its settings.json cannot be run: {problem}")
     return settings
 
 
 def check_machine(results: Path, settings: dict[str, Any]) -> None:
-    """Raises UserError where this machine does not have the GPUs and ranks of a run, so that a proof would be about
-    another run."""
+    """Raises UserError where this machine does not have the GPUs and ranks of a run."""
     requested, num_gpus = settings["asked"], machine.num_gpus()
     if why := why_too_many(requested):
         raise UserError(
@@ -187,8 +173,6 @@ def _case_of_settings(variables: MakeVariables, results: Path, settings: dict[st
     requested = settings["asked"]
     config = Config(**{name: requested[name] for name in FIELDS if name in requested})
     given = os.environ.get("DATA")
-    if not given and (why := why_not_its_images(config.data, settings.get("met") or {})):
-        raise UserError(f"{results}: {why}")
     config = dataclasses.replace(config, data=given or config.data)
     ranks_here = requested["ranks"] // requested["nodes"]
     run = _proof_run(variables, requested["strategy"], config, ranks_here, num_steps)
@@ -231,11 +215,10 @@ def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
 def unproved(runs: list[Run], results: Path) -> list[Run]:
     """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
     from benchmarks.common.store.frames import iterate_rows  # pandas, as read_table
-    from scripts.sets.proofs import contradicts_itself
     from scripts.sets.recorded_settings import read_identity
 
     rows = iterate_rows(read_table(results, "equivalence"))
-    identities = (read_identity(row.asked, "") for row in rows if row.verdict == "ok" and not contradicts_itself(row))
+    identities = (read_identity(row.asked, "") for row in rows if row.verdict == "ok")
     proved = {settings_hash(identity.requested) for identity in identities if identity}
     return [run for run in runs if settings_hash(run.requested) not in proved]
 

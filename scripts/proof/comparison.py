@@ -1,24 +1,15 @@
 """Compares a run with the reference: the differences, the tolerances, and the verdict.
 
-Two ranks on CPUs have to agree to the last bit: their kernels are the reference's, and a sum of two does not depend
-on its order. Elsewhere (more shards, GPUs) rounding differs, and training amplifies it without bound: at a usual
-learning rate it changes the weights by 100 % within 20 steps. So there the proof is by induction: the run keeps its
-state after each step, and the reference goes on from the run's own state, so that no error can spread. Compared is
-what shows a mistake directly, tensor by tensor, as |a - b| / |b| in the Euclidean norm: the momentum buffers, in which
-the gradients are, and the displacement of weights and BatchNorm statistics since the state before.
+Two ranks on CPUs have to agree to the last bit. Elsewhere rounding differs, and training amplifies it without bound. So
+there the proof is by induction: the run keeps its state after each step, and the reference goes on from the run's own
+state. Compared are momentum, in which the gradients are, and displacements, as |a - b| / |b| in the Euclidean norm.
 
-The tolerance is measured. a is the run; b is the reference whose sums over the shards have no rounding. A second
-reference adds them in the type in which they travel, and the run may be 1.5 times as far from b as this second one is.
-(The rule of comparing an implementation's error with that of a plain one in the same precision, against one of higher
-precision, is FlashAttention's: github.com/Dao-AILab/flash-attention, tests/test_flash_attn.py; there it is twice, of a
-maximum.)
-That holds for the median over the tensors, which is steady: on three ranks with fp16 both are 3.5e-4, to three digits.
-Of a single tensor, where chance is larger, ten times as much is allowed. On GPUs, and in compiled or fused code, other
-kernels may round otherwise than the reference's. So where that tolerance is exceeded, further references, whose weights
-have random errors of the precision's rounding, say what else may come of the step: the run has to agree with one of
-these outcomes, as closely as the two most alike do. Where it agrees with none, but is no further off than they
-usually are from one another, or where rounding makes so much that a small mistake could hide in it, nothing is proved,
-and nothing called wrong.
+The tolerance is measured, after FlashAttention's rule (github.com/Dao-AILab/flash-attention,
+tests/test_flash_attn.py). b is the reference whose sums over the shards have no rounding. A second reference adds them
+in the type in which they travel, and the run may be 1.5 times as far from b as this one, in the median over tensors,
+and ten times in a single tensor. On GPUs, and in compiled or fused code, further references with random errors in their
+weights say what else may come of a step, and the run has to agree with one of them. Where rounding is so large that a
+small mistake could hide in it, nothing is proved, and nothing called wrong.
 """
 
 import dataclasses
@@ -81,10 +72,7 @@ def compare_with_reference(
 
 
 def equivalence_columns(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
-    """Columns of equivalence.csv. The worst of the findings decides, then the evaluation.
-
-    The worst is the difference that is largest relative to its own tolerance. `max_relative_difference` has it. Another
-    difference may be larger where more is allowed, as with FLIP_TOLERANCE. Then the reason has that one.
+    """Columns of equivalence.csv. The finding that is largest over its own tolerance decides, then the evaluation.
 
     evaluation: what is wrong with it, or nothing.
     """
@@ -121,10 +109,8 @@ def reference(training: Training) -> State:
 
 
 def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
-    """Two findings, the median over tensors and the worst of them, for every state that a run left but the first.
-
-    One that is infinite where the run's optimizer holds other tensors than the model has.
-    """
+    """The findings of every state that a run left but the first; one that is infinite where the run's optimizer holds
+    other tensors than the model has."""
     for state in (saved.state for saved in states):
         kept = [(name, prefix) for name in state for prefix in OF_OPTIMIZER if name.startswith(prefix)]
         if strange := [name for name, prefix in kept if name.removeprefix(prefix) not in state]:
@@ -157,8 +143,7 @@ def compare_step(training: Training, before: SavedState, after: SavedState) -> l
 
 
 def is_clear(training: Training, measured: list[Finding]) -> bool:
-    """Whether further perturbed references would change nothing: the run agrees, and rounding hides no mistake, or
-    would hide it with every reference."""
+    """Whether further perturbed references would change nothing."""
     hides = any(map(is_blurred, measured)) and rounding_of(training) < MAX_ROUNDING
     return not hides and all(finding.excess <= 1 for finding in measured)
 
@@ -175,9 +160,8 @@ def perturbed_reference(training: Training, before: SavedState, last: int, seed:
 
 
 def tolerate_flips(of_steps: list[list[Finding]]) -> list[list[Finding]]:
-    """The findings with FLIP_TOLERANCE for steps that differ by no more than a value that flips (compare_with_nearest
-    explains it), where fewer than half of the steps do. A mistake is in every step; or, where it is in few, larger.
-    """
+    """The findings with FLIP_TOLERANCE for steps that differ by no more than a value that flips, where fewer than half
+    of the steps do. A mistake is in every step; or, where it is in few, larger."""
     off = [findings for findings in of_steps if any(one.excess > 1 or is_blurred(one) for one in findings)]
     if 2 * len(off) >= len(of_steps) or any(finding.difference > FLIP_TOLERANCE for each in off for finding in each):
         return of_steps

@@ -13,8 +13,7 @@ from scripts.proof.reference import MOMENTUM, OF_OPTIMIZER, SavedState, State
 # Tolerances, as multiples of the measured rounding: for the median over tensors, and for each single tensor.
 MEDIAN_FACTOR, SINGLE_TENSOR_FACTOR = 1.5, 10
 SMALLEST_TOLERANCE = 2.0**-20  # sixteen roundings of float32
-# Tolerance between two states that are several steps apart. Rounding may have grown there, so that only large mistakes
-# are found; where it grows beyond this, as bf16's does in two steps, none are.
+# Tolerance between two states that are several steps apart, where rounding may have grown.
 GROSS_DIFFERENCE = 0.1
 
 Relative = Callable[[torch.Tensor, torch.Tensor], float]
@@ -83,12 +82,8 @@ def compare_with_nearest(interval: Interval, run: State, outcomes: list[State]) 
     """compare() with that of the reference's outcomes that is nearest to the run.
 
     The rounding is the difference of the two outcomes that are most alike; where the run agrees with none, the median
-    difference of all pairs.
-
-    With other kernels, a ReLU's input of 1e-7 can be on the other side of 0, so that its gradient is there or is not.
-    For one of the 8192 values of a layer that is 1/sqrt(8192) of the gradient's norm, 1 %, in all layers before it. The
-    outcomes, which other rounding made, are on both sides. The run has to agree with an outcome on its own side. Where
-    several values are that close to 0, no outcome may be on its side in all of them.
+    difference of all pairs. With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes the
+    gradients before it by 1 % or so. The outcomes are on both sides, and the run has to agree with one of them.
     """
     apart = [distances(first, second, norm_of_difference) for first, second in itertools.combinations(outcomes, 2)]
     apart.sort(key=lambda of_tensors: max(of_tensors.values()))
@@ -122,8 +117,7 @@ def _findings(interval: Interval, run: State, reference: State, rounding_of: dic
 
 
 def displacement(state: State, before: State) -> State:
-    """What the optimizer keeps as it is, and the displacement of all other tensors since the state `before`, in
-    float64."""
+    """What the optimizer keeps, and the displacement of all other tensors since the state `before`, in float64."""
     return {
         name: tensor if name.startswith(OF_OPTIMIZER) else tensor.double() - before[name].double()
         for name, tensor in state.items()

@@ -2,8 +2,7 @@
 
     python -m scripts.proof.verify        # compares every strategy with it
 
-It orders the images, cuts the shards and averages the gradients itself, so that a fault of the code under test is
-not repeated here. Only the initial weights and the learning rate are the suite's own.
+Only the initial weights and the learning rate are the suite's own, so that a fault of it is not repeated here.
 """
 
 import copy
@@ -49,10 +48,8 @@ Average = Callable[[list[torch.Tensor]], torch.Tensor]
 
 
 def average_in_order(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Added in the order of the shards, then divided, in the type in which they travel.
-
-    DDP divides first: for two shards that is the same to the last bit, since halving is exact.
-    """
+    """Added in the order of the shards, then divided, in the type in which they travel. DDP divides first, which for
+    two shards is the same to the last bit."""
     total = torch.zeros_like(gradients[0])
     for gradient in gradients:
         total += gradient
@@ -60,7 +57,7 @@ def average_in_order(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 
 def average_in_float64(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Added and divided in float64, so that the order of the sum makes no difference in lower precisions."""
+    """Added and divided in float64."""
     total = gradients[0].double()
     for gradient in gradients[1:]:
         total = total + gradient.double()
@@ -114,9 +111,8 @@ def train_reference(
 ) -> State:
     """The State after step `last` (default: the training's last one), trained in this process.
 
-    before: where to go on from; default: the configuration's initial weights. average: the mean of the shards'
-    gradients. Running statistics are those of shard 0, as on rank 0. Uses torch's current number of threads. Raises
-    UserError where an image cannot be read.
+    before: where to go on from; default: the initial weights. average: the mean of the shards' gradients. Running
+    statistics are those of shard 0, as on rank 0. Raises UserError where an image cannot be read.
     """
     config, device = training.config, torch.device(training.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
@@ -158,11 +154,10 @@ def train_replicas(
     steps: range,
     starts: Sequence[State],
 ) -> State:
-    """As train_reference, for local SGD: each group of shards trains a replica of its own, and all replicas get the
-    mean of their weights after every layout.period steps.
+    """As train_reference, for local SGD: each group of shards trains a replica, and all replicas get the mean of their
+    weights after every layout.period steps.
 
-    starts: the State of each shard (default: that of `net`). The returned State has the mean of the weights after the
-    last step, and the statistics and momentum of shard 0.
+    starts: the State of each shard (default: that of `net`). The returned statistics and momentum are shard 0's.
     """
     layout = arithmetic.layout
     replicas = [(net, optimizer)]
@@ -266,8 +261,8 @@ def evaluate_reference(
 ) -> dict[str, float]:
     """loss, acc1 and acc5 (per cent) over all `images` of val/, of a State's weights: each image once.
 
-    acc1_tied and acc5_tied (per cent) are of images of which a tie of scores decides, as half precision has them.
-    num_shares: equal parts of a global batch that pass through the model one after the other.
+    acc1_tied and acc5_tied (per cent) are of images of which a tie of scores decides. num_shares: parts of a global
+    batch that pass through the model one after the other.
     """
     images = labelled_images(Path(config.data) / "val")
     net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device)

@@ -22,7 +22,6 @@ from torchvision.transforms.functional import pil_to_tensor
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.decode import silence_stderr
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_regular_file
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
@@ -54,9 +53,9 @@ def num_classes(images: list[tuple[Path, int]]) -> int:
 
 
 def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
-    """The image indices of each global batch of an epoch: shuffled passes over all images, in their order.
+    """The image indices of each global batch of an epoch: shuffled passes over all images, one after the other.
 
-    The generator's seed is the one thing that has to be as in benchmarks/common/data/sharding.py.
+    The generator's seed has to be that of benchmarks/common/data/sharding.py.
     """
     num_images_wanted = config.steps * config.global_batch
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
@@ -79,10 +78,9 @@ def training_batch(config: Config, epoch: int, step: int, device: torch.device) 
 
 
 def random_numbers(config: Config, epoch: int, step: int) -> numpy.ndarray:
-    """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS]: the last ones of a
-    stream that is read from the epoch's first image on.
+    """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS].
 
-    Key and order are the second thing that has to be as in the suite (benchmarks/common/data/crops.py).
+    The stream's key and order have to be those of benchmarks/common/data/crops.py.
     """
     stream = numpy.random.Generator(numpy.random.Philox(key=[config.seed, epoch]))
     return stream.random(((step + 1) * config.global_batch, NUMBERS))[-config.global_batch :]
@@ -114,13 +112,12 @@ def decode(
 def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:
     """One crop, uint8 (3, image_size, image_size), and the class number of its image.
 
-    By config.decoder, which is a library's name here, '' for images that Pillow packed. What a library leaves to Pillow
-    is resized as its other images are.
+    By config.decoder, '' for images that Pillow packed. What a library leaves to Pillow is resized as its others are.
     """
     index, numbers = key
     path, target = images[index]
     try:
-        content = read_regular_file(path, MAX_IMAGE_BYTES)
+        content = path.read_bytes()
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if config.decoder == "pillow":
                 return pil_to_tensor(crop(config.image_size, numbers, image.convert("RGB"))), target
@@ -159,7 +156,7 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
 
 def decode_by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | None:
     """uint8 (3, height, width) of a file's content, or None for what the loader leaves to Pillow: all but JPEGs of one
-    or three channels of 8 bits, as the library decodes CMYK by itself, and rounds it otherwise."""
+    or three channels of 8 bits."""
     library, decoder = nvimgcodec_of_thread(threading.get_ident(), device_id)
     stream = library.CodeStream(content)
     if stream.codec_name != "jpeg" or stream.num_channels in (2, 4) or stream.precision > 8:

@@ -1,7 +1,4 @@
-"""Read what a run trained, and the states that it saved.
-
-The reference continues from these states, and its result is compared with them.
-"""
+"""Read what a run trained, and the states that it saved."""
 
 import dataclasses
 from pathlib import Path
@@ -58,8 +55,7 @@ def training_of(config: Config, resolved: dict[str, Any]) -> Training:
 
 
 def saved_states(folder: Path, training: Training) -> list[SavedState]:
-    """The states that a run saved, in order. For a run that keeps every state, the initial weights come first; for an
-    exact one, there is the last state only."""
+    """The states that a run saved, in order: the initial weights first, or of an exact proof the last state only."""
     paths = [*folder.glob("epoch*-step*.pt")] or [folder / "last.pt"]
     saved = {state.step: state for state in (read_saved_state(path, training) for path in paths)}
     return [*([] if training.exact else [initial_state(training)]), *(saved[step] for step in sorted(saved))]
@@ -88,8 +84,8 @@ def read_saved_state(path: Path, training: Training) -> SavedState:
 
 
 def rank_states(training: Training, state: State, vectors: list[torch.Tensor]) -> list[State]:
-    """The State of each rank, from the vector of its weights, of its buffers, and of what the optimizer keeps of each
-    weight, in the model's order. state: of which the tensors have the same names and shapes."""
+    """The State of each rank, from the vector of its weights, buffers, and what the optimizer keeps of each weight, in
+    the model's order. state: whose tensors have the same names and shapes."""
     net = model_on_meta(training.config)
     weights = [name for name, _ in net.named_parameters()]
     names = [*weights, *(name for name, _ in net.named_buffers())]
@@ -108,8 +104,7 @@ def model_on_meta(config: Config) -> torch.nn.Module:
 
 
 def loss_scale(extra: dict[str, Any]) -> float:
-    """The scale of the loss in what a script saved besides the model; the initial one of torch and Apex where there is
-    none."""
+    """The scale of the loss in what a script saved besides the model; INITIAL_SCALE where there is none."""
     for name, value in extra.items():
         if name in ("scale", "loss_scale"):
             return float(value)

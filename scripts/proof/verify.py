@@ -3,14 +3,9 @@
     ./bench verify --results results/x
     ./bench verify model_parallel -- --split-size 8
 
-Proves the requested settings of the ok runs of RESULTS (default: results/latest), each strategy and setting once. Where
-CONFIG or ARGS is given, or the set has no ok run, it proves what bench-all would run. A proof is a run through the
-strategy's launcher with the same settings, but for the length and the threads (scripts/proof/cases.py). A run that
-reports kernels with other rounding than the reference's is repeated, and keeps the state of each step.
-scripts/proof/reference.py divides a step's work as the run reports it. Weights, momentum and the last evaluation of
-both are compared. Then the run is resumed in the middle of an epoch, and compared again. Writes equivalence.csv into
-the set, and the runs into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake that is
-found before the first run.
+Proves the settings of the ok runs of RESULTS (default: results/latest), each once; with CONFIG or ARGS, or without an
+ok run, what bench-all would run. Method: scripts/proof/README.md. Writes equivalence.csv into the set, and the runs
+into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake before the first run.
 """
 
 import contextlib
@@ -29,7 +24,6 @@ import tyro
 
 from benchmarks.common.store.results import append_rows, json_cell, read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.store.safe_names import refuse_links
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import forward_signals
 from benchmarks.common.system.programs import exit_code, run_main_and_exit
@@ -44,9 +38,6 @@ from scripts.strategies.memory_check import layout_function
 if TYPE_CHECKING:
     from scripts.proof.reference import Training
 
-NUM_CHECKPOINTS = 4  # of a run and of the one that resumes it, the last and the one before
-
-
 COLUMN_NOTE = (
     "nearest its tolerance: of the relative differences of weights, momentum and BatchNorm statistics of the run, "
     "evaluated and resumed, the one that is largest relative to its own tolerance"
@@ -58,8 +49,6 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     variables = read_variables()
     preflight.check_rendezvous()
     results = variables.results or latest_set()
-    if results:
-        refuse_links(results)  # before its settings are read
     runs = to_prove(variables, results, options.steps)
     if options.missing and results:
         runs = cases.unproved(runs, results)
@@ -110,9 +99,6 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
     row["asked"] = json_cell(run.requested)
     if why_not := run.variables.get("SKIP"):  # of run_plan.skip_what_does_not_fit
         return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
-    if (need := scratch_bytes(run)) > (free := shutil.disk_usage(scratch.parent).free):
-        why = f"its checkpoints need {need / 1e9:.1f} GB on the disk of {folder}, and {free / 1e9:.1f} are free"
-        return row | {"verdict": "not proved", "reason": f"{why}; free some"}
     import torch  # which nobody needs where nothing is left to prove
 
     from scripts.proof import trained_states
@@ -151,26 +137,6 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
     finally:
         torch.cuda.empty_cache()  # else the next run finds that much less
     return row | found
-
-
-def scratch_bytes(run: run_plan.Run) -> float:
-    """Bytes that the checkpoints of a proof take, at most: of ResNet-50, 0.2 GB each; of ViT-B/16, 1 GB. Where ranks
-    average their weights only now and then, checkpoints hold what each rank has by itself, too: of ResNet-50 on 8 ranks
-    1.8 GB each."""
-    import torch
-
-    from benchmarks.common.data.loaders import IMAGENET_CLASSES
-    from benchmarks.common.model.model import state_of_zeros
-    from benchmarks.common.model.model_families import draw_model
-
-    with torch.device("meta"):  # sizes alone
-        net = draw_model(run.config, IMAGENET_CLASSES)
-        kept = [tensor for each in net.parameters() for tensor in state_of_zeros(run.config, each).values()]
-    num_values = sum(tensor.numel() for tensor in (*net.parameters(), *net.buffers(), *kept))
-    num_ranks = run.requested["ranks"]
-    copies = 1 + (num_ranks if layout_function(run.strategy)(run.config, num_ranks).period else 0)
-    num_kept = run.config.epochs * run.config.steps if run.config.checkpoint_keep else 0
-    return 4.0 * num_values * copies * (NUM_CHECKPOINTS + num_kept)
 
 
 def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str, Any]) -> int:

@@ -14,8 +14,14 @@ from scripts.sets.proofs import flip_reason, proof_text, short_proof
 from scripts.sets.result_set import load_set
 
 OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
+
+
 SHAPE = MET | {"num_shards": 1, "num_stages": 2, "num_microbatches": 1, "exact": True, "cut": 4}
+
+
 LENGTH = {"epochs": 2, "steps": 10, "warmup_steps": 0, "windows": 1, "window_steps": 9}
+
+
 OK = {"verdict": "ok", "bit_identical": True, "max_relative_difference": 0.0, "tolerance": 0.0}
 
 
@@ -38,22 +44,6 @@ def test_a_proof_with_another_split_size_is_no_proof(tmp_path):
     assert cell(tmp_path / "b", **same, **runs) == "yes: bit-identical; the proof differs in length"
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"bit_identical": False, "max_relative_difference": 0.5, "tolerance": 1e-5},
-        {"bit_identical": False, "max_relative_difference": -3.0, "tolerance": 1e-5},
-        {"bit_identical": False, "max_relative_difference": "", "tolerance": ""},
-        {"max_relative_difference": 0.5},
-        {"steps": 0},
-    ],
-)
-def test_a_proof_that_its_numbers_refute_is_no_yes(tmp_path, row):
-    """Protects the column from a table that was changed by hand, or half written. Mutants: the verdict alone; the
-    tolerance of what is bit-identical."""
-    assert cell(tmp_path, proof={}, **row).startswith("NO: the row contradicts itself: verdict ok")
-
-
 def test_what_may_differ_is_named(tmp_path):
     proof = LENGTH | {"threads_per_rank": 2}
     text = "yes: bit-identical; the proof differs in threads, length"
@@ -63,43 +53,12 @@ def test_what_may_differ_is_named(tmp_path):
     assert cell(tmp_path / "c", proof={}, **within) == "yes: within 1.2e-07 (tolerance 1.0e-06)"
 
 
-def test_what_is_further_off_than_the_tolerance_stands_with_what_is_allowed(tmp_path):
-    """Protects from "within 2.7e-06" of a proof in which a step is off by 8.9e-04. Rows of older commits do not say
-    what is allowed. Mutant: the reason as it is."""
-    within = {"bit_identical": False, "max_relative_difference": 2.7e-6, "tolerance": 4.7e-6}
-    old = "but the median at step 4 is off by 8.9e-04, as by a value that flips"
-    new = flip_reason("the median at step 4", 8.9e-4)
-    for name, reason in (("old", old), ("new", new)):
-        text = cell(tmp_path / name, proof={}, reason=reason, **within)
-        assert text.startswith("yes: within 2.7e-06 (tolerance 4.7e-06), but the median at step 4 is off by 8.9e-04 (")
-        assert text.endswith(
-            " (allowed: 0.05), which a ReLU input that changes its sign can cause (whether one did was not measured)"
-        )
-
-
-FIELDS = [
-    "lr",
-    "lr_schedule",
-    "augment",
-    "workers",
-    "arch",
-    "image_size",
-    "global_batch",
-    "ranks",
-    "norm",
-    "memory_format",
-    "split_size",
-    "momentum",
-    "new",
-]
-
-
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", ["lr", "workers", "ranks", "momentum", "new"])
 def test_whatever_else_was_asked_must_be_the_same(tmp_path, name):
     assert cell(tmp_path, proof=LENGTH | {name: 77}) == f"no proof of these settings: {name}"
 
 
-@pytest.mark.parametrize("name", ["precision", "device_name", "torch", "cut", "num_microbatches"])
+@pytest.mark.parametrize("name", ["precision", "num_microbatches"])
 def test_every_resolved_setting_must_be_the_same(tmp_path, name):
     text = cell(tmp_path, proof=LENGTH, met={name: 77})
     assert text in (f"no proof of these settings: {name}", f"no proof of these settings: {name} resolved")
@@ -118,11 +77,10 @@ def test_a_proof_covers_another_host_but_no_other_kernels(tmp_path, name):
     assert said == (covered if name in ("host", "kernel", "num_cores") else f"no proof of these settings: {name}")
 
 
-@pytest.mark.parametrize("of_proof", ["c0ffee", "", None])
-@pytest.mark.parametrize("of_runs", ["abc", "c0ffee", "", None])
+@pytest.mark.parametrize(("of_proof", "of_runs"), [("c0ffee", "c0ffee"), ("c0ffee", "abc"), ("", "abc"), (None, "")])
 def test_a_proof_of_other_local_changes_says_so(tmp_path, of_proof, of_runs):
     """Protects from a proof of other code: the commit of both may be the same. Older rows have no hash of what
-    was not committed, which counts as none. Mutants: commits alone compared; what was not recorded as a difference."""
+    was not committed, which counts as none."""
     halves = [{} if changes is None else {"local_changes": changes} for changes in (of_proof, of_runs)]
     text = cell(tmp_path, proof={}, met=halves[0], runs_met=SHAPE | halves[1])
     differs = "; the proof differs in local changes" if (of_proof or "") != (of_runs or "") else ""
@@ -147,10 +105,6 @@ def test_a_list_of_seeds_is_proved_when_each_is(tmp_path):
         proof_text(group, load_set(tmp_path / "a").table("equivalence"))
         == "yes: bit-identical; the proof differs in length"
     )
-
-
-def test_without_a_proof_it_says_what_to_do(tmp_path):
-    assert cell(tmp_path) == "no proof yet: ./bench verify"
 
 
 def test_a_failed_or_skipped_proof_is_matched_by_the_requested_settings(tmp_path):
@@ -179,8 +133,7 @@ WITHIN = {"bit_identical": False, "max_relative_difference": 1e-7, "tolerance": 
     ],
 )
 def test_the_first_table_says_how_equal_the_update_is(proof, row, words, tmp_path):
-    """Protects a reader from a "yes" of a proof that is off at one step, or of another number of threads. Mutant: what
-    begins with yes is bit-identical."""
+    """Protects a reader from a "yes" of a proof that is off at one step, or of another number of threads."""
     assert short_proof(cell(tmp_path, proof=LENGTH | proof, **row)) == words
 
 
