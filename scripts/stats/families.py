@@ -4,7 +4,7 @@ A pair's ratio is estimated from its differences of log throughput, one a round 
 own: Student's t (1908). Of a family of k pairs the level of each is 0.95^(1/k) (Sidak 1967): with 95 % confidence all
 intervals cover their ratios. Where rounds seem to be correlated with the one before, standard errors are larger
 (scripts/stats/independence). The fastest may be picked after looking, since its family is all pairs.
-scripts/stats/README.md has the reasons and the error rates. Needs numpy and scipy only.
+scripts/stats/README.md has the method. Needs numpy and scipy only.
 """
 
 import dataclasses

@@ -4,7 +4,7 @@ A run's throughput is its total images over its total seconds, and a strategy's 
 Intervals are Student's t on the logarithms of the runs' throughputs, which hold the windows' noise already, and for a
 ratio on their differences, one a round. Several strategies at once are a family: scripts/stats/families.py. Sets of two
 days, each with an effect of its own: scripts/studies/compare/two_days.py.
-scripts/stats/README.md has the error rates. Needs numpy and scipy only.
+Needs numpy and scipy only.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class RatioEstimate:
 
     verdict: faster, slower, no difference seen, or no verdict; `why` then says what is missing.
     smallest_difference: the difference, as a fraction, that data like this finds with 80 % power, were this the true
-    spread and the rounds surely repeats. scripts/stats/README.md has how often new data find it.
+    spread and the rounds surely repeats.
     """
 
     value: float

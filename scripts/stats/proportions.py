@@ -3,8 +3,7 @@
 Runs of one seed say nothing of another: they are one training. With several seeds, n of them, and N images
 there are two sources of chance (Bouthillier et al. 2021): the seed, s^2 / n, and the images, p (1 - p) / N, which all
 seeds share, so that more seeds do not lessen it. Their sum is too much rather than too little: s holds some of the
-images' part. Of two seeds that differ much more than images do the interval covers less than 95 %
-(scripts/stats/README.md).
+images' part. Of two seeds that differ much more than images do the interval covers less than 95 %.
 """
 
 import math

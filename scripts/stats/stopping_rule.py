@@ -28,7 +28,7 @@ def precise_enough(samples: Mapping[str, ThroughputSample], baselines: Mapping[s
 
     A sequential rule of fixed width (Chow and Robbins 1965) stops too early where the first rounds happen to agree. A
     further round, after the first that will do, makes up for it (Simons 1968), and so does the first look, after
-    FIRST_LOOK_ROUNDS. scripts/stats/README.md has how often it covers.
+    FIRST_LOOK_ROUNDS.
     """
     latest = max((max(each.round_numbers) for each in samples.values()), default=0)
     before = {name: _without(each, latest) for name, each in samples.items()}

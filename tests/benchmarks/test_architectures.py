@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 import typing
-from types import SimpleNamespace
 
 import pytest
 import torch

@@ -12,7 +12,7 @@ n (1 - r) / (1 + r) with their lag-1 correlation r (Bayley and Hammersley 1946);
 that are AR(1; 0.5), or independent, whichever need more; and where r is more than chance explains there is no verdict.
 That is how it errs in at most about 5 % up to AR(1; 0.5), with no verdict counted as no error. Of those with a verdict
 more err there.
-scripts/stats/README.md has the error rates, and what this costs. Limits come from NUM_PATHS seeded paths, which do not
+Limits come from NUM_PATHS seeded paths, which do not
 depend on the noise's size.
 """
 

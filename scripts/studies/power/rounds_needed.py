@@ -4,7 +4,7 @@
 
 Found means: with 80 % power, by the simultaneous intervals of all strategies over their baseline, were the spread
 known and the rounds surely repeats. The spread of few rounds is itself uncertain, and some sets have no verdict: the
-numbers are a guide (scripts/stats/README.md has how often new sets find what was planned). Needs no torch.
+numbers are a guide. Needs no torch.
 """
 
 import functools
