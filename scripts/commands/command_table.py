@@ -143,7 +143,7 @@ COMMANDS = [
     ),
     Command(
         "study loaders",
-        "the loaders of this suite, bare loops and other projects' loaders",
+        "the loaders of this suite, beside torchvision's",
         "study loaders --data /path/to/images --rounds 9",
         "study_options.LoadersOptions",
         "loaders",

@@ -31,15 +31,13 @@ class LoadersOptions:
     data: str = "data/imagenet-mini"
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     out: Path = Path("results/loaders")
-    """Folder for loaders.csv, costs.csv and their chart."""
+    """Folder for loaders.csv and its chart."""
     image_size: int = 224
     """Pixels along each side."""
     rounds: int = 5
     """Windows of each loader, at least 2."""
     window_s: float = 2.0
     """Seconds of a window."""
-    turns: int = 20
-    """Rounds in which the CPU time of an image is measured, at least 6."""
     only: OptionalText = ""
     """Words; a loader takes part if its name has one of them."""
 

@@ -32,7 +32,6 @@ from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.runner.round_order import run_order
-from scripts.sets.own_set import refuse_foreign_set
 from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
@@ -47,7 +46,6 @@ WARMUP_STEPS = 3
 
 def main(config: Config, results: Path | None) -> None:
     if results:
-        refuse_foreign_set(results)
         check_alike(config, results)
     if config.loader == "synthetic":
         raise UserError("loader synthetic reads nothing; leave --loader out")

@@ -33,8 +33,8 @@ from scripts.setup import pack
 from scripts.stats.formatting import format_interval, format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
 from scripts.studies.loaders.loader_limit import TRAINING
+from scripts.studies.loaders.loader_variants import Batches, own_loader
 from scripts.studies.loaders.measure import Window, describe_machine, time_window
-from scripts.studies.loaders.timed_loaders import Batches, own_loader
 
 ROUNDS, WINDOW_S = 3, 1.0
 NUM_PACKED_IMAGES = 256  # that are packed to measure packed images
