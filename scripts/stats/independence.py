@@ -1,10 +1,11 @@
 """Are the rounds of a set independent, or is each correlated with the round before?
 
-Of autocorrelated rounds ten say less than ten independent ones, and Student's t errs. Independent rounds could have come in any order. So the lag-1 correlation
-of the table, over all strategies, is compared with that of the same rounds in other orders (a permutation test: exact,
-whatever strategies have in common in a round). Five rounds show it in half of such sets only. In the others standard
-errors grow with the same correlation: to those of as many independent rounds as these are worth, n (1 - r) / (1 + r)
-where n is large (Bayley and Hammersley 1946). Needs numpy only.
+Of autocorrelated rounds ten say less than ten independent ones, and Student's t errs. Independent rounds could have
+come in any order. So the lag-1 correlation of the table, over all strategies, is compared with that of the same
+rounds in other orders (a permutation test: exact, whatever strategies have in common in a round). Five rounds show it
+in half of such sets only. In the others standard errors grow with the same correlation: to those of as many
+independent rounds as these are worth, n (1 - r) / (1 + r) where n is large (Bayley and Hammersley 1946). Needs numpy
+only.
 """
 
 import functools
