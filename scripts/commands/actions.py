@@ -1,7 +1,7 @@
 """What a command does that is more than one function of a module.
 
-The modules of the suite are imported when they are needed: some of them load torch. A function gets the command's
-options, and what follows `--`; those with --json also get a dict for the result. It returns the exit code.
+A function gets the command's options, and what follows `--`; those with --json also get a dict for the result. It
+returns the exit code. Modules of the suite are imported when they are needed: some load torch.
 """
 
 import os
@@ -34,14 +34,14 @@ def ensure_data() -> int:
 
 
 def start_plan(name: str) -> int:
-    """Run the plan `name` with the variables of the environment: all, or a study with a plan."""
+    """Run the plan `name`: all, or a study with a plan."""
     from scripts.runner import bench
 
     return exit_code(lambda: bench.main(name), errors=(), writes="the suite")
 
 
 def start_slurm_job() -> NoReturn:
-    """Become the program that submits the job and follows it: signals reach it as they are."""
+    """Become the program that submits the job and follows it."""
     os.execv(ROOT / "launchers/slurm_all.sh", ["launchers/slurm_all.sh"])
 
 
@@ -52,7 +52,7 @@ def prove(steps: run_options.ProofOptions | None = None, found: dict[str, Any] |
 
 
 def write_report(results: Path | str, measure: bool) -> int:
-    """The report of a set, after what it lacks was measured where `measure` is true; returns the exit code."""
+    """The report of a set, after what it lacks was measured where `measure` is true."""
     from scripts.commands import measure_missing
     from scripts.pages import page
 
@@ -77,7 +77,7 @@ def run_strategies(options: run_options.BenchRunOptions, flags: Sequence[str]) -
 
 
 def run_on_one_gpu(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
-    """The study of options, of the baseline, which divides nothing. Raises UserError for named strategies or ranks."""
+    """The study of options, of the baseline, which divides nothing."""
     from scripts.strategies.strategy_list import BASELINE
 
     if options.strategies or options.nproc not in (None, 1):
@@ -105,7 +105,7 @@ def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
 
 
 def ab(options: run_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
-    """The comparison. It ends with 1 for one reason alone, that B is slower: what crashes ends with AB_FAILED."""
+    """It ends with 1 for one reason alone, that B is slower: what crashes ends with AB_FAILED."""
     set_variables(options, flags)
     try:
         from scripts.studies.ab import ab

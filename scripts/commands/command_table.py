@@ -1,7 +1,4 @@
-"""Every command of ./bench: its words, what it does, an example, its options and the function that does it.
-
-./bench --help prints this table before anything is installed. So this module needs the standard library only.
-"""
+"""Every command of ./bench. Standard library only: --help prints this table before anything is installed."""
 
 import dataclasses
 import difflib
@@ -12,21 +9,21 @@ class Command:
     """One command."""
 
     words: str
-    """What a person types after ./bench: one word, or a group and a word."""
+    """What a person types after ./bench."""
     summary: str
     example: str
     """What follows ./bench in an example."""
     options: str
     """The class of its options, as `module.Class` below scripts/options."""
     action: str
-    """The function of scripts/commands/actions.py; or with dots, as `module.function` below scripts, one that gets the
-    options and, with --json, the dict for the result."""
+    """A function of scripts/commands/actions.py; with dots `module.function` below scripts, which gets the options
+    and, with --json, the dict for the result."""
     flags: str = ""
     """What may follow `--`."""
     heading: str = ""
-    """Printed above this command in ./bench --help, where a section begins with it."""
+    """Printed above this command, where a section begins with it."""
     needs_data: bool = False
-    """Before its function runs, its options become variables, and imagenet-mini is made where DATA is not given."""
+    """Its options become variables, and imagenet-mini is made where DATA is not given."""
 
 
 FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
@@ -263,7 +260,7 @@ ENVIRONMENT = """variables of the environment:
 
 
 def find_command(words: list[str]) -> tuple[Command | None, list[str]]:
-    """(the command that the first words name, the words after it); None where they name no command."""
+    """(the command that the first words name, the words after it); None where there is none."""
     for length in (2, 1):
         command = BY_WORDS.get(" ".join(words[:length]))
         if command is not None and len(words) >= length:
@@ -272,7 +269,6 @@ def find_command(words: list[str]) -> tuple[Command | None, list[str]]:
 
 
 def nearest_commands(words: list[str]) -> str:
-    """What somebody may have meant who typed `words`, which name no command."""
     first = words[0]
     if first in GROUPS:
         known = [each.split()[1] for each in BY_WORDS if each.startswith(f"{first} ")]

@@ -1,8 +1,5 @@
-"""What the Makefile's targets run: `./bench make TARGET`, with Make's variables in the environment.
-
-The targets that start runs have the same variables as launchers (scripts/options/run_options.py), and read them as
-they are. For the others this module says which option each variable is, and no other place does.
-"""
+"""What the Makefile's targets run: `./bench make TARGET`, with Make's variables in the environment. Targets that
+start runs read them as they are; for the others this module says which option each is."""
 
 import difflib
 import os
@@ -19,21 +16,19 @@ OPTIONS = {
     "gpu-check": {"RESULTS": "--results", "DATA": "--data", "RETRY": "--retry"},
     "compare": {"FAIL_OVER": "--fail-over"},
 }
-"""The options of a target, by the variable that has their value. ARGS has further ones."""
+"""Of a target, by the variable that has their value. ARGS has further ones."""
 
 OF_COMMANDS_ALONE = {"STRATEGY", "STRATEGY_DIR", "KEY", "VALUES", "RANKS"}
 VARIABLES = {*VARIABLE_OF_OPTION.values()} - OF_COMMANDS_ALONE | {
     *("ARGS", "MEASURE", "SETUP", "PYTHON", "PIP_ARGS", "TORCH", "TORCH_INDEX", "LOCK", "DEVICE", "HOSTS", "NNODES"),
     *("NODE_RANK", "RDZV_ENDPOINT", "THREADS_PER_RANK", "PACKED", "NUM_GPUS", "GPU_MEMORY_GB", "APEX_GIT"),
 }
-"""The variables of targets that ./bench runs. Make exports every other one to the runs, too, such as NCCL_DEBUG."""
+"""Of targets that ./bench runs. Make exports every other one to the runs, too."""
 
 
 def refuse_misspelt(makeflags: str) -> None:
     """Raises UserError where make's command line has a variable that looks like one of VARIABLES, such as REPEAT=3.
-
-    makeflags: what make exports as MAKEFLAGS: options, `--`, and the variables, with a backslash before each space.
-    """
+    makeflags: what make exports as MAKEFLAGS."""
     for name in re.findall(r"(?<!\\)\s(\w+)=", makeflags.partition("-- ")[1] + makeflags.partition("-- ")[2]):
         near = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.77)
         if near and name not in VARIABLES:
@@ -41,10 +36,7 @@ def refuse_misspelt(makeflags: str) -> None:
 
 
 def words_of(target: str, variables: Mapping[str, str]) -> list[str] | None:
-    """The command line of ./bench that the target stands for; None where it runs with the variables as they are.
-
-    Raises UserError where the text of ARGS has a quote without its end.
-    """
+    """The command line of ./bench that the target stands for; None where it reads the variables itself."""
     if target == "plot":
         results = variables.get("RESULTS", "").split()
         return ["plot", *(["--results", *results] if results else [])]
@@ -63,7 +55,6 @@ def words_of(target: str, variables: Mapping[str, str]) -> list[str] | None:
 
 
 def run_with_variables(target: str) -> int:
-    """Run a target that reads the variables itself; returns its exit code."""
     if target == "setup":
         return 0
     if code := actions.ensure_data():

@@ -1,7 +1,5 @@
-"""Measure what a whole report of a set still lacks: the proof of its strategies, and what the studies say is missing.
-
-Each measurement is a command in a process of its own.
-"""
+"""Measure what a whole report of a set still lacks, each as a process of its own: the proof of its strategies, and
+what the studies say is missing."""
 
 import collections
 import dataclasses
@@ -34,10 +32,8 @@ OVERRIDDEN = {
 
 
 def measure(results_folder: Path) -> int:
-    """Returns 0; 1 where a measurement failed, so that the report has a gap; 128 + the signal where one ended it all.
-
-    Raises UserError for a published set.
-    """
+    """Returns 0; 1 where a measurement failed, so that the report has a gap; 128 + the signal. Raises UserError for
+    a published set."""
     if not (results_folder / "runs.csv").exists():
         return 0
     if why := preflight.why_not_writable(results_folder):  # nobody measures beside what was measured elsewhere
@@ -70,10 +66,7 @@ def describe_unmeasured(results_folder: Path, measurements: list[Measurement], w
 
 
 def missing_measurements(results_folder: Path) -> list[Measurement]:
-    """The proof, and what the studies say that the set lacks, at the settings of most of its runs.
-
-    The proof is always among them: it finds out by itself which strategies are not proved, and may have nothing to do.
-    """
+    """The proof, which finds out by itself what is not proved, and what the studies say that the set lacks."""
     common = {"PYTHON": os.environ.get("PYTHON") or sys.executable, "RESULTS": str(results_folder)}
     as_measured = common | usual_settings(results_folder)
     proof = [sys.executable, "-m", "scripts.proof.verify", "--missing"]
@@ -85,8 +78,7 @@ def missing_measurements(results_folder: Path) -> list[Measurement]:
 
 
 def usual_settings(results_folder: Path) -> dict[str, str]:
-    """CONFIG that most ok runs have; nothing where none is. ARGS override what a set may not choose. DATA is the
-    user's, else the configuration's."""
+    """CONFIG that most ok runs have. ARGS override what a set may not choose."""
     found = usual_config(results_folder)
     if found is None:
         return {}
@@ -94,9 +86,8 @@ def usual_settings(results_folder: Path) -> dict[str, str]:
 
 
 def usual_config(results_folder: Path) -> Path | None:
-    """The file of the configuration that most ok runs have, of those whose folders are still there: not all have the
-    same, as a baseline in another precision has its own. None where no run is ok.
-    """
+    """The configuration that most ok runs have: a baseline in another precision has its own. None where no run is
+    ok."""
     runs = read_table(results_folder, "runs")
     ids = [run_id for run_id in runs[runs.status == "ok"].run_id if SAFE_NAME.fullmatch(run_id)]
     folders = (RunFolder(results_folder / "logs" / run_id) for run_id in ids)

@@ -1,8 +1,8 @@
-"""Runs one command of ./bench, in the interpreter that has the packages: parses its options, calls its function.
+"""Runs one command of ./bench: parses its options, calls its function.
 
     main(["compare", "results/x", "results/y", "--json"], Path.cwd())
 
-The process is in the checkout's folder. Paths that were typed in another folder are made absolute first.
+Paths that were typed in another folder than the checkout's are made absolute first.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 
 def main(words: list[str], from_folder: Path) -> int:
-    """The exit code of a command line. from_folder: the folder in which it was typed."""
+    """The exit code. from_folder: where the command was typed."""
     guard_output()
     os.environ.pop(FOLDER_VARIABLE, None)  # it chooses code to run: only the option --strategy-dir sets it
     if words[0].startswith("--tyro-"):
@@ -59,7 +59,6 @@ def main(words: list[str], from_folder: Path) -> int:
 
 
 def run_target(words: Sequence[str], from_folder: Path) -> int:
-    """Run a target of the Makefile, whose variables are in the environment."""
     if len(words) != 1:
         raise UserError("./bench make is for the Makefile, which names one target")
     make_targets.refuse_misspelt(os.environ.get("MAKEFLAGS", ""))
@@ -89,7 +88,7 @@ def run_words(words: list[str], from_folder: Path) -> int:
 
 
 def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int:
-    """Call the command's function. results: of a command with --json, the dict for its result."""
+    """results: of a command with --json, the dict for its result."""
     if command.needs_data:
         set_variables(options, flags)
         if code := actions.ensure_data():
@@ -118,7 +117,7 @@ def named_below_scripts(place: str) -> Any:
 
 
 def typed_names(command: Command) -> list[str]:
-    """The names of a command's options that are typed with dashes; the others are known by their place."""
+    """Of the options that are typed with dashes."""
     fields = dataclasses.fields(options_class(command))
     return [field.name for field in fields if POSITIONAL not in metadata_of(field.type)]
 
@@ -135,7 +134,7 @@ def describe(command: Command) -> str:
 
 
 def parse(command: Command, words: Sequence[str]) -> Any:
-    """The options of a command. Exits with 2 for words that it does not have."""
+    """Exits with 2 for words that it does not have."""
     return tyro.cli(
         options_class(command), prog=f"./bench {command.words}", description=describe(command), args=words, config=TYRO
     )
@@ -169,7 +168,7 @@ def command_tree() -> Any:
 
 
 def options_from_folder(options: Any, folder: Path) -> Any:
-    """The options, where each path that was typed in another folder than the checkout's is absolute."""
+    """The options, with absolute paths."""
     if folder == ROOT:
         return options
     changed = {}
@@ -210,8 +209,7 @@ def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def json_output(enabled: bool) -> Iterator[Any]:
-    """Where `enabled`, all that is printed meanwhile goes to stderr, that of child processes too; what this yields
-    prints an object on stdout."""
+    """Where `enabled`, all that is printed meanwhile goes to stderr; what this yields prints an object on stdout."""
     if not enabled:
         yield lambda found: None
         return

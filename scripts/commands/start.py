@@ -1,7 +1,5 @@
-"""What ./bench does before anything is installed: help, set-up, and the change to the suite's interpreter.
-
-Standard library only, and quick: `./bench --help` works in a fresh clone, and installs nothing.
-"""
+"""What ./bench does before anything is installed: help, set-up, and the change to the suite's interpreter. Standard
+library only, and quick."""
 
 import functools
 import os
@@ -19,20 +17,18 @@ from scripts.setup import libraries
 from scripts.setup.first_minute import begin_set_up
 
 STARTED = "BENCH_STARTED_FROM"
-"""Set for the second start, by the suite's interpreter: the folder in which the user typed the command."""
+"""Set for the second start, by the suite's interpreter: where the user typed the command."""
 SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
 SUITES = (["make", "bench-all"], ["run"])
-"""Commands that build libraries when a run needs them, and not before the first result."""
+"""Commands that build libraries when a run needs them."""
 WITHOUT_RUNS = "data compare power decide export plot publish flags forecast-memory".split()
-"""First words of commands that run no strategy, and need no library that has to be built."""
+"""First words of commands that need no library that has to be built."""
 HELP = ("--help", "-h")
 
 
 def start(words: list[str]) -> NoReturn:
-    """Run the command line `words`, by the suite's interpreter. Ends the process with the command's exit code.
-
-    bench has blocked the ending signals; from here on they end the process in one line.
-    """
+    """Run the command line by the suite's interpreter; ends with its exit code. bench has blocked the ending
+    signals; from here on they end the process in one line."""
     end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
     os.environ.pop("RUN_DIR", None)  # other programs have it, too, and what this process trains would write there
@@ -80,7 +76,7 @@ def run_here(words: list[str], from_folder: Path) -> NoReturn:
 
 
 def interpreter() -> str:
-    """PYTHON, else that of .venv. A path holds in every folder, and is not resolved, or a .venv would be lost."""
+    """PYTHON, else that of .venv; not resolved, or a .venv would be lost."""
     chosen = os.environ.get("PYTHON", "")
     if not chosen:
         return str(ROOT / ".venv/bin/python")
@@ -96,12 +92,8 @@ def can_start(python: str) -> bool:
 
 
 def prepare(*, again: bool, may_defer: bool = False) -> None:
-    """Make .venv, unless SETUP=no or it is there and as new as the lists of packages.
-
-    again: whether TORCH, LOCK and TORCH_INDEX, where they are set, choose anew what is installed. may_defer: whether
-    libraries that have to be compiled may be left for later. Ends the process with the installer's exit code where that
-    fails.
-    """
+    """Make .venv, unless SETUP=no or it is there and as new as the lists of packages. again: TORCH, LOCK and
+    TORCH_INDEX choose anew. may_defer: leave libraries that have to be compiled for later."""
     if os.environ.get("SETUP") == "no":
         return
     venv = ROOT / ".venv"
@@ -132,7 +124,7 @@ def end_after(signum: int) -> None:
 
 
 def is_current(venv: Path, may_defer: bool) -> bool:
-    """Whether nothing is left to install; with may_defer, nothing but libraries that were left for later."""
+    """Whether nothing is left to install; with may_defer, nothing but deferred libraries."""
     if not is_newer(venv / ".ready", SOURCES):
         return False
     built = is_newer(venv / libraries.MARK, (".venv/.ready", *libraries.SCRIPTS.values()))
@@ -140,7 +132,6 @@ def is_current(venv: Path, may_defer: bool) -> bool:
 
 
 def is_newer(mark: Path, sources: tuple[str, ...]) -> bool:
-    """Whether the file `mark` is there, and as new as each of the files."""
     if not mark.exists():
         return False
     return all((ROOT / source).stat().st_mtime_ns <= mark.stat().st_mtime_ns for source in sources)

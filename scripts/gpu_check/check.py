@@ -1,4 +1,4 @@
-"""What a check of `./bench gpu-check` is, and how large the checks are on a GPU and in a dry run. Needs no torch."""
+"""What a check of `./bench gpu-check` is, and how large the checks are."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,8 +14,7 @@ OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16_or_cpu",)
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How large the checks are. images: of a step, in flags; many_images: of a larger one; short: flags of what times
-    nothing."""
+    """images: flags of a step; many_images: of a larger one; short: of what times nothing."""
 
     config: str
     images: str
@@ -27,8 +26,7 @@ class Scale:
     power: str
     """Flags of windows long enough for a power reading."""
     loader_workers: int = 0
-    """Of the check that times the loader. What workers read ahead is used up before each window: with a worker for
-    nearly every core, that alone takes minutes on a large machine."""
+    """Of the check that times the loader: what workers read ahead is used up before each window."""
     data: str = ""
     """A folder of images; default: imagenet-mini, which the first check makes."""
     patience: float = 1.0
@@ -60,7 +58,7 @@ DRY = Scale(
 
 @dataclasses.dataclass(frozen=True)
 class Here:
-    """What checks may need of this machine. capability: the least of its GPUs, None without GPUs."""
+    """capability: the least of its GPUs, None without GPUs."""
 
     num_gpus: int
     capability: tuple[int, int] | None
@@ -91,7 +89,7 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One claim and what tests it. needs: keys of NEEDS; after: the check that must have passed before."""
+    """needs: keys of NEEDS; after: the check that must have passed before."""
 
     name: str
     claim: str
@@ -100,11 +98,11 @@ class Check:
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     needs: tuple[str, ...] = ()
     timed: bool = False
-    """Its rows go to the set of what is timed, or say what times there depend on. Nothing runs beside it."""
+    """Its rows go to the set of what is timed. Nothing runs beside it."""
     alone: bool = False
     """Nothing runs beside it, though it times nothing."""
     estimate_s: float = 25.0
-    """On a GPU, roughly: it starts where as much is left before the deadline."""
+    """It starts where as much is left before the deadline."""
     limit_s: float = 240.0
     after: str = ""
     precision: str = ""
@@ -131,7 +129,7 @@ def launched(
     find_verdict: verdicts.FindVerdict,
     **other: Any,
 ) -> Check:
-    """A check that is one run by its launcher, whose rows go to `results`. other: fields of Check."""
+    """A check that is one run by its launcher. other: fields of Check."""
     variables = {"RESULTS": str(results), "CONFIG": scale.config, "ARGS": flags}
     variables |= other.pop("variables", {})
     return Check(name, claim, (f"launchers/{strategy}.sh",), find_verdict, variables, **other)

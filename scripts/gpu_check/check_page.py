@@ -1,9 +1,5 @@
-"""The page of a GPU check: what passed, what failed and why, what was skipped, what is left, each with its command.
-
-    write_page(results, listed, state, why_left, on_gpu=False, remarks=[])
-
-gpu-check.html needs no network and no script; gpu-check.md says the same. Texts are escaped. Needs no torch.
-"""
+"""The page of a GPU check: gpu-check.html, which needs no network and no script, and gpu-check.md. Texts are
+escaped."""
 
 import os
 from collections.abc import Sequence
@@ -38,7 +34,7 @@ def write_page(
     on_gpu: bool,
     remarks: Sequence[str],
 ) -> None:
-    """why_left: why a check has not ended, by name. remarks: what a reader must know first."""
+    """why_left: by name. remarks: what a reader must know first."""
     groups: dict[str, list[dict]] = {status: [] for status in HEADINGS}
     for check in listed:
         found = state.ended.get(check.name, {})

@@ -1,7 +1,4 @@
-"""One check at work: its process, the run that it is, and how both are ended.
-
-Running(check, state, deadline, on_gpu)
-"""
+"""One check at work: its process, the run that it is, and how both are ended."""
 
 import contextlib
 import dataclasses
@@ -56,8 +53,7 @@ class Running:
             )
 
     def has_ended(self) -> bool:
-        """Whether the check has ended. A check that is over its limit gets SIGTERM, and GRACE_S later SIGKILL; this
-        function does not wait, so that all running checks get their signals at once."""
+        """Does not wait: a check that is over its limit gets SIGTERM, and GRACE_S later SIGKILL."""
         over_s = time.monotonic() - self.began - self.limit_s
         for signum, after_s in ((signal.SIGTERM, 0.0), (signal.SIGKILL, GRACE_S)):
             if self.child.poll() is None and over_s > after_s and signum not in self.sent:
@@ -74,8 +70,7 @@ class Running:
         return max(0.0, self.check.estimate_s - (time.monotonic() - self.began))
 
     def clean_up(self) -> int:
-        """End the processes that are left of the check's runs, and write the row of a run that did not write one.
-        Returns how many processes were left."""
+        """End the processes that are left, and write the row of a run that has none. Returns how many were left."""
         paths = [self.folder.path] if self.folder else []
         has_own_set = self.check.results != self.state.results
         if not paths and self.sent and has_own_set:  # as a proof has, which would have ended them by itself
@@ -90,7 +85,7 @@ class Running:
         return num_left
 
     def verdict(self) -> Verdict | None:
-        """The verdict; None where the deadline ended the check, so that nothing is known."""
+        """None where the deadline ended the check."""
         num_left = self.clean_up()
         if self.sent and self.cut_short:
             return None
@@ -104,7 +99,7 @@ class Running:
 
 
 def launcher_of(check: Check) -> Path | None:
-    """The launcher that a check starts, whose run is planned here: a plan of its own would load torch first."""
+    """The launcher that a check starts, whose run is planned here."""
     found = Path(check.argv[-1])
     return found if found.parent == Path("launchers") and found.stem != "all" else None
 
@@ -119,7 +114,7 @@ def begin(check: Check) -> tuple[run_plan.Run, RunFolder, dict[str, str]]:
 
 
 def planned(check: Check) -> run_plan.Run:
-    """The run that the launcher in a check's command would plan. Raises UserError where the launcher would refuse."""
+    """The run that the launcher would plan. Raises UserError."""
     launcher = launcher_of(check)
     assert launcher is not None
     variables = read_variables()

@@ -1,10 +1,4 @@
-"""Checks at work: the order in which they start, and what is said and kept of each that ended.
-
-    work(listed, state, Deadline(540), Capabilities(on_gpu=True))
-
-A check that is `timed` or `alone` has the machine to itself; others run several at once. A check that ended is one JSON
-file, written whole, so that a second call goes on where the first one was, however that came to its end.
-"""
+"""Checks at work: the order in which they start, and what is said and kept of each that ended."""
 
 import dataclasses
 import sys
@@ -28,12 +22,12 @@ class Capabilities:
     """What the machine can do for checks."""
 
     lacking: Callable[[Check], str] = lambda check: ""
-    """What a check needs that the machine does not have; '' for nothing."""
+    """What a check needs that is not here; '' for nothing."""
     max_at_once: int = 1
-    """Checks that run side by side at most, of those that are neither `timed` nor `alone`."""
+    """Of those that are neither `timed` nor `alone`."""
     on_gpu: bool = False
     gpu_gone: Callable[[], str] = lambda: ""
-    """How the GPU is, after a check failed as if the GPU were lost; '' where the GPU computes."""
+    """How the GPU is, after a check failed as if it were lost; '' where it computes."""
 
 
 def work(
@@ -43,10 +37,8 @@ def work(
     capabilities: Capabilities,
     signals: Sequence[int] = (),
 ) -> dict[str, str]:
-    """Run the checks that have not ended yet, until all have, the deadline is near, or a signal has come.
-
-    Returns why each of the others has not ended, by name.
-    """
+    """Run the checks until all have ended, the deadline is near, or a signal has come. Returns why others have not,
+    by name."""
     checks = CheckQueue(listed, state, deadline, capabilities)
     try:
         while (checks.queue or checks.running) and not signals:
@@ -59,8 +51,6 @@ def work(
 
 
 class CheckQueue:
-    """The checks that wait, those that run, and why each of the others has not ended."""
-
     def __init__(self, listed: Sequence[Check], state: State, deadline: Deadline, capabilities: Capabilities):
         self.state, self.deadline, self.capabilities = state, deadline, capabilities
         to_do = [check for check in listed if not state.is_done(check)]
@@ -71,7 +61,7 @@ class CheckQueue:
         self.bar = tqdm(total=len(self.queue), desc="checks", disable=None, leave=False)
 
     def record_ended(self) -> None:
-        """Take the checks that have ended out of those that run, and keep and print their verdicts."""
+        """Keep and print the verdicts of those that have ended."""
         for one in [one for one in self.running if one.has_ended()]:
             self.running.remove(one)
             self.bar.update()
@@ -86,7 +76,7 @@ class CheckQueue:
                 self._drop_if_gpu_gone(one.check)
 
     def _drop_if_gpu_gone(self, failed: Check) -> None:
-        """Take the checks that need the GPU out of the queue, where it does not compute any more. Builds use none."""
+        """Builds use none, and stay."""
         how = self.capabilities.gpu_gone()
         if not how:
             return
@@ -95,7 +85,7 @@ class CheckQueue:
         self.queue = [check for check in self.queue if check not in gone]
 
     def start_next(self) -> bool:
-        """Start the next check that may start now, or note why it cannot. False where all have to wait."""
+        """Start the next check, or note why it cannot. False where all have to wait."""
         check = next_ready(self.queue, self.running, self.capabilities.max_at_once)
         if check is None:
             return False
@@ -115,7 +105,6 @@ class CheckQueue:
         return True
 
     def end_all(self) -> None:
-        """End the checks that run, and note that they and those that wait were not reached."""
         for one in self.running:
             one.end_now()
         while not all([one.has_ended() for one in self.running]):  # a list: each gets its signal at once
@@ -128,10 +117,7 @@ class CheckQueue:
 
 
 def next_ready(queue: Sequence[Check], running: Sequence[Running], max_at_once: int) -> Check | None:
-    """The first that may start now: one that runs alone; beside what it waits for, another that is done by then.
-
-    max_at_once: checks that run side by side at most.
-    """
+    """One that runs alone; beside what it waits for, another that is done by then."""
     if any(runs_alone(one.check) for one in running) or len(running) >= max_at_once:
         return None
     to_come = {check.name for check in queue} | {one.check.name for one in running}

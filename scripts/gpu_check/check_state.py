@@ -1,9 +1,4 @@
-"""What became of the checks that have ended, a file each, and the time that is left for the others.
-
-What keeps a check from ending, such as a GPU that is lost, is in no file: see `work` of check_queue.py.
-
-State(results / "checks", here={"commit": "abc"}), Deadline(540)
-"""
+"""What became of the checks that have ended, a file each, and the time that is left."""
 
 import contextlib
 import dataclasses
@@ -22,10 +17,7 @@ ELSEWHERE = "elsewhere"
 
 
 class State:
-    """What became of the checks that have ended, in a folder: a file each.
-
-    here: what each file says of the code and the device; commit, local_changes and device.
-    """
+    """here: what each file says of the code and the device; commit, local_changes and device."""
 
     def __init__(self, folder: Path, here: Mapping[str, str] | None = None):
         self.folder, self.here = folder, dict(here or {})
@@ -46,8 +38,7 @@ class State:
         self.again.discard(check.name)
 
     def set_aside(self, listed: Sequence[Check]) -> None:
-        """Give the status ELSEWHERE to checks that ran on other code, on another device or by another command: the page
-        is about what is here. They are run again."""
+        """Checks that ran on other code, on another device or by another command get ELSEWHERE, and are run again."""
         for check in listed:
             found = self.ended.get(check.name, {"status": ELSEWHERE})
             if found["status"] != ELSEWHERE and (words := _how_else(found, self.here | {"ran": _what_ran(check)})):
@@ -66,13 +57,13 @@ class State:
 
 
 def _what_ran(check: Check) -> str:
-    """The check's command, whatever the path of the interpreter: a state that is brought along goes on elsewhere."""
+    """The command, whatever the path of the interpreter."""
     words = ["python" if word == interpreter_path() else word for word in check.argv]
     return dataclasses.replace(check, argv=tuple(words)).command
 
 
 def _how_else(found: dict, here: dict[str, str]) -> str:
-    """How a check ran otherwise than it would here, in words; '' where it did not. Older files do not say."""
+    """'' where it ran as it would here."""
     words = {
         "commit": f"at commit {found.get('commit') or 'unknown'}",
         "local_changes": "with other local changes",

@@ -1,10 +1,4 @@
-"""The list of `./bench gpu-check`: everything that the suite says of GPUs, in the order of what it is worth.
-
-    python -m scripts.gpu_check.run --list
-
-Each check is a claim, a command that a person can type, and a function that finds the verdict. A check that is `timed`
-or `alone` has the machine to itself; others run several at once.
-"""
+"""The list of `./bench gpu-check`: each check is a claim, a command that a person can type, and a verdict."""
 
 import dataclasses
 import shlex
@@ -23,9 +17,8 @@ MIXED_PRECISIONS = ("bf16", "fp16")  # of a script that is about mixed precision
 
 
 def checks(scale: Scale, results: Path) -> list[Check]:
-    """All of them, in their order: who else is on the device, what a user would publish, where its time and energy go;
-    then that everything runs, and that the most used strategies compute what they must; then the rest.
-    results: the set of what is timed; the others have sets of their own in it."""
+    """In the order of what they are worth. results: the set of what is timed; the others have sets of their own in
+    it."""
     proofs = _proofs(scale, results)
     listed = [
         *_first(results),
@@ -113,7 +106,7 @@ def _builds(results: Path) -> list[Check]:
 
 
 def _strategies(scale: Scale, results: Path) -> list[Check]:
-    """Each one in each precision; those that need a library come after its build."""
+    """Those that need a library come after its build."""
     found = []
     for strategy in all_strategies():
         if library_of(strategy):
@@ -141,7 +134,7 @@ def needs_of(strategy: str) -> tuple[str, ...]:
 
 
 def _proofs(scale: Scale, results: Path) -> dict[str, Check]:
-    """Of those that divide work or communicate, by strategy: each beside one process that runs the shards in turn."""
+    """By strategy: each beside one process that runs the shards in turn."""
     found = {}
     for strategy in all_strategies():
         if library_of(strategy):
@@ -265,8 +258,7 @@ def _several_gpus(scale: Scale, results: Path) -> list[Check]:
 
 
 def _older_nccl_group(scale: Scale, results: Path) -> Check:
-    """What a user would publish of ddp, once more with the process group for NCCL that was torch's default before 2.15:
-    launchers/README.md says why."""
+    """ddp with torch's NCCL group of before 2.15: launchers/README.md says why."""
     default = timed_checks.timed_run(scale, results, *timed_checks.DDP_FAST, images=scale.images)
     return dataclasses.replace(
         default,

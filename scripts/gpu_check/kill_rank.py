@@ -1,8 +1,6 @@
-"""Starts a launcher, and once its run trains kills the last of its ranks, as the kernel would that is out of memory.
+"""Starts a launcher, and once its run trains kills the last of its ranks. The exit code is the launcher's.
 
-    ARGS="--loader synthetic --steps 100000 --window-steps 5" python -m scripts.gpu_check.kill_rank launchers/ddp.sh
-
-The exit code is the launcher's.
+ARGS="--loader synthetic --steps 100000 --window-steps 5" python -m scripts.gpu_check.kill_rank launchers/ddp.sh
 """
 
 import contextlib
@@ -35,7 +33,7 @@ def main(launcher: Path, /) -> int:
 
 
 def training_ranks(launcher: psutil.Process) -> dict[int, psutil.Process]:
-    """The processes of a run by their rank, once it has made some steps; none before."""
+    """By their rank, once the run has made some steps."""
     found = {}
     with contextlib.suppress(psutil.Error):
         for process in launcher.children(recursive=True):

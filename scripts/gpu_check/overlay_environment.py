@@ -1,8 +1,6 @@
-"""An interpreter of its own that sees all packages of this one, and a library built into it: PYTHON stays as it is.
+"""An interpreter of its own that sees all packages of this one, and a library built into it.
 
-    python -m scripts.gpu_check.overlay_environment .gpu-check/horovod scripts/setup/install_horovod.sh
-
-The exit code is the installer's.
+python -m scripts.gpu_check.overlay_environment .gpu-check/horovod scripts/setup/install_horovod.sh
 """
 
 import os
@@ -18,7 +16,6 @@ from benchmarks.common.system.programs import run_main_and_exit
 
 
 def make(folder: Path) -> Path:
-    """The interpreter, in `folder`; it is made where it is not there."""
     python = folder / "bin/python"
     if not python.exists():
         venv.EnvBuilder(symlinks=True).create(folder)

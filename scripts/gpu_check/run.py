@@ -1,11 +1,9 @@
-"""Everything that the suite says of GPUs, tried on the GPU of this machine, in the order of what it is worth.
+"""Everything that the suite says of GPUs, tried on the GPU of this machine.
 
-    python -m scripts.gpu_check.run --list            # the checks, and the command of each
-    ./bench gpu-check --results results/gpu-check   # run them; called again, it goes on from there
+    ./bench gpu-check --results results/gpu-check   # called again, it goes on from there
 
-Without a GPU it is a dry run: the CPU in the GPU's place, few and small images, no deadline. RETRY=failed runs again
-what failed. Leaves a set, its report, and gpu-check.html in it. Exit code: 0 where nothing failed, 1 where a check
-did, 2 for a mistake found before the first one, 128 + the signal's number after a signal.
+Without a GPU it is a dry run, with few and small images. RETRY=failed runs again what failed. Exit code: 0 where
+nothing failed, 1 where a check did, 2 for a mistake found before the first one, 128 + the signal.
 """
 
 import ctypes
@@ -49,8 +47,7 @@ ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 
 
 def has_gpu_decoder() -> bool:
-    """Whether nvimgcodec is installed, and libnvjpeg lies where it looks: beside it, and where the loader and CUDA's
-    toolkit have libraries (the RUNPATH of its libnvjpeg_ext, and the names in it)."""
+    """Whether nvimgcodec is installed, and libnvjpeg lies where it looks."""
     try:
         spec = find_spec("nvidia.nvimgcodec")
     except ModuleNotFoundError:  # of what it is in
@@ -120,7 +117,7 @@ def what_is_here() -> dict[str, str]:
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
-    """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark on that."""
+    """The scale with 256 images on a GPU, halved until a step in fp32 fits; and a remark."""
     config = load_config(["--config", scale.config, "--batch-per-device", "256", "--precision", "fp32"])
     case = memory_check.MemoryCase(BASELINE, config, 1, 1)
     images, refused = memory_check.largest_fitting_batch([case], num_ranks)
@@ -129,8 +126,8 @@ def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
 
 
 def max_checks_at_once(num_gpus: int) -> int:
-    """How many checks run side by side at most, of those that are neither `timed` nor `alone`: two cores for each, and
-    memory on the GPU. On several GPUs one: a collective goes on only while all GPUs work for the same check."""
+    """Two cores for each, and memory on the GPU. On several GPUs one: a collective goes on only while all work for
+    it."""
     if num_gpus > 1:
         return 1
     most = max(2, min(6, machine.num_cores() // 2))
@@ -139,7 +136,7 @@ def max_checks_at_once(num_gpus: int) -> int:
 
 
 def claim_mode(results: Path, on_gpu: bool) -> None:
-    """A folder holds a dry run or a real one. Raises UserError where it holds the other."""
+    """A folder holds a dry run or a real one. Raises UserError."""
     path, mode = results / "checks/mode.txt", "GPU" if on_gpu else "dry run"
     if path.exists() and path.read_text().strip() != mode:
         other = f"choose {option_as_typed('RESULTS', '')}"
@@ -148,7 +145,7 @@ def claim_mode(results: Path, on_gpu: bool) -> None:
 
 
 def gpu_gone() -> str:
-    """How the GPU is after a failure that reads like its loss; '' where it computes."""
+    """'' where it computes."""
     try:
         done = subprocess.run([interpreter_path(), "-c", ALIVE], capture_output=True, text=True, timeout=30, cwd=ROOT)
     except subprocess.TimeoutExpired:
@@ -157,7 +154,7 @@ def gpu_gone() -> str:
 
 
 def make_report(results: Path, limit_s: float) -> bool:
-    """The report of the set of what was timed, as far as anything was; returns whether it was written."""
+    """Of what was timed; returns whether it was written."""
     if not (results / "runs.csv").exists():
         return False
     command = [interpreter_path(), "-m", "scripts.pages.page", "--results", str(results)]
@@ -178,7 +175,7 @@ def print_begin(on_gpu: bool, listed: list[Check], state: State, seconds: float)
 
 
 def print_end(listed: list[Check], state: State, why_left: dict[str, str], results: Path) -> int:
-    """Print how many checks ended in which way; returns the exit code: 1 where one failed, or none passed."""
+    """Returns the exit code: 1 where one failed, or none passed."""
     found = {check.name: state.ended[check.name]["status"] for check in listed if check.name in state.ended}
     failed = [name for name, status in found.items() if status == "failed"]
     counts = [f"{[*found.values()].count(status)} {status}" for status in ("passed", "failed", "skipped", "left")]

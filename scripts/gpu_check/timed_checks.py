@@ -24,20 +24,18 @@ PUBLISHED_FIRST = (
 
 # What a run of `fastest` takes on an H100, from which its estimate is made. Nobody has measured any of it on a GPU yet.
 START_S = 15.0
-"""Launcher, supervisor and torchrun, imports, CUDA's context, NCCL, and the end. Without the GPU's part it is about 8 s
-on two cores."""
+"""Launcher, torchrun, imports, CUDA's context, NCCL, and the end."""
 SEARCH_S_PER_IMAGE = 0.008
-"""cuDNN's search in the first step: 10 algorithms for each of about 70 convolutions, each run twice."""
+"""cuDNN's search in the first step."""
 COMPILE_S = 30.0
-"""torch.compile of ResNet-50's forward and backward pass on 16 cores. No two of the runs share a graph."""
+"""No two of the runs share a graph."""
 IMAGES_PER_S = 2000.0
 NUM_IMAGES = 44 * 256
-"""Of a run: configs/gpu-check.yaml's, and as many in fewer steps where a step has more."""
+"""Of a run."""
 
 
 def fastest(scale: Scale, results: Path) -> list[Check]:
-    """What a user would publish: each in two batches, with and without --compile. fp16 stands beside bf16, whose
-    BatchNorm is not cuDNN's."""
+    """What a user would publish: each in two batches, with and without --compile."""
     batches = ((scale.images, 256, ""), (scale.many_images, 1024, " many images"))
     return [
         dataclasses.replace(
@@ -86,7 +84,6 @@ def timed_run(
 
 
 def compare(scale: Scale, results: Path) -> list[Check]:
-    """What else a step's time is, and what other libraries and a loader make of it."""
     fast = f"{scale.images} {FAST}"
     images = ("--data", scale.data) if scale.data else ()
     workers = ("--workers", str(scale.loader_workers))

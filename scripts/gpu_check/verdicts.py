@@ -1,7 +1,4 @@
-"""The verdict on a check that has ended: passed, failed, skipped or left, and in a few words why, or what was found.
-
-Each function looks at the exit code, at the rows that the check left, and at what it printed. Needs no torch.
-"""
+"""The verdict on a check that has ended, from the exit code, the rows that it left, and what it printed."""
 
 import dataclasses
 import json
@@ -25,7 +22,7 @@ RAISED = re.compile(r"^(?:error: .*|(?:\w+\.)*\w*(?:Error|Exception)\b.*|invalid
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """How a check's command ended. run_id: of the run that it was, '' where it was none."""
+    """run_id: of the run that it was, '' where it was none."""
 
     code: int
     log: Path
@@ -37,7 +34,7 @@ class Ended:
     """The requested precision; '' where none was requested."""
     on_gpu: bool = False
     num_left: int = 0
-    """Processes of the run that were alive when its command had ended."""
+    """Processes of the run that outlived its command."""
 
     def row(self) -> dict:
         """The run's row of runs.csv, {} where it left none."""
@@ -48,7 +45,6 @@ class Ended:
         return self.log.read_bytes().decode(errors="replace") if self.log.exists() else ""
 
     def last_words(self) -> str:
-        """The first exception or error that it printed, else its last line."""
         text = self.text()
         lines = [line.strip() for line in text.splitlines() if line.strip()] or ["it printed nothing"]
         found = RAISED.search(text)
@@ -58,7 +54,7 @@ class Ended:
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     status: str
-    """passed, failed, skipped, or left: for several GPUs, as one alone does not try all of the claim."""
+    """passed, failed, skipped, or left: one GPU does not try all of the claim."""
     words: str
     """What was found, or why not."""
 
@@ -83,7 +79,7 @@ def run_ok(ended: Ended) -> Verdict:
 
 
 def run_timed(ended: Ended) -> Verdict:
-    """As `run_ok`, and with a throughput; the words name other processes on the GPU, which should run alone."""
+    """As `run_ok`, and with a throughput; others on the GPU are named."""
     found, row = run_ok(ended), ended.row()
     if found.status != "passed":
         return found
@@ -103,7 +99,7 @@ def graphs_replayed(ended: Ended) -> Verdict:
 
 
 def energy_measured(ended: Ended) -> Verdict:
-    """As `run_timed`, with joules per image, where a counter can be read: NVML of a GPU, RAPL of a CPU."""
+    """As `run_timed`, with joules per image, where a counter can be read."""
     found, row = run_timed(ended), ended.row()
     if found.status != "passed":
         return found
@@ -119,8 +115,7 @@ def energy_measured(ended: Ended) -> Verdict:
 
 
 def fails_with(status: str, pattern: str) -> FindVerdict:
-    """A planted fault passes where its row has this status and a first cause that reads like this, and none of its
-    processes is left."""
+    """A planted fault passes where its row has this status and reason, and no process is left."""
 
     def find_verdict(ended: Ended) -> Verdict:
         row = ended.row()
@@ -182,13 +177,13 @@ def loader_timed(ended: Ended) -> Verdict:
 
 
 def dataset_made(ended: Ended) -> Verdict:
-    """imagenet-mini, as it is there or was made; where it cannot be, that is no fault of the GPU's."""
+    """Where it cannot be made, that is no fault of the GPU's."""
     lines = ended.text().splitlines() or ["it printed nothing"]
     return Verdict("skipped" if ended.code else "passed", lines[-1][:300])
 
 
 def library_built(ended: Ended) -> Verdict:
-    """The same of a library, whose script says what was wrong before what to do."""
+    """The script says what was wrong before what to do."""
     lines = [line for line in ended.text().splitlines() if line.strip()] or ["it printed nothing"]
     return Verdict("skipped" if ended.code else "passed", lines[-2 if ended.code and len(lines) > 1 else -1][:300])
 
@@ -206,8 +201,7 @@ def environment_described(ended: Ended) -> Verdict:
 
 
 def gpu_unused(ended: Ended) -> Verdict:
-    """nvidia-smi lists no process that computes on the GPU, and no memory of it is taken: in a container it lists none
-    of those outside."""
+    """No process computes on the GPU, and no memory is taken: in a container nvidia-smi lists none of those outside."""
     others = re.findall(r"^\d+,.*", ended.text(), re.MULTILINE)
     used = max(map(int, re.findall(r"^(\d+) MiB$", ended.text(), re.MULTILINE)), default=None)
     if ended.code or used is None:

@@ -1,17 +1,9 @@
 """Options of the commands that start runs of strategies, and the variable that carries each to launchers and jobs.
 
-    set_variables(RunOptions(strategies=("ddp",), repeats=5), ["--global-batch", "64"])
-
-A launcher and a Slurm job know an option as an environment variable. A new option is in these places:
-
-- a class of this module, and VARIABLE_OF_OPTION of benchmarks/common/system/options_as_typed.py, with its variable;
-- PROFILE_OPTIONS below, if the profile of a cluster may set it for every command;
-- what reads it: for sbatch `set_job_shape` of launchers/cluster.sh, else scripts/runner/make_variables.py;
-- if a set should say it, RECORDED_VARIABLES of scripts/runner/environment.py; if a report's commands may,
-  scripts/pages/pasteable_variables.py;
-- if runs with and without it must not be pooled, CLUSTER_VARIABLES of scripts/runner/run_plan.py.
-
-Imports nothing heavy: --help reads this module.
+A new option is in these places: a class here, and VARIABLE_OF_OPTION of options_as_typed.py; PROFILE_OPTIONS, if the
+profile of a cluster may set it; what reads it, for sbatch `set_job_shape` of launchers/cluster.sh, else
+make_variables.py; RECORDED_VARIABLES of scripts/runner/environment.py, if a set should say it; CLUSTER_VARIABLES of
+run_plan.py, if runs with and without it must not be pooled. Imports nothing heavy: --help reads this module.
 """
 
 import dataclasses
@@ -44,7 +36,7 @@ PROFILE_OPTIONS = {
     "memory", "exclusive", "time_min", "warning_s",
     "container",
 }  # fmt: skip
-"""Options whose variable counts where they are not given: the profile of a cluster may set it for every command."""
+"""Their variable counts where they are not given: the profile of a cluster may set it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,11 +191,8 @@ class VerifyOptions(ProofOptions):
 
 
 def set_variables(options: Any, flags: Sequence[str]) -> None:
-    """Set the environment variable of every option, for this process and those that it starts; flags: what follows --.
-
-    An option that is not given clears its variable, but for PROFILE_OPTIONS: nothing that happens to be in the
-    environment chooses what is run.
-    """
+    """Set the environment variable of every option; flags: what follows --. An option that is not given clears its
+    variable, but for PROFILE_OPTIONS."""
     given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     for name, variable in VARIABLE_OF_OPTION.items():
         text = _as_text(given.get(name))
@@ -222,7 +211,7 @@ def _as_text(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class GpuCheckFlags:
-    """What scripts/gpu_check/run.py reads from its own command line. The rest of GpuCheckOptions comes as variables."""
+    """What scripts/gpu_check/run.py reads from its own command line."""
 
     deadline_s: OptionalSeconds = None
     """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""

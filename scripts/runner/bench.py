@@ -1,21 +1,20 @@
-"""Runs all strategies, or the runs of a study.
+"""Runs all strategies, or the runs of a study: a folder of scripts/studies whose plan.py has plan_runs(variables) and
+chart_command(variables), the module that draws them and its flags.
 
     python -m scripts.runner.bench all          # ./bench run; launchers/all.sh
     python -m scripts.runner.bench sweep        # ./bench study sweep
 
-A study is a folder of scripts/studies. Its plan.py has two functions: plan_runs(variables) returns the runs, and
-chart_command(variables) the module that draws them and the module's flags.
-
-Environment variables choose the runs (scripts/options/run_options.py). PLAN=yes prints the runs and starts none. Exit
-code: 0 when every run is ok or skipped; 1 otherwise, and where nothing was timed since it does not fit in memory; 2 for
-a mistake found before the first run; 129, 130, 131 or 143 by a signal.
+Environment variables choose the runs. PLAN=yes starts none. Exit code: 0 when every run is ok or skipped; 1 otherwise,
+and where nothing fits in memory; 2 for a mistake found before the first run; 128 + the signal.
 """
 
 import dataclasses
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from benchmarks.common.system.forward_signals import end_on_signals
 
@@ -26,16 +25,17 @@ import tyro
 
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
 from benchmarks.common.system.repository import ROOT
-from scripts.runner import late_builds, preflight, rounds, run_plan, schedule, suite_start
+from scripts.runner import late_builds, preflight, rounds, run_plan, schedule
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
+from scripts.stats.formatting import plural, printable
 from scripts.strategies import strategy_list
 
 STUDIES = ROOT / "scripts" / "studies"
+WIDTH = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Plan:
 
 
 def find_plan(name: str) -> Plan:
-    """The plan of all strategies, or of the study of that name. Raises UserError where there is no such study."""
+    """Raises UserError where there is no such study."""
     if name == "all":
         return Plan(run_plan.plan_strategies, lambda variables: ["scripts.charts.plot"])
     studies = sorted(path.parent.name for path in STUDIES.glob("*/plan.py"))
@@ -70,11 +70,7 @@ def main(name: str = "all", /) -> int:
         runs = plan.plan_runs(dataclasses.replace(variables, repeats=round_number))
         return run_plan.skip_what_does_not_fit([run for run in runs if run.round == round_number])
 
-    num_rounds, runs_per_round = rounds.num_planned_rounds(variables, of_round), len(of_round(1))
-    if num_rounds * runs_per_round > run_plan.MAX_RUNS:
-        many = f"{num_rounds} rounds of {runs_per_round} runs are more than {run_plan.MAX_RUNS} runs"
-        budget = f"give {option_as_typed('BUDGET')}, which adds rounds as long as there is time"
-        raise UserError(f"{many}; lower {option_as_typed('REPEATS')}, or {budget}")
+    num_rounds = rounds.num_planned_rounds(variables, of_round)
     runs = plan.plan_runs(dataclasses.replace(variables, repeats=num_rounds))
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
@@ -92,18 +88,32 @@ def main(name: str = "all", /) -> int:
         len(left),
         planned=runs[0],
         open_ended=rounds.open_ended(variables),
-        start_text=suite_start.start_text(left, results, variables),
+        start_text=start_text(left, results, variables),
     )
 
 
+def start_text(left: Sequence[run_plan.Run], results: Path, variables: MakeVariables) -> str:
+    """What is printed before the first run."""
+    end = rounds.describe_end(variables)
+    if not left:
+        return printable(f"{results}: every planned run has a row already{f'; {end}' if end else ''}")
+    warm_up = "" if rounds.is_only_run(left, variables) else ", after a warm-up that does not count"
+    num_rounds = len({run.round for run in left})
+    names = "; ".join(dict.fromkeys(run.name for run in left))
+    lines = [
+        printable(f"{results}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}"),
+        *textwrap.wrap(printable(names), WIDTH, initial_indent="  ", subsequent_indent="  "),
+        *([end] if end else []),
+    ]
+    return "\n".join(lines)
+
+
 def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variables: MakeVariables) -> str:
-    """The runs that are left to do in their order, a line each: round, strategy, and what differs between the runs, or
-    their variants where a study names these."""
+    """The runs that are left, a line each: round, strategy, and what differs between the runs."""
     differing = [
         name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
     ]
     lines = [f"{len(left)} of {len(runs)} runs, in {variables.results or 'a new set'}; none is started"]
-    lines[0] += f"; {suite_start.duration_text(left, variables.results)}" if left else ""
     if left and not rounds.is_only_run(left, variables):
         warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
         lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
@@ -123,8 +133,7 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
 
 
 def shown_setting(run: run_plan.Run, name: str) -> object:
-    """A requested setting as the plan prints it: a mixed-precision strategy runs auto's choice where fp32 is
-    requested."""
+    """A requested setting; a mixed-precision strategy runs auto's choice where fp32 is requested."""
     requested = run.requested[name]
     if name == "precision" and requested == "fp32" and strategy_list.strategy_facts(run.strategy).mixed_precision:
         return "auto"

@@ -1,8 +1,4 @@
-"""What else used the cores and the GPUs of a run: other programs, the hypervisor, other suites.
-
-Beside scripts/runner/supervisor.py. The cores' counters are read before and after a run, so that it pays nothing for
-them; a GPU's processes are read with its telemetry.
-"""
+"""What else used the cores and the GPUs of a run: other programs, the hypervisor, other suites."""
 
 import os
 import resource
@@ -15,7 +11,7 @@ from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
 
 
 class CoreCounters:
-    """Counters of the cores that this process may use, from now on; its children must have been waited for."""
+    """Counters of the usable cores, read before and after a run, so that it pays nothing for them."""
 
     def __init__(self) -> None:
         self.before, self.own_before_s = _core_seconds(), _own_cpu_s()
@@ -23,8 +19,8 @@ class CoreCounters:
     def shares(self, rank_cpu_s: float | None) -> dict[str, float | None]:
         """Columns of runs.csv, per cent of the cores' time. rank_cpu_s: CPU time of a rank, as the rank reports it.
 
-        other_cpu_pct: the time of all programs less that of this process and its children. It is unknown where a rank
-        is no child, as under Slurm or on another node.
+        other_cpu_pct: the time of all programs less that of this process and its children; unknown where a rank is no
+        child, as under Slurm.
         """
         busy_s, steal_s, all_s = (after - before for after, before in zip(_core_seconds(), self.before, strict=True))
         own_s = _own_cpu_s() - self.own_before_s
@@ -36,7 +32,7 @@ class CoreCounters:
 
 
 def _core_seconds() -> tuple[float, float, float]:
-    """Seconds in which the cores were busy, were given to another guest, and all (proc_stat(5))."""
+    """Seconds of the cores: busy, given to another guest, and all (proc_stat(5))."""
     usable = os.sched_getaffinity(0)
     cores = [times for number, times in enumerate(psutil.cpu_times(percpu=True)) if number in usable]
     busy_s = sum(core.user + core.nice + core.system + core.irq + core.softirq for core in cores)
@@ -45,16 +41,12 @@ def _core_seconds() -> tuple[float, float, float]:
 
 
 def _own_cpu_s() -> float:
-    """CPU seconds of this process and of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 class CoTenants:
-    """Counts processes on GPUs that are not of this run: those there before it, and those without its mark.
-
-    A process that cannot be seen, since NVML speaks of another container's numbers, is not counted.
-    """
+    """Counts processes on GPUs that are not of this run: those there before it, and those without its mark."""
 
     def __init__(self, run_dir: Path | None, there_before: Iterable[int] = ()):
         self.run_dir, self.foreign = str(run_dir), dict.fromkeys(there_before, True)

@@ -1,4 +1,4 @@
-"""Fewer images on each GPU than the default configuration has, where the core strategies do not fit with them."""
+"""Fewer images on each GPU than the default has, where the core strategies do not fit with them."""
 
 import dataclasses
 import os
@@ -16,13 +16,10 @@ NAMED_OPTIONS = ("--batch-per-device", "--global-batch", "--config")
 
 
 def with_fitting_batch(variables: MakeVariables) -> MakeVariables:
-    """The variables, with half the images on each GPU, a quarter, and so on, until every core strategy fits by the
-    forecast of GPU memory. A note says so.
+    """The variables, with half the images on each GPU, a quarter, and so on, until every core strategy fits.
 
-    All strategies have the same number, also those that would fit with more, so that they can be compared; and so has a
-    run of one strategy on the same GPUs. In a set that has runs of the default configuration it is their number. What
-    the user has named stays: a configuration, or a batch. With NNODES each node has a command of its own, which could
-    come to another number: there it stays, too.
+    All strategies have the same number, so that they can be compared. A set goes on with its own. What the user has
+    named stays, and with NNODES, too, where each node has a command of its own.
     """
     named = {word.split("=")[0].replace("_", "-") for word in variables.flags[2:]} & {*NAMED_OPTIONS}
     if os.environ.get("CONFIG") or os.environ.get("NNODES") or named:
@@ -40,8 +37,8 @@ def with_fitting_batch(variables: MakeVariables) -> MakeVariables:
 
 
 def recorded_batch(variables: MakeVariables) -> int:
-    """batch_per_device of the set's first row that has the default configuration, and whose batch nobody named; 0
-    without one. Later rows may be of a study, or of a launcher that was started by hand."""
+    """batch_per_device of the set's first row with the default configuration, whose batch nobody named; 0 without
+    one."""
     if variables.results is None or not (variables.results / "runs.csv").exists():
         return 0
     runs = read_table(variables.results, "runs")
@@ -51,7 +48,7 @@ def recorded_batch(variables: MakeVariables) -> int:
 
 
 def fitting_batch(variables: MakeVariables, own: int) -> int:
-    """The largest of `own`, its half and so on with which every core strategy fits; `own` where even 1 does not."""
+    """The largest of `own`, its half and so on with which all fit; `own` where even 1 does not."""
     core = dataclasses.replace(variables, strategies="", repeats=1, with_aa=False)
     cases = run_plan.memory_cases(run_plan.plan_strategies(core))
     images, refused = memory_check.largest_fitting_batch(cases, variables.ranks_here)

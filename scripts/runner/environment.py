@@ -32,7 +32,6 @@ class EnvironmentOptions:
 
 
 def installed_packages() -> dict[str, str | None]:
-    """The version of each of PACKAGES in this interpreter; None for one that is not installed."""
     installed: dict[str, str | None] = {}
     for name in PACKAGES:
         try:

@@ -1,9 +1,5 @@
-"""Libraries that set-up left for later, since compiling them takes minutes: all built right before the first run that
-needs one.
-
-runs = late_builds.put_last(runs)               # strategies that need such a library come last in the first round left
-builds = late_builds.LateBuilds(results, draw, child_runner)  # to be called before each run; nothing is timed then
-"""
+"""Libraries that set-up left for later, since compiling them takes minutes: built before the first run that needs
+one."""
 
 import dataclasses
 import functools
@@ -27,14 +23,14 @@ VENV = ROOT / ".venv"
 
 
 def needs_build(strategy: str) -> bool:
-    """Whether set-up has left the strategy's library for later; never where the interpreter is the user's own."""
+    """Never where the interpreter is the user's own."""
     if os.environ.get("SETUP") == "no" or interpreter_path() != str(VENV / "bin/python"):
         return False
     return library_of(strategy) in deferred_libraries(VENV)
 
 
 def put_last(runs: Sequence[Run]) -> list[Run]:
-    """The runs, with those that wait for a build at the end of the first round among them."""
+    """The runs, with those that wait for a build at the end of the first round."""
     first = [run for run in runs if run.round == runs[0].round]
     if not any(needs_build(run.strategy) for run in first):
         return [*runs]
@@ -45,7 +41,7 @@ def put_last(runs: Sequence[Run]) -> list[Run]:
 
 
 def build_now(results: Path, child_runner: SignalForwarder) -> None:
-    """Build what was left for later. The set's environment.json gets the versions of what is installed then."""
+    """Build what was left; environment.json gets the new versions."""
     build_deferred(VENV, functools.partial(child_runner.run, start_new_session=True))
     path = results / "environment.json"
     if not path.exists():
@@ -58,13 +54,13 @@ def build_now(results: Path, child_runner: SignalForwarder) -> None:
 
 @dataclasses.dataclass
 class LateBuilds:
-    """Builds all libraries that set-up has left for later, before the first run that needs one of them."""
+    """To be called before each run."""
 
     results: Path
     draw: Sequence[object]
     child_runner: SignalForwarder
     spent_s: float = 0.0
-    """Seconds of all builds and of the charts before them, which no other round has."""
+    """Seconds of all builds and of the charts before them."""
 
     def __call__(self, run: Run, folder: RunFolder) -> None:
         if not needs_build(run.strategy) or run.variables.get("SKIP"):

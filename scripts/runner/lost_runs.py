@@ -1,8 +1,5 @@
-"""The row of a run whose supervisor could not write it. First the run's processes are ended.
-
-`start_launcher` calls `record_failed_launcher` where the supervisor has died. Where the suite died, too, the next suite
-calls `record_lost_runs` as it locks the set.
-"""
+"""The row of a run whose supervisor could not write it: `record_failed_launcher` where the supervisor has died, and
+`record_lost_runs`, by the next suite, where the suite has, too."""
 
 import contextlib
 import json
@@ -24,8 +21,7 @@ from scripts.stats.formatting import printable
 
 
 def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str, str], signum: int) -> None:
-    """End the processes of a run whose launcher or supervisor failed, and write its row where the supervisor has
-    not."""
+    """End the processes of a run whose launcher failed, and write its row where the supervisor has not."""
     processes.end_processes(folder.path, processes.GRACE_S)
     if (read_table(folder.results, "runs").run_id == folder.run_id).any():
         return
@@ -43,10 +39,8 @@ def record_failed_launcher(run: Run, folder: RunFolder, code: int, env: dict[str
 
 
 def why_lost(code: int, signum: int) -> dict[str, str]:
-    """The columns `status` and `reason` of a run about which nothing else is known.
-
-    code: the launcher's exit code, negative for a signal. signum: the signal that the suite got, 0 without one.
-    """
+    """Status and reason of a run about which nothing else is known. code: the launcher's, negative for a signal.
+    signum: the signal that the suite got, 0 without one."""
     if signum and -code in ENDING_SIGNALS:
         return {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
     ended = f"{signal.Signals(-code).name} ended the supervisor" if code < 0 else f"the launcher ended with code {code}"
@@ -54,7 +48,6 @@ def why_lost(code: int, signum: int) -> dict[str, str]:
 
 
 def record_lost_runs(results: Path) -> None:
-    """End the processes of runs whose suite and supervisor were killed, and write the rows of these runs."""
     for path in sorted(results.resolve().glob("logs/*/unrecorded")):
         try:
             with hold_lock(path, limit_s=0):
@@ -68,14 +61,14 @@ def record_lost_runs(results: Path) -> None:
 
 
 def record_lost_run(folder: RunFolder) -> None:
-    """End the processes of one run and write its row. Its lock is held."""
+    """Its lock is held."""
     processes.end_processes(folder.path, processes.GRACE_S)
     if not (read_table(folder.results, "runs").run_id == folder.run_id).any():
         append_rows(folder.results, "runs", [lost_row(folder)])
 
 
 def lost_row(folder: RunFolder) -> dict:
-    """The row of a run whose supervisor could not write it: the columns of the start; all, where the run had ended."""
+    """The columns of the start; all, where the run had ended."""
     row = {"schema": SCHEMA, "run_id": folder.run_id}
     if named := re.fullmatch(r"(.+?)-(\d+)-.*", folder.run_id):
         row |= {"strategy": named[1], "repeat": int(named[2])}
@@ -90,8 +83,8 @@ def lost_row(folder: RunFolder) -> dict:
 
 
 def read_unrecorded(folder: RunFolder) -> dict:
-    """What the supervisor knew of the row, by column, without run_id, which is the folder's name: with a status where
-    the run had ended; {} where it had not begun."""
+    """What the supervisor knew of the row, by column: with a status where the run had ended; {} where it had not
+    begun."""
     with contextlib.suppress(OSError, ValueError):
         known = {*TABLES["runs"]} - {"run_id"}  # an older or a newer suite may have written it
         found = json.loads(folder.unrecorded.read_bytes())
@@ -100,7 +93,7 @@ def read_unrecorded(folder: RunFolder) -> dict:
 
 
 def with_settings(folder: RunFolder, row: dict) -> dict:
-    """The row with the hash of the settings in the run's folder; the row as it is where the folder has none."""
+    """The row with the hash of the settings in the run's folder, where it has them."""
     with contextlib.suppress(UserError):
         settings = folder.settings()
         return row | {"settings": add_settings(folder.results, settings["asked"], settings.get("met"))}

@@ -1,6 +1,4 @@
-"""The variables by which make, ./bench or a job says what to run: read once, checked, with their defaults. Those of a
-cluster's job are read by launchers/cluster.sh; the machine's own numbers come from
-benchmarks/common/system/machine.py."""
+"""The variables by which make, ./bench or a job says what to run, checked, with their defaults."""
 
 import dataclasses
 import os
@@ -24,10 +22,8 @@ warning: They time training alone, and have no accuracy. With images: {}."""
 
 @dataclasses.dataclass(frozen=True)
 class MakeVariables:
-    """What make's variables or the options of ./bench say. What is not set has the default of this machine."""
-
     flags: list[str]
-    """Of the configuration: the file, the data, then the user's own, which win."""
+    """The file, the data, then the user's own, which win."""
     args: str
     """The user's own, as typed."""
     results: Path | None
@@ -40,11 +36,11 @@ class MakeVariables:
     limit_s: float | None
     """None: the configuration's."""
     until: float | None
-    """Half-width of the family's intervals at which no more rounds are added, as a fraction; None: REPEATS rounds."""
+    """Half-width of the intervals at which no more rounds are added; None: REPEATS rounds."""
     budget_s: float | None
-    """Seconds in which another round has to fit; None: no such limit."""
+    """Seconds in which another round has to fit; None: no limit."""
     num_seeds: int
-    """Rounds take so many seeds in turn (`seed_in_turn`); 0: all have the configuration's seed."""
+    """Rounds take so many seeds in turn; 0: all have the configuration's."""
     with_aa: bool
     """The baseline runs twice a round, under two names."""
     retry: str
@@ -57,7 +53,7 @@ class MakeVariables:
 
 
 def read_variables() -> MakeVariables:
-    """Read them from the environment. Raises UserError for a number that is none, or an unknown status."""
+    """Raises UserError for a number that is none, or an unknown status."""
     text = {name: os.environ.get(name, "").strip() for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES")}
     text |= {name: os.environ.get(name, "").strip() for name in ("STRATEGY", "KEY", "VALUES", "RANKS")}
     retried = [status for status in STATUSES if status != "ok"]  # a round has one good run of each
@@ -107,11 +103,8 @@ def _split_args(text: str) -> list[str]:
 
 
 def with_images(variables: MakeVariables) -> MakeVariables:
-    """The variables, with synthetic images where there are GPUs, and nobody has named images or a configuration. Then
-    a warning is printed.
-
-    imagenet-mini has 480 training images, which is no work for a GPU.
-    """
+    """The variables, with synthetic images, and a warning, where there are GPUs and nobody has named images or a
+    configuration: imagenet-mini has 480 training images, which is no work for a GPU."""
     if os.environ.get("CONFIG") or names_images(variables) or default_config() == CPU_CONFIG:
         return variables
     print(NO_IMAGES.format(option_as_typed("DATA", "/path/to/imagenet")), file=sys.stderr)

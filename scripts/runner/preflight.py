@@ -25,11 +25,8 @@ PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
-    """Raises UserError for a variable of several machines that a strategy's launcher does not read.
-
-    HOSTS is Horovod's, NODES and TASKS_PER_NODE are Slurm's, NNODES is torchrun's. The settings would name the
-    machines, and the run would not use them.
-    """
+    """Raises UserError for a variable of several machines that a strategy's launcher does not read: HOSTS is
+    Horovod's, NODES and TASKS_PER_NODE are Slurm's, NNODES is torchrun's."""
     allocated = bool(os.environ.get("ALLOCATION"))
     chosen = [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]
     for name in dict.fromkeys(strategies):
@@ -46,10 +43,8 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
-    """Refuse a batch that is not a multiple of every number of ranks, or more ranks than GPUs; warn of more than cores.
-
-    variable: what the user would change.
-    """
+    """Refuse a batch that is no multiple of every number of ranks, or more ranks than GPUs; warn of more than cores.
+    variable: what the user would change."""
     num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option_as_typed(variable)
     total = [machine.ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
@@ -69,10 +64,8 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
 
 
 def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
-    """Why a suite leaves out a run that would compute in bf16 on a CPU that emulates it; '' for any other run.
-
-    remedy: what times it all the same, as a user types it.
-    """
+    """Why a suite leaves out a bf16 run on a CPU that emulates it; '' for any other. remedy: what times it all the
+    same."""
     if machine.num_gpus() or not emulates_bf16(vector_flags()):
         return ""
     with contextlib.suppress(UserError):  # the run itself reports it
@@ -83,10 +76,8 @@ def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
 
 
 def check_rendezvous() -> None:
-    """Raises UserError for a wrong RDZV_ENDPOINT, and for a taken port on the first node, which has to listen there.
-
-    With either, torchrun would wait for ever.
-    """
+    """Raises UserError for a wrong RDZV_ENDPOINT, and for a taken port on the first node: torchrun would wait for
+    ever."""
     if (machine.number_from_env("NNODES", "a number of nodes") or 1) < 2:
         return
     endpoint = os.environ.get("RDZV_ENDPOINT", "")
@@ -102,8 +93,8 @@ def check_rendezvous() -> None:
 
 
 def open_result_set(results: Path | None, prefix: str = "") -> Path:
-    """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`. Raises UserError
-    where it cannot be written."""
+    """The folder of a set, made where it is missing; None: a new one, whose name begins with `prefix`. Raises
+    UserError."""
     if results is None:
         return _new_result_set(prefix)
     check_result_folder(results)
@@ -128,10 +119,8 @@ def _new_result_set(prefix: str) -> Path:
 
 
 def why_not_writable(results: Path) -> str:
-    """Why nothing may be measured into a folder: it is a published set, in one, or in the folder of these.
-
-    '' for any other folder. Links and relative paths are resolved first.
-    """
+    """Why nothing may be measured into a folder: it is a published set, in one, or in the folder of these. ''
+    otherwise."""
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):
@@ -140,7 +129,7 @@ def why_not_writable(results: Path) -> str:
 
 
 def check_result_folder(results: Path) -> None:
-    """Create the result folder. Raises UserError for one that is published or that cannot be written."""
+    """Make the folder. Raises UserError for one that is published or that cannot be written."""
     if why := why_not_writable(results):
         raise UserError(f"{why}; leave {option_as_typed('RESULTS')} out for a new set, or choose another")
     place, named = Path(os.path.realpath(results)), option_as_typed("RESULTS", results)

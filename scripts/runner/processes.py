@@ -1,8 +1,5 @@
-"""Every process of a run, whoever its parent is by now, and how to end them all.
-
-The processes of a run have RUN_DIR in their environment. Neither the process group nor the parent would find them all:
-torchrun's workers have sessions of their own, and outlive a killed torchrun.
-"""
+"""Every process of a run, and how to end them all. They have RUN_DIR in their environment: torchrun's workers have
+sessions of their own, and outlive a killed torchrun."""
 
 import contextlib
 import os
@@ -23,7 +20,7 @@ RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovo
 
 
 def processes_of_run(run_dir: Path) -> list[psutil.Process]:
-    """The living processes of this user that carry RUN_DIR=run_dir, without this one."""
+    """The living processes that carry RUN_DIR=run_dir, without this one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -34,10 +31,8 @@ def processes_of_run(run_dir: Path) -> list[psutil.Process]:
 
 
 def continue_stopped(run_dir: Path) -> list[str]:
-    """Lets the processes that a signal has stopped go on, so that they can end or show their stacks.
-
-    Returns 'rank 1' for each, or 'pid 123' where its environment has no rank.
-    """
+    """Lets stopped processes go on, so that they can end or show their stacks. Returns 'rank 1' or 'pid 123' for
+    each."""
     names = set()
     for process in processes_of_run(run_dir):
         with contextlib.suppress(psutil.Error):
@@ -49,13 +44,10 @@ def continue_stopped(run_dir: Path) -> list[str]:
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:
-    """End every process of the run. The supervisor calls it after each run, and lost_runs.py after a dead supervisor.
+    """End every process of the run, its Slurm steps, and the files by which its ranks met.
 
-    First TERM. With a `grace_s` and ranks that torchrun or horovodrun started, the ranks alone get it; else all
-    processes do, but for srun and for processes of another Slurm job, if there are others. Then KILL, for all that
-    are alive when `grace_s` has passed: at once with grace_s 0, as after a command that has ended by itself. KILL is
-    repeated until none is left, since a process may start another meanwhile. Slurm's steps of the run come last, and
-    then the files by which the processes met.
+    First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun and processes of another
+    Slurm job. Then KILL, for what is alive after `grace_s`, until none is left.
     """
     first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
     to_terminate = [process for process in first if _may_be_terminated(process)] or first
@@ -82,8 +74,8 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
 
 
 def cancel_slurm_steps(run_dir: Path) -> None:
-    """End what is left of this Slurm job's steps of a run, which launchers/cluster.sh names as its folder: a killed
-    srun leaves its tasks on other nodes, where no process of this one finds them."""
+    """End this Slurm job's steps of a run, which have its name (launchers/cluster.sh): a killed srun leaves its
+    tasks on other nodes."""
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
     while job and time.monotonic() < deadline:
         said = _output("squeue", "--noheader", "--steps", "--jobs", job, "--format", "%i %j")
@@ -95,14 +87,14 @@ def cancel_slurm_steps(run_dir: Path) -> None:
 
 
 def _output(*command: str) -> str:
-    """stdout of a program of Slurm's; '' where it is not here or does not answer."""
+    """'' where the program is not here or does not answer."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S).stdout
     return ""
 
 
 def _may_be_terminated(process: psutil.Process) -> bool:
-    """Not srun, which kills its tasks at once, and not the processes of a batch job, which scancel ends."""
+    """Not srun, which kills its tasks at once, and not a batch job, which scancel ends."""
     try:
         ours = process.environ().get("SLURM_JOB_ID") == os.environ.get("SLURM_JOB_ID")
         return ours and process.name() != "srun"
@@ -111,18 +103,14 @@ def _may_be_terminated(process: psutil.Process) -> bool:
 
 
 def _is_rank(process: psutil.Process) -> bool:
-    """Whether it is a rank of torchrun or horovodrun, or a loader's worker of one."""
     with contextlib.suppress(psutil.Error, OSError):
         return bool({"RANK", "HOROVOD_RANK"} & process.environ().keys())
     return False
 
 
 def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
-    """Append the Python stacks of the run's processes to `log`, a binary file.
-
-    py-spy where it is installed, since it reads a process that cannot answer; else the processes' own
-    faulthandler, which exit_codes.run_and_exit registered for SIGUSR2.
-    """
+    """Append the Python stacks of the run's processes to `log`: by py-spy where it is installed, else by SIGUSR2,
+    for which exit_codes.run_and_exit registers faulthandler."""
     processes = processes_of_run(run_dir)
     py_spy, deadline = shutil.which("py-spy"), time.monotonic() + STACKS_LIMIT_S
     for process in processes:
@@ -139,7 +127,7 @@ def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
 
 
 def _handles_sigusr2(pid: int) -> bool:
-    """Whether the process catches SIGUSR2; sent to another, it would kill it before the others are read."""
+    """Sent to a process that does not catch it, it would kill."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)

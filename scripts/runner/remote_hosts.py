@@ -2,10 +2,7 @@
 
     python -m scripts.runner.remote_hosts node0:8,node1:8
 
-Prints the interface's name, which is empty where none is known, and then each other host, one a line.
-launchers/horovod_ddp.sh gives the interface to horovodrun: left to find one, horovodrun starts a server that listens on
-all interfaces and unpickles what comes with a key, and the key stands in the command lines of ssh, which all users can
-read. Needs no torch.
+Prints the interface, which may be empty, and then each other host, one a line.
 """
 
 import socket
@@ -19,11 +16,8 @@ ANY_PORT = 9  # nothing is sent there
 
 
 def remote_hosts(hosts: str) -> tuple[str, list[str]]:
-    """(the interface that leads to the first remote host that has an address here, the names of the remote hosts).
-
-    hosts: such as a:4,b:4. The interface is '' where there is none. A host without an address here is remote: ssh may
-    know its name.
-    """
+    """(the interface that leads to the first remote host that has an address here, the remote hosts). hosts: such as
+    a:4,b:4. A host without an address here is remote: ssh may know its name."""
     names_of_own = {each.address: name for name, addresses in psutil.net_if_addrs().items() for each in addresses}
     remote, interface = [], ""
     for host in (each.rpartition(":")[0] for each in hosts.split(",")):
@@ -43,7 +37,7 @@ def _addresses(host: str) -> list[tuple]:
 
 
 def _own_address(address: tuple) -> str:
-    """The address of this machine from which packets to that one leave; '' where no route leads there."""
+    """The address of this machine from which packets leave; '' without a route."""
     family, kind, protocol, _, place = address
     with socket.socket(family, kind, protocol) as probe:
         try:

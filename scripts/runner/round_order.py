@@ -1,12 +1,9 @@
 """The order of the runs in a round, and how much of a run is timed.
 
-The orders are the rows of a Williams square (1949). Over n rounds of n runs, each run has every place once. Where n is
-even, each run also follows every other run once; where n is odd, that takes 2 n rounds. So neither a drift within a
-round nor what a run leaves behind, such as heat, always meets the same strategy. With one fixed order or a rotation it
-would: each run would follow the same run in every round. A shuffle of each round avoids that on average only: of 10
-strategies in 3 rounds, one is early in all. The rows are taken with a stride of the golden section, so that a few
-rounds are spread over all places, too. The order depends on the number of runs, the round and SEED only. So a set that
-is resumed keeps its order, and sets that are compared have the same.
+The orders are the rows of a Williams square (1949), taken with a stride of the golden section. Over n rounds of n runs
+each run has every place once, and for an even n follows every other run once. So neither a drift within a round nor
+what a run leaves behind, such as heat, always meets the same strategy. The order depends on the number of runs, the
+round and SEED only, so that a set that is resumed keeps its order.
 """
 
 import dataclasses
@@ -21,7 +18,7 @@ GOLDEN = (3 - math.sqrt(5)) / 2
 
 
 def run_order(num_runs: int, round_number: int) -> list[int]:
-    """Which of the runs 0, 1, ... is first, second, ... in round `round_number` (1, 2, ...)."""
+    """Which of the runs 0, 1, ... is first, second, ... in round `round_number` (from 1)."""
     names = random.Random(SEED).sample(range(num_runs), num_runs)
     strides = [step for step in range(1, num_runs + 1) if math.gcd(step, num_runs) == 1]
     stride = min(strides, key=lambda step: abs(step - num_runs * GOLDEN))
@@ -34,9 +31,8 @@ def run_order(num_runs: int, round_number: int) -> list[int]:
 def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
     """The configuration without what comes after its timed windows: more epochs, the step breakdown, checkpoints.
 
-    fingerprint: of the images, which says how many there are; '' for synthetic ones, as many as ImageNet's. ranks: the
-    requested number, by which batch_per_device is multiplied. After the last window as many steps follow as a window
-    has, so that loaders prefetch during that window as during the others.
+    fingerprint: of the images, which says how many there are; '' for synthetic ones. After the last window as many
+    steps follow as a window has, so that loaders prefetch during it, too.
     """
     num_train = int(fingerprint.split("-")[1]) if fingerprint else IMAGENET_TRAIN_IMAGES  # classes, training images
     steps = config.steps or num_train // resolve_global_batch(config, ranks).global_batch
@@ -58,7 +54,7 @@ def timed_part(config: Config, fingerprint: str, ranks: int) -> Config:
 
 
 def _epochs_of_windows(config: Config, steps: int) -> int:
-    """Epochs until all windows are taken. As in the engine, no window holds the first step of an epoch."""
+    """As in the engine, no window holds the first step of an epoch."""
     windows, warm_left = 0, config.warmup_steps
     for epoch in range(config.epochs):
         windows += max(0, steps - max(1, warm_left)) // config.window_steps

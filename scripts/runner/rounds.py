@@ -1,10 +1,7 @@
-"""How many rounds a suite runs: REPEATS, and with UNTIL or BUDGET more. A run that warms the machine comes first.
-
-    for runs in generate_rounds(left, of_round, variables, results): ...
+"""How many rounds a suite runs, after one run that warms the machine: REPEATS, and with UNTIL or BUDGET more.
 
 UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(stopping_rule.py). BUDGET=20m adds no round that would not fit in that time; without UNTIL, it adds every round
-that fits.
+(stopping_rule.py). BUDGET=20m adds no round that would not fit; without UNTIL, every round that fits.
 """
 
 import dataclasses
@@ -35,8 +32,7 @@ def open_ended(variables: MakeVariables) -> bool:
 
 
 def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> int:
-    """REPEATS, or the last round that has a row in RESULTS, where that is more: it is finished before another is
-    added."""
+    """REPEATS, or the last round that has a row, where that is more: it is finished before another is added."""
     if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
         return variables.repeats
     requested = {run.requested_hash for run in of_round(1)}
@@ -46,7 +42,7 @@ def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[
 
 def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
     """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil, and for a set that torchrun's
-    nodes cannot continue. runs: of the planned rounds."""
+    nodes cannot continue."""
     if variables.num_seeds > variables.repeats:
         needs = f"{option_as_typed('SEEDS', variables.num_seeds)} needs a round for each seed"
         repeats = option_as_typed("REPEATS", variables.num_seeds)
@@ -70,7 +66,7 @@ def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
 
 
 def describe_end(variables: MakeVariables) -> str:
-    """A line for PLAN=yes that says when the rounds end; '' where that is after REPEATS."""
+    """When the rounds end; '' where that is after REPEATS."""
     ends = []
     if variables.until is not None:
         ends.append(f"the family-wise half-width is {format_percent(variables.until)} or less")
@@ -84,11 +80,8 @@ def describe_end(variables: MakeVariables) -> str:
 def generate_rounds(
     left: Sequence[Run], of_round: Callable[[int], list[Run]], variables: MakeVariables, results: Path
 ) -> Iterator[list[Run]]:
-    """The rounds, one after the other: 0, which warms the machine, then the runs that are left, then added rounds.
-
-    left: the runs of rounds 1 to num_planned_rounds that have no row yet. of_round: all runs of a round.
-    Prints why no more rounds are added, where UNTIL or BUDGET decides that.
-    """
+    """Round 0, which warms the machine, then the runs that are left, then added rounds. left: of the planned rounds.
+    of_round: all runs of a round. Prints why no more rounds are added."""
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
     num_planned, needs_warm_up = num_planned_rounds(variables, of_round), not is_only_run(left, variables)
     planned = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
@@ -106,16 +99,14 @@ def generate_rounds(
 
 
 def is_only_run(left: Sequence[Run], variables: MakeVariables) -> bool:
-    """Whether a new set gets one run only. Such a run needs no warm-up: it is compared with no other run."""
+    """Whether a new set gets one run only, which needs no warm-up."""
     fresh = variables.results is None or not (variables.results / "runs.csv").exists()
     return len(left) == 1 and fresh and not open_ended(variables)
 
 
 def warm_up_runs(left: Sequence[Run]) -> list[Run]:
-    """Runs of round 0 that warm the machine: the timed part of each of these runs. No analysis counts round 0.
-
-    One warm-up is enough. The next one is started only where the one before was skipped.
-    """
+    """The timed parts of these runs as round 0. One is enough: the next is started only where the one before was
+    skipped."""
     started = [run for run in {run.key: run for run in left}.values() if not run.variables.get("SKIP")]
     return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in started]
 
@@ -139,7 +130,7 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 
 def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
-    """Whether no more rounds are added; prints why. runs: the round that would be next."""
+    """Whether no more rounds are added; prints why. runs: the next round."""
     from scripts.stats.stopping_rule import precise_enough, widest_half_width  # scipy: more than all other imports
 
     done, until = runs[0].round - 1, option_as_typed("UNTIL", format_percent(variables.until or 0))
@@ -172,7 +163,7 @@ def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, b
 
 
 def estimate_rounds(width: float | None, until: float, done: int) -> str:
-    """An estimate of the rounds that UNTIL needs: intervals narrow with the square root of the number of rounds."""
+    """Intervals narrow with the square root of the number of rounds."""
     if width is None:
         return ""
     about = math.ceil(done * (math.log1p(width) / math.log1p(until)) ** 2)
@@ -180,10 +171,8 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
 
 
 def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, ThroughputSample], dict[str, str]]":
-    """The timed runs of the plan's groups in the set, by label, and the label of each one's baseline.
-
-    Without a baseline: all groups. Else those that are a baseline or have one.
-    """
+    """The timed runs of the plan's groups, by label, and the label of each one's baseline. Without a baseline: all
+    groups."""
     from scripts.sets.result_set import load_set  # pandas
 
     requested, found = {run.requested_hash for run in runs}, load_set(results)

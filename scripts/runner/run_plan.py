@@ -3,9 +3,8 @@
     python -m scripts.runner.run_plan ddp      # makes a run's folder, and prints the variables of launchers/ddp.sh
     python -m scripts.runner.run_plan          # makes a result set, and prints the variables of launchers/slurm_all.sh
 
-Round 1 of all runs comes first, then round 2, so that a slow spell of the machine hits all runs. A run's settings go to
-its folder (config.yaml, settings.json). Its launcher gets a few variables. Imports torch only where GPUs may have to be
-counted.
+Round 1 of all runs comes first, then round 2, so that a slow spell of the machine hits all. Imports torch only where
+GPUs may have to be counted.
 """
 
 import dataclasses
@@ -33,34 +32,30 @@ from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
 from scripts.setup.check_data import check_image_folder
-from scripts.stats.formatting import printable
 from scripts.strategies import memory_check, strategy_list
 from scripts.strategies.external import NAME_VARIABLE, external_script, source_hash
 
-MAX_RUNS = 20_000
 MAX_VALUES = 200
-"""The most values of a sweep, and the most numbers of ranks of a scaling study."""
+"""Of a sweep, and of the ranks of a scaling study."""
 CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunTemplate:
-    """What the runs of one strategy and one configuration have in common. `make_run` makes one `Run` of it for each
-    round."""
+    """What the runs of one strategy and configuration have in common."""
 
     strategy: str
     config: Config
     flags: str = ""
     """The user's own flags, as typed."""
     threads: int = 0
-    """Of each rank; 0: as many as this machine has for one."""
+    """Of each rank; 0: this machine's default."""
     ranks_here: int = 0
     """Ranks on this machine; 0: as many as Make's variables say."""
     one_node: bool = False
     """On this machine only, also where the strategy could span nodes."""
     num_seeds: int = 0
-    """n seeds: round 1 has the configuration's seed, round 2 that plus 1, ..., round n + 1 the first one again. 0: all
-    rounds have the configuration's seed."""
+    """Rounds take the configuration's seed, that plus 1, ... in turn; 0: all have the configuration's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +74,9 @@ class Run:
     position: int = 0
     """Its place in the order of its round, from 1."""
     own_name: str = ""
-    """Its name in a round in which the strategy has several runs (name_runs); '' for a run that is not of a round."""
+    """Its name in its round (name_runs); '' for a run that is not of a round."""
     variant: str = ""
-    """What a study calls this run among those of its strategy, such as bf16; '': its settings name it."""
+    """What a study calls it among the runs of its strategy, such as bf16."""
 
     @functools.cached_property
     def requested_hash(self) -> str:
@@ -89,7 +84,7 @@ class Run:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What identifies its row: the hash of the requested settings, and the round."""
+        """What identifies its row."""
         return self.requested_hash, self.round
 
     @property
@@ -97,7 +92,7 @@ class Run:
         return self.own_name or self.strategy
 
     def with_skip(self, reason: str) -> "Run":
-        """This run with the variable SKIP: where it holds a reason, the launcher starts nothing, and records it."""
+        """With a reason in SKIP the launcher starts nothing, and records it."""
         return dataclasses.replace(self, variables=self.variables | {"SKIP": reason})
 
     def with_config(self, config: Config) -> "Run":
@@ -136,7 +131,7 @@ def make_run(variables: MakeVariables, template: RunTemplate, round_number: int 
 
 
 def was_requeued() -> bool:
-    """Whether this is a job of ./bench slurm that Slurm has requeued. Then its runs resume."""
+    """A job of ./bench slurm, whose runs then resume."""
     return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
@@ -163,13 +158,13 @@ def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
 
 
 def skip_emulated_bf16(runs: list[Run], remedy: str) -> list[Run]:
-    """The runs; one in bf16 on a CPU that emulates it gets the variable SKIP, which holds the reason and the remedy."""
+    """The runs; one in bf16 on a CPU that emulates it gets SKIP."""
     reasons = [preflight.why_bf16_is_too_slow(run.strategy, run.config, remedy) for run in runs]
     return [run.with_skip(reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def images_fingerprint(config: Config) -> str:
-    """The fingerprint of the images that a run reads; '' where these are synthetic. Raises UserError without any."""
+    """Of the images that a run reads; '' for synthetic ones. Raises UserError without any."""
     if config.loader == "synthetic":
         return ""
     return _fingerprint(config.data, config.pack if config.loader == "packed" else "")
@@ -177,7 +172,7 @@ def images_fingerprint(config: Config) -> str:
 
 @functools.cache
 def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
-    """pack: the kind of packed images, where these are read. A pack is enough where its image folder is not here."""
+    """pack: its kind, where packed images are read. A pack is enough where its image folder is not here."""
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     check_image_folder(data)
@@ -185,11 +180,11 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
 
 
 def plan_strategies(variables: MakeVariables) -> list[Run]:
-    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these strategies compute.
+    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these compute.
 
-    Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and STRATEGIES=all, have one more run a round, for reference:
-    the baseline's one process on all cores. With AA the baseline is there twice, under two names. Where a CPU emulates
-    bf16, runs in bf16 that nobody asked for get the variable SKIP, which holds the reason.
+    Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and `all`, have one more run a round: the baseline's one
+    process on all cores. With AA the baseline is there twice. bf16 that a CPU emulates, and nobody asked for, is
+    skipped.
     """
     config = load_config(variables.flags)
     strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
@@ -236,7 +231,6 @@ def baselines_in_other_precisions(
 
 
 def make_runs(variables: MakeVariables, templates: Sequence[RunTemplate]) -> list[Run]:
-    """A run of each template in each round, with as many seeds as the variables say."""
     templates = [dataclasses.replace(template, num_seeds=variables.num_seeds) for template in templates]
     return order_rounds(
         variables, lambda round_number: [make_run(variables, template, round_number) for template in templates]
@@ -255,9 +249,8 @@ def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]])
 
 
 def name_runs(runs: Sequence[Run]) -> list[str]:
-    """A name for each run of a round, as in charts: its strategy, and the settings that separate it from the other runs
-    of this strategy. The variant stands for these settings where the study names one: a skipped run may differ from
-    others only in settings that its strategy does not read."""
+    """A name for each run of a round, as in charts: its strategy, and its variant or the settings that separate it
+    from the other runs of this strategy."""
     identities = {id(run): Identity(run.requested, {}) for run in runs}
     names: dict[int, str] = {}
     for strategy in dict.fromkeys(run.strategy for run in runs):
@@ -272,10 +265,7 @@ def name_runs(runs: Sequence[Run]) -> list[str]:
 
 
 def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
-    """The runs of a round, each with its own checkpoint folder.
-
-    If a strategy runs twice, with other settings, the second folder's name ends in the hash of these settings.
-    """
+    """If a strategy runs twice, the second folder's name ends in the hash of its settings."""
     separated: list[Run] = []
     used_folders: set[str] = set()
     for run in runs:
@@ -289,7 +279,7 @@ def separate_checkpoint_folders(runs: list[Run]) -> list[Run]:
 
 
 def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> list[Run]:
-    """The runs that have no row in the set yet, or whose last one is interrupted or has status `retry`."""
+    """Those without a row yet, or whose last one is interrupted or has status `retry`."""
     if results is None or not (results / "runs.csv").exists():
         return runs
     last = last_statuses(results)
@@ -298,23 +288,9 @@ def remaining_runs(runs: list[Run], results: Path | None, retry: str = "") -> li
 
 def last_statuses(results: Path) -> dict[tuple[str, int], str]:
     """Status of the last row of each run, by Run.key."""
-    from scripts.sets.recorded_settings import identities_of_runs  # pandas, as read_table
 
     rows, settings = read_table(results, "runs"), read_table(results, "settings")
     hashes = dict(zip(settings.settings, settings.asked_hash, strict=True))
-    if not rows.settings.isin(hashes).all():  # settings.csv is gone or cut; the runs' own folders may have them
-        identities, _ = identities_of_runs(results, rows, settings)
-        for name, identity in zip(rows.settings, identities, strict=True):
-            if name and identity.recorded:
-                hashes.setdefault(name, settings_hash(identity.requested))
-    unknown: list[str] = rows[~rows.settings.isin(hashes)].run_id.tolist()
-    if unknown:
-        print(
-            f"warning: {results} has no requested settings of {len(unknown)} of its {len(rows)} runs, such as "
-            f"{printable(unknown[0])}: an older version wrote them; their rows stay, and count as none of this "
-            "suite's runs",
-            file=sys.stderr,
-        )
     known = rows[rows.settings.isin(hashes) & rows.repeat.notna()]
     return {
         (hashes[settings_name], int(round_number)): status
@@ -323,18 +299,14 @@ def last_statuses(results: Path) -> dict[tuple[str, int], str]:
 
 
 def interpreter_path() -> str:
-    """The interpreter for launchers, as a path that is valid in every folder. Links stay: resolved, a venv would be
-    lost."""
+    """The interpreter for launchers, valid in every folder. Links stay: resolved, a venv would be lost."""
     name = os.environ.get("PYTHON") or sys.executable
     return os.path.abspath(name) if os.sep in name else name
 
 
 def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[RunFolder, dict[str, str]]:
-    """Make the run's folder in the set; returns it and the variables that its launcher is started with.
-
-    These variables are the interface between commits: they start a launcher of any checkout. run_number: which of how
-    many runs it is, such as 3/15, for the run's line. Its variable LABEL has an older name.
-    """
+    """Make the run's folder; returns it and the variables of its launcher, which are the interface between commits.
+    run_number: such as 3/15, for the run's line."""
     folder = RunFolder.create(results, run.strategy, run.round)
     folder.write_requested(run.config, run.requested, run.flags)
     env = {
@@ -355,11 +327,8 @@ def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[Ru
 
 
 def main(strategy: str = "", /) -> None:
-    """Prints environment variables, a line each.
-
-    With a strategy: those of one run, for a launcher that a person starts by hand. Without one: those of the machine,
-    and the set, which is made unless PLAN=yes.
-    """
+    """Prints environment variables, a line each: of one run, for a launcher that a person starts by hand; without a
+    strategy those of the machine, and the set, which is made unless PLAN=yes."""
     variables = read_variables()
     if strategy:
         preflight.check_rendezvous()

@@ -89,7 +89,7 @@ class RunEnd:
 
 
 def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
-    """The columns `status` and `reason`, and those that the run measured, which the first node alone has."""
+    """Status, reason, and what the run measured, which the first node alone has."""
     measured = measured_columns(folder, sampler)
     if run_end.signum:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
@@ -106,7 +106,7 @@ def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
 
 
 def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
-    """Which signal ended the run and, in a run with checkpoints, whether one was written after the signal."""
+    """Which signal, and whether a checkpoint was written after it."""
     received = f"{signal.Signals(run_end.signum).name} to the launcher"
     saved = [cause["reason"] for cause in folder.causes() if cause["status"] == "interrupted"]
     if saved:
@@ -118,7 +118,7 @@ def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
 
 
 def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
-    """Columns of the row that the reporting rank has measured, with the interval and the energy of its windows."""
+    """What the reporting rank has measured, with the interval and the energy of its windows."""
     summary = folder.summary()
     if not summary:
         return {}
@@ -135,10 +135,8 @@ def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
 
 
 def find_killed_rank(log: str) -> str | None:
-    """'rank 1: signal 9, possibly out of memory', where the log says that a rank was killed.
-
-    SIGTERM does not count, nor does a SIGKILL by torchrun: these end the ranks that outlive a failed one.
-    """
+    """'rank 1: signal 9, possibly out of memory', where the log says so. SIGTERM and a SIGKILL by torchrun, which
+    end the ranks that outlive a failed one, do not count."""
     for match_groups in (match.groupdict() for pattern in KILLED for match in pattern.finditer(log)):
         code = int(match_groups.get("code") or 0)
         signum = int(match_groups.get("signum") or SIGNALS.get(match_groups.get("word") or "", max(0, code - 128)))
@@ -158,7 +156,7 @@ def describe_kill(rank: object, signum: int) -> str:
 
 
 def find_slurm_end(log: str) -> tuple[str, str] | None:
-    """(status, reason) where the log has a line of launchers/slurm_submit.sh that Slurm ended the job."""
+    """(status, reason) where launchers/slurm_submit.sh says that Slurm ended the job."""
     job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
     if not job or job[-1][1] not in SLURM_ENDED:
         return None
@@ -169,10 +167,8 @@ def find_slurm_end(log: str) -> tuple[str, str] | None:
 def first_cause(
     notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int, is_rank: bool = False
 ) -> tuple[str, str]:
-    """(status, reason) of a run of `num_ranks` that ended with `exit_code` and did not finish.
-
-    stopped: the ranks that were stopped when the first note was written. is_rank: the exit code is a rank's own.
-    """
+    """(status, reason) of a run that did not finish. stopped: ranks that were stopped when the first note was
+    written. is_rank: the exit code is a rank's own."""
     if ended := find_slurm_end(log):
         return ended
     culprits = [note for note in notes if not is_lost_connection(note["reason"])]
@@ -202,7 +198,7 @@ def first_cause(
 
 
 def find_error_line(log: str) -> str:
-    """The line of the error that Python raised, else the last line of the log."""
+    """The line of the exception, else the last line."""
     if raised := RAISED.search(log):
         return raised.group(1)
     lines = [line.strip() for line in log.splitlines() if line.strip()]
@@ -210,7 +206,6 @@ def find_error_line(log: str) -> str:
 
 
 def describe_stopped(ranks: list[str]) -> str:
-    """'rank 1 was stopped by a signal', 'rank 0 and rank 1 were ...'."""
     return f"{' and '.join(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped by a signal"
 
 
@@ -233,8 +228,7 @@ def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
 
 
 def describe_note(note: dict) -> str:
-    """'rank 1: reason', or the reason alone where it is that of all ranks; with a remedy for NCCL's system errors and
-    for a lack of memory."""
+    """'rank 1: reason', with a remedy for NCCL's system errors and for a lack of memory."""
     where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
     remedies = ((NCCL_SYSTEM_ERROR, SMALL_SHARED_MEMORY), (OUT_OF_MEMORY, SMALLER_BATCH))
     remedy = "".join(help_text for pattern, help_text in remedies if pattern.search(note["reason"]))

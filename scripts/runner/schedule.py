@@ -1,7 +1,4 @@
-"""Starts the launchers of a plan, one after the other, and goes on after a failure.
-
-`run_planned` runs all strategies and the studies. The proof calls `run_each`.
-"""
+"""Starts the launchers of a plan, one after the other, and goes on after a failure."""
 
 import contextlib
 import dataclasses
@@ -24,7 +21,6 @@ from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
-from scripts.runner.start_row import SKIP_PRINTED
 from scripts.stats.formatting import format_duration
 from scripts.strategies.external import NAME_VARIABLE
 
@@ -44,39 +40,33 @@ def run_planned(
     open_ended: bool,
     start_text: str,
 ) -> int:
-    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one, and first as soon as
-    there is something to compare.
+    """Run the rounds in a set, which becomes results/latest, and draw its charts after every one.
 
-    rounds: an iterator, from which each round is taken when the round before is done. chart_command: the module that
-    draws, and its flags. total: the planned runs. planned: one of them, whose variables environment.json gets.
-    open_ended: more runs may follow. start_text: is printed before the first run.
+    rounds: an iterator, from which each round is taken when the one before is done. chart_command: the module that
+    draws, and its flags. total: planned runs. planned: one of them, for environment.json. open_ended: more runs may
+    follow.
 
-    Returns the exit code: 0 where every run is ok or skipped, 1 otherwise, and where the set has no ok run since what
-    was planned does not fit; 129, 130, 131 or 143 after a signal. Raises UserError where the set is in use.
+    Returns 0 where every run is ok or skipped; 1 otherwise, and where nothing fits; 128 + the signal. Raises UserError
+    where the set is in use.
     """
     draw = [interpreter_path(), "-m", chart_command[0], "--results", results, *chart_command[1:]]
     all_ok = True
     with lock_result_set(results), forward_signals() as child_runner:
         link_latest(results)
-        first_charts = FirstCharts(results, draw, child_runner)
         builds = late_builds.LateBuilds(results, draw, child_runner)
-        launchers = Launchers(before_run=builds, after_run=first_charts)
+        launchers = Launchers(before_run=builds)
         began, num_done = time.monotonic(), 0
-        skipped: set[str] = set()
         num_unfit = 0
         print(start_text, flush=True)
         for runs in rounds:
             if num_done:
                 quiet = subprocess.DEVNULL  # the last call prints the table
-                first_charts.is_done = True
                 drawn = child_runner.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
                 left_s = (time.monotonic() - began - builds.spent_s) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             total = max(total, num_done + len(runs))
-            first_charts.last_of_round = runs[-1]
-            all_ok &= run_each(hide_known_skips(runs, skipped), results, child_runner, num_done + 1, total, launchers)
+            all_ok &= run_each(runs, results, child_runner, num_done + 1, total, launchers)
             record_environment(results, planned, child_runner)  # the first run does not wait for its imports
-            skipped |= skipped_settings(runs, results)
             num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
             began = began if runs[0].round else time.monotonic()
@@ -90,10 +80,8 @@ def run_planned(
 
 
 def draw_last_charts(results: Path, draw: Sequence[object], child_runner: SignalForwarder, num_unfit: int) -> bool:
-    """Draw the charts after the last round, and print their table. num_unfit: planned runs that did not fit.
-
-    Returns False where the charts of timed runs could not be drawn, and where nothing was timed since nothing fits.
-    """
+    """False where the charts could not be drawn, or nothing was timed since nothing fits. num_unfit: planned runs
+    that did not fit."""
     drawn = child_runner.run(draw, after_signal=True, cwd=ROOT) == 0
     if (read_table(results, "runs").status == "ok").any():
         return drawn
@@ -103,51 +91,8 @@ def draw_last_charts(results: Path, draw: Sequence[object], child_runner: Signal
     return True
 
 
-def skipped_settings(runs: Sequence[Run], results: Path) -> set[str]:
-    """The hashes of the requested settings of those runs that were skipped."""
-    rows, keys = read_table(results, "runs"), {run.key for run in runs}
-    # a skipped run has no resolved half, so that its hash is that of the requested half
-    skipped = rows[(rows.status == "skipped") & (rows["repeat"] > 0)]
-    return {name for name, number in zip(skipped.settings, skipped["repeat"], strict=True) if (name, number) in keys}
-
-
-def hide_known_skips(runs: Sequence[Run], skipped: set[str]) -> list[Run]:
-    """The runs; where a run of an earlier round with the same settings was skipped, another skip is not printed."""
-    said = {SKIP_PRINTED: "yes"}
-    return [
-        dataclasses.replace(run, variables=run.variables | said) if run.requested_hash in skipped else run
-        for run in runs
-    ]
-
-
-@dataclasses.dataclass
-class FirstCharts:
-    """Draws the charts of a new set between two runs of its first round, once, when two strategies have a timed run.
-
-    last_of_round: the run after which the charts are drawn anyway.
-    """
-
-    results: Path
-    draw: Sequence[object]
-    child_runner: SignalForwarder
-    last_of_round: Run | None = None
-    is_done: bool = False
-
-    def __call__(self, run: Run, folder: RunFolder) -> None:
-        if self.is_done or run is self.last_of_round or self.child_runner.signum:
-            return
-        self.is_done = (self.results / "charts").exists()
-        runs = read_table(self.results, "runs")
-        if self.is_done or runs[runs.status == "ok"].strategy.nunique() < 2:
-            return
-        self.is_done = True
-        quiet = subprocess.DEVNULL
-        if self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
-            print(f"two strategies have a run; the first charts: {self.results}/charts", flush=True)
-
-
 def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) -> str:
-    """The line between two rounds: when the suite will end, and where its charts are. left_s: 0 where it is unknown."""
+    """left_s: until the suite ends; 0 where it is unknown."""
     charts = f"; charts so far: {results}/charts" if drawn else ""
     if not left_s:
         return f"round {round_number} is done{charts}"
@@ -160,11 +105,9 @@ class Launchers:
     """The launchers that start runs."""
 
     checkout: Path = ROOT
-    """The checkout of the launchers and of the code that they start."""
+    """Of the launchers and of the code that they start."""
     before_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
     """Called with each run and its folder, before its start."""
-    after_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
-    """The same, when its row is in the set."""
 
 
 def run_each(
@@ -176,10 +119,7 @@ def run_each(
     launchers: Launchers,
 ) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped, but for a warm-up.
-
-    first: the number of the first of these runs. total: the number of all runs of the suite. Both are
-    printed, such as 3/15.
-    """
+    first, total: of the numbers that are printed, such as 3/15."""
     all_ok = True
     for number, run in enumerate(runs, first):
         if child_runner.signum:
@@ -188,7 +128,6 @@ def run_each(
         launchers.before_run(run, folder)
         is_ok = start_launcher(run, folder, env, child_runner, launchers.checkout) == 0
         all_ok &= is_ok or run.round == 0
-        launchers.after_run(run, folder)
     return all_ok
 
 
@@ -200,7 +139,7 @@ def start_launcher(
     checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> int:
-    """Run the launcher of a run, and make sure that the run has a row and no processes; returns the exit code."""
+    """Run the launcher, and make sure that the run has a row and no processes; returns the exit code."""
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
     folder.unrecorded.touch()
@@ -213,12 +152,10 @@ def start_launcher(
 
 @contextlib.contextmanager
 def lock_result_set(results: Path) -> Iterator[None]:
-    """Hold the lock of a set, its file .suite, so that one suite at a time writes the set. First writes the rows of
-    lost runs: those whose suite and supervisor were both killed.
+    """Hold the lock of a set, its file .suite: one suite at a time writes it. First write the rows of lost runs.
 
-    The suite writes its process and host to the file .holder. Launchers inherit the lock. So if a suite is killed, its
-    set stays in use until the supervisor of the run in progress has written the row of this run.
-    Raises UserError where another process holds the lock. It names the process as far as .holder says.
+    Launchers inherit the lock. So if a suite is killed, its set stays in use until the run in progress has its row.
+    Raises UserError where another process holds it.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -234,7 +171,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
 
 
 def describe_holder(results: Path) -> str:
-    """Which process has the set, such as 'by process 123', as far as its .holder says."""
+    """Such as 'by process 123', as far as .holder says."""
     try:
         number, host = (results / ".holder").read_text().split()
         pid = int(number)
@@ -247,7 +184,6 @@ def describe_holder(results: Path) -> str:
 
 
 def link_latest(results: Path) -> None:
-    """Point the link results/latest to the set, where the set lies in results/."""
     folder = ROOT / "results"
     if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
         latest, link = folder / "latest", folder / f".latest-{os.getpid()}"
@@ -259,10 +195,8 @@ def link_latest(results: Path) -> None:
 
 
 def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
-    """Write environment.json of the set, unless it is there, or a signal has ended the suite.
-
-    interpreter: that of the runs, where this process has another.
-    """
+    """Write environment.json of the set, unless it is there. interpreter: that of the runs, where this one has
+    another."""
     if not child_runner.signum and not (results / "environment.json").exists():
         print("noting hardware and versions in environment.json", flush=True)
         env = os.environ | run.variables | {"CONFIG": run.config.config}

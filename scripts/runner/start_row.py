@@ -10,8 +10,6 @@ from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import source_version
 
-SKIP_PRINTED = "SKIP_PRINTED"
-"""Environment variable of a launcher: yes where the suite has printed already that this run is skipped, and why."""
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
@@ -37,6 +35,6 @@ def row_at_start(folder: RunFolder, strategy: str, round_number: int, requested:
 
 
 def warm_up_status(row: dict) -> dict:
-    """The columns `status` and `reason` of a run of round 0, which no analysis counts; the reason says how it ended."""
+    """Status and reason of a run of round 0, which no analysis counts."""
     why = row.get("reason") or "it warmed the machine, and is not counted"
     return {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}

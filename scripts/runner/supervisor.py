@@ -3,8 +3,8 @@
     python -m scripts.runner.supervisor --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
     python -m scripts.runner.supervisor --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
 
-Launchers call it. The plan has made the run's folder, and the requested settings are there. Exit code: 0 ok or
-skipped, 1 failed, timeout or invalid, 129, 130, 131 or 143 interrupted.
+Launchers call it, in a folder that the plan has made. Exit code: 0 ok or skipped, 1 failed, timeout or invalid, 128 +
+the signal.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.run_status import RunEnd, find_status
-from scripts.runner.start_row import SKIP_PRINTED, row_at_start, warm_up_status
+from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
 from scripts.stats.formatting import printable
 
@@ -69,23 +69,19 @@ def main(options: SupervisorOptions, command: list[str]) -> int:
 
 
 def record_skipped(options: SupervisorOptions, folder: RunFolder) -> int:
-    """Record a run that is not started. It is printed once: in a suite's first round, not in the warm-up before."""
+    """It is printed in the first round only."""
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     row |= {"status": "skipped", "reason": options.skip}
     if options.round == 0:
         row |= warm_up_status(row)
-    is_known = options.round == 0 or os.environ.get(SKIP_PRINTED) == "yes"
-    write_row(options, folder, row, requested, {}, prints=not is_known)
+    write_row(options, folder, row, requested, {}, prints=options.round == 1)
     return 0
 
 
 def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrecorded: int) -> int:
-    """Run the command, and record its row.
-
-    unrecorded: descriptor of the run folder's file of this name, which keeps the columns that are known so far, for the
-    process that has to write the row if this one cannot.
-    """
+    """Run the command, and record its row. unrecorded: descriptor of the run folder's file of this name, for the
+    process that has to write the row if this one cannot."""
     requested, flags = read_requested(folder)
     row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
     save_unrecorded(unrecorded, row)
@@ -114,7 +110,6 @@ def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrec
 
 
 def save_unrecorded(unrecorded: int, row: dict) -> None:
-    """Write to the file `unrecorded` what is known of the row: the suite writes the row where this process cannot."""
     content = json.dumps(row, default=float).encode()
     with contextlib.suppress(OSError):  # a full disk; what is there stays, up to where it was written over
         if os.pwrite(unrecorded, content.ljust(os.fstat(unrecorded).st_size), 0) >= len(content):
@@ -122,7 +117,7 @@ def save_unrecorded(unrecorded: int, row: dict) -> None:
 
 
 def read_requested(folder: RunFolder) -> tuple[dict, str]:
-    """The requested settings, and the flags that people typed; both empty where settings.json cannot be read."""
+    """The requested settings, and the flags that people typed; both empty where they cannot be read."""
     try:
         settings = folder.settings()
     except UserError as error:
@@ -134,12 +129,8 @@ def read_requested(folder: RunFolder) -> tuple[dict, str]:
 def write_row(
     options: SupervisorOptions, folder: RunFolder, row: dict, requested: dict, resolved: dict, prints: bool = True
 ) -> None:
-    """Write the row to runs.csv and its settings to settings.csv, and print what became of the run.
-
-    resolved: the half that the reporting rank left in summary.json (Record.finish); {} for a run that did not get so
-    far. This function adds the commit, the local changes and the kernels' variables, and writes
-    the whole half to the run's settings.json, too.
-    """
+    """Write the row and its settings, and print what became of the run. resolved: the half that the reporting rank
+    left in summary.json, {} without one; the commit, the local changes and the kernels' variables are added here."""
     try:
         if requested:
             if resolved:
@@ -159,10 +150,7 @@ def write_row(
 def run_command(
     command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: SupervisorOptions
 ) -> RunEnd:
-    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it.
-
-    wait_for_end only waits. Processes that are left, and the command itself, are ended by end_run.
-    """
+    """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
     signals: list[int] = []
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
@@ -194,7 +182,7 @@ def run_command(
 
 
 def start_command(command: list[str], folder: RunFolder, requested: dict, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the command in a session of its own; it dies with this process. Both of its outputs go to the log."""
+    """In a session of its own; it dies with this process."""
     checkpoint_dir = requested.get("checkpoint_dir", "")
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
     env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh
@@ -211,8 +199,8 @@ def start_command(command: list[str], folder: RunFolder, requested: dict, log: I
 
 
 def end_run(child: subprocess.Popen[bytes], folder: RunFolder, requested: dict, run_end: RunEnd) -> None:
-    """End every process of the run that is left, and note how long that took and the command's exit code. A command
-    that has not ended by itself gets the time that its ranks need for a checkpoint."""
+    """End every process that is left, and note how long that took and the exit code. A command that has not ended by
+    itself gets the time that its ranks need for a checkpoint."""
     run_end.wall_s = time.monotonic() - run_end.began
     run_end.grace_s = checkpoint_grace_s(requested, folder, run_end.wall_s)
     grace_s = (run_end.grace_s or processes.GRACE_S) if child.poll() is None else 0.0
@@ -225,11 +213,8 @@ def end_run(child: subprocess.Popen[bytes], folder: RunFolder, requested: dict, 
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
-    """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none.
-
-    A rank ends the step that it is in. It may need one more, where another rank is a step ahead. For the checkpoint,
-    ranks wait for each other.
-    """
+    """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none. A rank ends its step, and
+    may need one more, where another is a step ahead."""
     if not requested.get("checkpoint_dir"):
         return 0.0
     patience_s = max(processes.GRACE_S, requested["timeout_s"])
@@ -246,8 +231,8 @@ def wait_for_end(
 ) -> None:
     """Wait for the child, with a bar on a terminal, until it ends, a signal has come or its limit has passed.
 
-    While a batch job is queued the limit does not run. When the first rank leaves a note, look for ranks that
-    hang: torchrun would wait 30 s for them, then kill them. Where it waited for one in vain, write all stacks.
+    While a batch job is queued the limit does not run. When the first rank leaves a note, look for ranks that hang,
+    before torchrun kills them; where it waited for one in vain, write all stacks.
     """
     limit_s, limit_from = run_end.limit_s, time.monotonic()
     name = f"{options.run_number} {options.name or options.strategy} #{options.round}".strip()
@@ -268,7 +253,7 @@ def wait_for_end(
 
 
 def wall_time_parts(run_end: RunEnd, folder: RunFolder) -> list[dict]:
-    """The wall clock of a finished run in named parts, which sum to wall_s."""
+    """Named parts, which sum to wall_s."""
     summary = folder.summary()
     if not summary:
         return []
@@ -282,13 +267,12 @@ def wall_time_parts(run_end: RunEnd, folder: RunFolder) -> list[dict]:
 
 
 def rank_cpu_s(folder: RunFolder) -> float | None:
-    """CPU time of the reporting rank, where it ran on this machine and came to its end."""
+    """CPU time of the reporting rank, where it ran on this machine."""
     wall = (folder.summary() or {}).get("wall", {})
     return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
 
 
 def result_line(options: SupervisorOptions, row: dict) -> str:
-    """The line that a run prints on the terminal at its end."""
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
     name = options.name or options.strategy
     head = f"{options.run_number:>7} {name:<22} #{options.round}  {row['status']:<11} {seconds}"
@@ -305,7 +289,6 @@ def print_tail(log: Path) -> None:
 
 
 def run_command_line() -> int:
-    """`main` with the command line, where the words after -- are the command of the run."""
     words, command = split_at_dashes(sys.argv[1:])
     try:
         return main(tyro.cli(SupervisorOptions, args=words), command)

@@ -1,7 +1,4 @@
-"""Samples the machine beside a run, every PERIOD_S: GPUs through NVML, CPU, memory and network through psutil.
-
-Used by scripts/runner/supervisor.py; its rows become telemetry.csv.
-"""
+"""Samples the machine beside a run, every PERIOD_S: GPUs through NVML, the rest through psutil; for telemetry.csv."""
 
 import contextlib
 import itertools
@@ -22,20 +19,18 @@ SAMPLES_PER_CLOCK = 4  # samples: to read the clock interrupts every core
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 RAPL = Path("/sys/class/powercap")
 MAX_READING_AGE_S = 3 * PERIOD_S
-"""How far from its moment a GPU's reading stands for its power, where the next reading is missing."""
+"""How far from its moment a GPU's reading stands for its power."""
 MIN_READ_FRACTION = 0.8  # of the windows' time: an energy of less is a guess
 
 
 class Sampler(threading.Thread):
     """A thread that collects telemetry rows from `start()` until `stop()`; t_s counts from the start.
 
-    Utilisation in per cent (of all cores, or of the GPU), memory in 10^6 bytes, power in W, network in 10^6
-    bytes a second over every interface but loopback. GPUs are those that CUDA_VISIBLE_DEVICES shows; one that NVML
-    cannot read has no rows. A CPU's power is that of its packages, where RAPL may be read. other_processes: those on
-    the GPU that do not carry run_dir's mark.
+    Utilisation in per cent, memory in 10^6 bytes, power in W, network in 10^6 bytes a second without loopback. GPUs
+    are the visible ones. A CPU's power is that of its packages, where RAPL may be read.
 
-    by_counter: devices with a counter of energy, whose power is the mean since the row before. Without one, before
-    Volta, a GPU's is what NVML reads; since Ampere that is a mean over about a second, longer than a timed window.
+    by_counter: devices with a counter of energy, whose power is the mean since the row before. A GPU without one,
+    before Volta, has what NVML reads.
     """
 
     def __init__(self, run_dir: Path | None = None):
@@ -87,7 +82,7 @@ class Sampler(threading.Thread):
         return self.rows
 
     def most_others(self, run: dict) -> int | None:
-        """The most processes of others that were on one of the run's GPUs at a time; None where nobody could tell."""
+        """The most processes of others at a time on one of the run's GPUs; None where nobody could tell."""
         if run["device"] != "cuda" or run["nodes"] > 1:
             return None
         devices = {f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]}
@@ -95,11 +90,8 @@ class Sampler(threading.Thread):
         return max((number for number in counts if number is not None), default=None)
 
     def energy_j_per_image(self, windows: list[tuple[int, float, float]], run: dict) -> float | None:
-        """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end).
-
-        run: device, nodes and world_size of its row. None where readings of one of its devices stand for less than
-        MIN_READ_FRACTION of the windows' time, such as none at all, or where they are not of all nodes.
-        """
+        """Joules an image that the run's devices drew in its windows: (images, seconds, moment of the end). run: its
+        row. None where readings stand for less than MIN_READ_FRACTION of the windows, or are not of all nodes."""
         if run["nodes"] > 1:
             return None
         devices = [f"gpu{n}" for n, _ in self.gpus[: run["world_size"]]] if run["device"] == "cuda" else ["cpu"]
@@ -114,12 +106,8 @@ class Sampler(threading.Thread):
 def mean_power_w(
     rows: list[dict], device: str, times: list[tuple[float, float]], by_counter: bool = False
 ) -> float | None:
-    """Mean power in W of a device within times (from, to) on t_s's clock; None where too little of them was read.
-    by_counter: each row has the mean since the row before.
-
-    Each reading counts by how much of the times it stands for, so that a hole does not shift the mean to where readings
-    are dense.
-    """
+    """Mean power in W within times (from, to); None where too little was read. by_counter: each row has the mean
+    since the row before. A reading counts by how much of the times it stands for."""
     joules = read_s = 0.0
     for since, until, watts in _readings(rows, device, by_counter):
         inside_s = sum(max(0.0, min(until, end) - max(since, start)) for start, end in times)
@@ -129,7 +117,7 @@ def mean_power_w(
 
 
 def _readings(rows: list[dict], device: str, by_counter: bool) -> list[tuple[float, float, float]]:
-    """Since when, until when, and W of each reading of power: a counter gives the mean since the row before."""
+    """(since when, until when, W) of each reading."""
     mine = [row for row in rows if row["device"] == device]
     if by_counter:
         spans = zip([0.0, *(row["t_s"] for row in mine)], mine, strict=False)
@@ -144,7 +132,7 @@ def _readings(rows: list[dict], device: str, by_counter: bool) -> list[tuple[flo
 
 
 def _clock_mhz() -> float | None:
-    """The cores' mean clock, where the kernel knows it; what /proc/cpuinfo says in a guest never changes."""
+    """The cores' mean clock, where the kernel knows it."""
     frequency = psutil.cpu_freq() if CPUFREQ.exists() else None
     return frequency.current if frequency else None
 
@@ -155,7 +143,7 @@ def _network_bytes() -> int:
 
 
 def _rapl_j() -> float:
-    """Joules that the CPU packages have used so far; 0 where the counters are missing or only root may read them."""
+    """Joules of the CPU packages so far; 0 where the counters may not be read."""
     try:
         packages = [path for path in RAPL.glob("intel-rapl:*/energy_uj") if path.parent.name.count(":") == 1]
         return sum(int(path.read_text()) for path in packages) / 1e6
@@ -182,8 +170,7 @@ def _nvml_gpus() -> list[tuple[int, Any]]:
 
 
 def _nvml_gpu(name: str) -> Any:
-    """The handle of a GPU by its number, by its UUID or the beginning of that, as CUDA takes it, or by a MIG slice's
-    UUID. Raises NVMLError."""
+    """By number, UUID, its beginning, or a MIG slice's UUID. Raises NVMLError."""
     import pynvml
 
     if name.isdecimal():
@@ -199,8 +186,8 @@ def _nvml_gpu(name: str) -> Any:
 
 
 def _gpu_energy(gpu: Any) -> tuple[float, float | None]:
-    """The moment on time.monotonic's clock, and the joules that the GPU has used since its driver was loaded; None
-    where it does not count them, or they are not the run's alone."""
+    """(moment, joules since the driver was loaded); None where it does not count them, or they are not the run's
+    alone."""
     import pynvml
 
     try:
@@ -211,7 +198,7 @@ def _gpu_energy(gpu: Any) -> tuple[float, float | None]:
 
 
 def _is_divided(gpu: Any) -> bool:
-    """Whether the GPU is divided into slices (MIG). NVML reports the power of all slices together."""
+    """Into slices (MIG), of which NVML reports the power of all together."""
     import pynvml
 
     try:
@@ -221,7 +208,7 @@ def _is_divided(gpu: Any) -> bool:
 
 
 def _mean_between(earlier: tuple[float, float | None], later: tuple[float, float | None]) -> float | None:
-    """W between two readings of a counter of joules; None where one failed, or the driver was loaded anew meanwhile."""
+    """W between two readings; None where one failed, or the driver was loaded anew."""
     (since_s, before_j), (until_s, after_j) = earlier, later
     if before_j is None or after_j is None or after_j < before_j or until_s <= since_s:
         return None
@@ -229,7 +216,7 @@ def _mean_between(earlier: tuple[float, float | None], later: tuple[float, float
 
 
 def _process_ids(gpu: Any) -> list[int] | None:
-    """Processes that compute on a GPU; None where NVML does not tell."""
+    """None where NVML does not tell."""
     import pynvml
 
     try:
@@ -239,7 +226,6 @@ def _process_ids(gpu: Any) -> list[int] | None:
 
 
 def _gpu_row(gpu: Any) -> dict[str, Any]:
-    """What NVML says of one GPU; what this GPU does not report stays empty."""
     import pynvml
 
     def ask(query: Callable[[], Any]) -> Any:

@@ -1,13 +1,10 @@
-"""Removes the result sets that are not published. It asks first.
-
-Three kinds stay: a set in which somebody holds a lock (LOCKS), checkouts of other commits in which a process runs, and
-a link to one of these.
+"""Removes the result sets that are not published, after a question. Sets and checkouts that are in use stay.
 
     make clean              # asks on the terminal
-    make clean YES=yes      # does not ask; without a terminal this is needed
+    make clean YES=yes      # does not ask
 
-Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, or a file cannot be removed. Needs the standard
-library only, so that it runs where nothing is installed.
+Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, or a file cannot be removed. Standard library
+only.
 """
 
 import argparse
@@ -62,7 +59,7 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
 
 @contextlib.contextmanager
 def _claim(path: Path) -> Iterator[str]:
-    """Hold the locks of all sets in `path` while the context lasts. Yields why `path` must stay, or ''."""
+    """Hold the locks of all sets in `path`. Yields why `path` must stay, or ''."""
     if path.is_symlink() or not path.is_dir():
         yield ""
         return
@@ -78,7 +75,7 @@ def _claim(path: Path) -> Iterator[str]:
 
 
 def _why_checkouts_stay(path: Path) -> str:
-    """Why a folder with checkouts of commits stays: ./bench ab runs in it. '' for other folders."""
+    """./bench ab runs in it. '' for other folders."""
     found = CHECKOUTS_NAME.fullmatch(path.name)
     if not found:
         return ""
@@ -96,7 +93,7 @@ def _num_runs_text(path: Path) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder. Of a link, the link alone."""
+    """Of a link, the link alone."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,7 +1,5 @@
-"""What this machine is, said before anything is downloaded: system, Python, disk, compiler, accelerators.
-
-The standard library alone, and nothing that only Linux has: bench calls it first, on any system.
-"""
+"""What this machine is, said before anything is downloaded. The standard library alone, and nothing that only Linux
+has."""
 
 import importlib.util
 import os
@@ -24,11 +22,8 @@ NEEDED_GB, NEEDED_CPU_GB = 7.0, 4.0
 
 @dataclass(frozen=True)
 class Machine:
-    """system, processor: as the platform module names them. free_gb: where .venv will be. compiler: its path, or ''.
-
-    has_headers: whether Python.h is there. devices: names in /dev of what computes, such as nvidia0. has_venv: whether
-    this Python can make virtual environments. has_slurm: whether jobs can be sent to other machines.
-    """
+    """free_gb: where .venv will be. compiler: its path, or ''. has_headers: Python.h. devices: names in /dev, such
+    as nvidia0. has_venv: this Python can make virtual environments."""
 
     system: str
     processor: str
@@ -58,7 +53,7 @@ def look_at_machine(root: Path, devices: Path = Path("/dev")) -> Machine:
 
 
 def why_unsupported(system: str, processor: str) -> str:
-    """Why the suite does not run on such a machine, and what to do; '' where it does."""
+    """'' where the suite runs."""
     if system == "Darwin":
         return (
             "macOS is not supported: the suite needs Linux's cores, locks and process groups, and does not use MPS; "
@@ -74,7 +69,7 @@ def why_unsupported(system: str, processor: str) -> str:
 
 
 def why_too_little_disk(free_gb: float, torch_index: str) -> str:
-    """Why set-up would not end, and what to do; '' where there is space. torch_index: the variable TORCH_INDEX."""
+    """'' where there is space. torch_index: the variable TORCH_INDEX."""
     needed = NEEDED_CPU_GB if torch_index else NEEDED_GB
     if free_gb >= needed:
         return ""
@@ -103,7 +98,7 @@ def describe_machine(machine: Machine) -> list[str]:
 
 
 def describe_devices(devices: tuple[str, ...]) -> str:
-    """What the device nodes say. A node alone shows no GPU that computes: laptops have one of their display."""
+    """A node alone shows no GPU that computes: laptops have one of their display."""
     nvidia = [name for name in devices if name.startswith("nvidia")]
     if nvidia:
         return f"{len(nvidia)} NVIDIA GPU{'s' * (len(nvidia) > 1)}"
@@ -115,7 +110,7 @@ def describe_devices(devices: tuple[str, ...]) -> str:
 
 
 def unused_device_line(devices: Path = Path("/dev")) -> str:
-    """For the beginning of runs on the CPU: the device that is not used; '' where there is none. devices: /dev."""
+    """For the beginning of runs on the CPU; '' where there is none. devices: /dev."""
     found = list_devices(devices)
     if WSL in found or any(name.startswith("nvidia") for name in found):
         return ""
@@ -123,14 +118,14 @@ def unused_device_line(devices: Path = Path("/dev")) -> str:
 
 
 def refuse_machine() -> None:
-    """End with exit code 2 where the suite does not run on this machine."""
+    """Exits with 2 where the suite does not run."""
     if why := why_unsupported(platform.system(), platform.machine()):
         print(f"error: {why}", file=sys.stderr)
         sys.exit(2)
 
 
 def begin_set_up(root: Path) -> None:
-    """Say what this machine is; end with exit code 2 where set-up would not end. root: the checkout."""
+    """Say what this machine is; exits with 2 where set-up would not end."""
     machine = look_at_machine(root)
     for line in describe_machine(machine):
         print(f"setup: {line}", file=sys.stderr, flush=True)

@@ -1,7 +1,5 @@
-"""The hardware of a set, and whether this machine matches it; later measurements must use a matching machine.
-
-A cluster's login node would fill a set from GPUs with figures of its CPU.
-"""
+"""The hardware of a set, and whether this machine matches it: a cluster's login node would fill a set from GPUs with
+figures of its CPU."""
 
 import os
 from collections.abc import Mapping
@@ -34,7 +32,7 @@ class Hardware:
 
 
 def hardware_of_set(results: Path) -> set[Hardware]:
-    """The devices of the set's ok runs; empty where the set does not say."""
+    """The devices of the set's ok runs."""
     runs = read_table(results, "runs")
     ok = runs[runs.status == "ok"]
     pairs = zip(ok.device, ok.device_name, strict=True)
@@ -42,7 +40,7 @@ def hardware_of_set(results: Path) -> set[Hardware]:
 
 
 def hardware_here() -> Hardware:
-    """The device on which a run would compute here. Imports torch. Raises UserError as usable_gpus does."""
+    """Imports torch. Raises UserError as usable_gpus does."""
     import torch
 
     from benchmarks.common.dist.devices import device_name
@@ -53,7 +51,7 @@ def hardware_here() -> Hardware:
 
 
 def why_not_here(measured: set[Hardware], here: Hardware) -> str:
-    """Why nothing may be measured into a set of this hardware; '' where it may. One GPU of several kinds is enough."""
+    """Why nothing may be measured into a set of this hardware; '' where it may."""
     names = {each.kind + " " + part for each in measured for part in each.name.split(" + ")}
     if not measured or {here.kind + " " + part for part in here.name.split(" + ")} & names:
         return ""

@@ -6,8 +6,8 @@
         TORCH_INDEX=URL an index with another build of the same torch, such as that of CPU builds; without hashes
         PIP_ARGS="--no-index --find-links DIR"      options for pip, which then installs in place of uv
 
-uv installs where it can: in 3 s from its cache and 94 s without, where pip took 310 and 340 (2 busy cores). It knows
-nothing of pip's settings, so they are handed to it; what it has no option for, and any failure of it, is pip's to do.
+uv installs where it can, in a fraction of pip's time. pip's settings are handed to it; what it has no option for, and
+any failure of it, is pip's to do.
 """
 
 import os
@@ -59,10 +59,7 @@ def main(venv: Path) -> None:
 
 
 def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
-    """The words that say what to install, and why. torch: a version that the user wants, or empty.
-
-    Raises UserError where no torch fits and none is named.
-    """
+    """The words that say what to install, and why. torch: a version, or empty. Raises UserError where no torch fits."""
     if torch:
         locks = [build.lock for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")]
         if locks and use_lock:
@@ -75,7 +72,7 @@ def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
 
 
 def install(python: Path, words: list[str]) -> str:
-    """Install into the interpreter's environment; the name of what did it. Raises UserError where none could."""
+    """Returns the name of what installed. Raises UserError where nothing could."""
     settings, index = uv_settings(python), os.environ.get("TORCH_INDEX", "")
     if words[1].endswith(".lock"):  # no source either: its build would fetch what has no hash
         words = ["--require-hashes", "--only-binary", ":all:", *words]
@@ -102,7 +99,7 @@ def without_user(url: str) -> str:
 
 
 def uv_settings(python: Path) -> dict[str, str] | None:
-    """pip's own settings (pip.conf, PIP_*) as uv's variables; None where some have none, or where PIP_ARGS is set."""
+    """pip's own settings as uv's variables; None where some have none, or where PIP_ARGS is set."""
     if os.environ.get("PIP_ARGS"):
         return None
     listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
@@ -124,7 +121,7 @@ def uv_settings(python: Path) -> dict[str, str] | None:
 
 
 def get_uv(python: Path) -> bool:
-    """Whether uv is in the environment; pip brings it, in the newest lock's version and by its hashes."""
+    """Whether uv is in the environment; pip brings it, by the lock's hashes."""
     lock = (ROOT / BUILDS[0].lock).read_text()
     requirement = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)
     if requirement is None:
@@ -138,7 +135,7 @@ def get_uv(python: Path) -> bool:
 
 
 def run(command: list, task: str, variables: dict[str, str] | None = None) -> int:
-    """Run a command, with more variables; its exit code. A terminal sees how long it takes so far."""
+    """The exit code. A terminal sees how long it takes."""
     started_s = time.monotonic()
     with subprocess.Popen([str(word) for word in command], cwd=ROOT, env=os.environ | (variables or {})) as process:
         while True:

@@ -1,7 +1,4 @@
-"""Horovod and Apex, which are built from source after everything else is installed. Standard library alone.
-
-A suite does not wait for a build: the strategy that needs it comes last in the first round, and the build right before.
-"""
+"""Horovod and Apex, which are built from source after everything else is installed. Standard library alone."""
 
 import os
 from collections.abc import Callable
@@ -14,21 +11,19 @@ SCRIPTS = {name: f"scripts/setup/install_{name}.sh" for name in ("horovod", "ape
 MARK = ".extras"
 """A file of the virtual environment: the libraries were built or tried, but for those in it."""
 NEEDS_BUILD = 3
-"""Exit code of a script with BUILD=no: only minutes of compiling would make the library work."""
+"""Exit code of a script with BUILD=no: it has to be compiled."""
 
 
 def library_of(strategy: str) -> str:
-    """The library (a key of SCRIPTS) that the strategy needs: the first word of its name; '' where it needs none."""
+    """The library that the strategy needs, the first word of its name; '' for none."""
     word = strategy.partition("_")[0]
     return word if word in SCRIPTS else ""
 
 
 def build_libraries(venv: Path, *, may_defer: bool, run: Callable[..., int]) -> None:
-    """Build each library into the environment, or take it from the cache, and mark that this was done.
+    """Build each library, or take it from the cache, and mark that this was done. A build that fails is tried once.
 
-    A build that fails is tried once: the row of its strategy says how to try again. One that a signal ends is not done.
-    may_defer: leave what has to be compiled for later, and note it in the mark. run: starts a command with env and cwd,
-    and returns its exit code.
+    may_defer: leave what has to be compiled for later. run: starts a command with env and cwd; returns its exit code.
     """
     deferred = []
     for name, script in SCRIPTS.items():

@@ -6,7 +6,6 @@
 import inspect
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -57,16 +56,6 @@ def bare(clone, *words):
     command = [sys.executable, "-I", "-S", clone / "bench", *words]
     env = {"PATH": os.environ["PATH"]}
     return subprocess.run(command, cwd=clone.parent, env=env, capture_output=True, text=True, timeout=300)
-
-
-def test_a_command_trains_into_no_folder_of_another_program():
-    """Protects what lies in the folder that RUN_DIR names where another program has set it: some studies train in the
-    command's own process. Mutant: the variable left."""
-    code = "import atexit, os; from scripts.commands.start import start; "
-    code += "atexit.register(lambda: print('left:', os.environ.get('RUN_DIR'))); start(['--help'])"
-    words = [sys.executable, "-c", code]
-    done = subprocess.run(words, cwd=ROOT, env=environment(RUN_DIR="/x"), capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "left: None", done.stderr
 
 
 @pytest.mark.medium
@@ -147,19 +136,6 @@ def test_every_command_has_a_function_that_takes_its_options(command):
     names = [other.name for other in others if other.default is other.empty or other.name == "found"]
     has_json = hasattr(options_class(command), "json")
     assert names == ([] if "." in command.action else ["flags"]) + (["found"] if has_json else [])
-
-
-def test_every_option_says_what_it_is():
-    """Protects the reader of --help: each option has a sentence."""
-    for command in COMMANDS:
-        text = (ROOT / "scripts/options" / f"{command.options.split('.')[0]}.py").read_text()
-        assert options_class(command).__name__ in text
-    silent = re.findall(r'(?m)^    (\w+): .+\n(?!    """)', "".join(map(_text, ("run", "set", "study", "data"))))
-    assert silent == []
-
-
-def _text(name):
-    return (ROOT / f"scripts/options/{name}_options.py").read_text()
 
 
 @pytest.mark.medium
@@ -338,19 +314,6 @@ def test_a_signal_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment, 
     assert (done.returncode, done.stderr) == (128 + signum, f"stopped by {signum.name}\n")
 
 
-def test_ctrl_c_while_all_sh_imports_is_one_line(tmp_path):
-    """Protects the suite that no ./bench has started: a Slurm job's, and a launcher's."""
-    done = signalled(tmp_path, "scripts.runner.bench", "import tyro", int(signal.SIGINT), [ROOT / "launchers/all.sh"])
-    assert (done.returncode, done.stderr) == (130, "stopped by SIGINT\n")
-
-
-def test_make_ends_by_ctrl_c_too(tmp_path):
-    """Protects `make bench-single`: its own line and that of ./bench, and no traceback."""
-    done = signalled(tmp_path, "bench make", "import pandas", int(signal.SIGINT), ["make", "-s", "bench-single"])
-    assert done.returncode in (2, -signal.SIGINT) and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.count("stopped by SIGINT") == 1
-
-
 @pytest.mark.medium
 def test_a_signal_ends_the_installer_and_what_it_runs(fresh_clone, tmp_path):
     """Protects from a pip that goes on after SIGTERM to ./bench. Mutant: subprocess.run, which ends the child alone."""
@@ -383,18 +346,6 @@ def test_makes_help_is_one_screen():
     assert len(lines) <= 24 and max(map(len, lines)) <= 100 and lines[-1] == "more: ./bench --help"
 
 
-def test_every_variable_of_makes_help_counts():
-    """Protects the list: no variable stands in it that nothing reads."""
-    named = {"NAME", "YAML"} ^ {*re.findall(r"\b([A-Z][A-Z_]+)\b(?= {1,}[a-z5\"0-9]|, B)", make("help").stdout)}
-    texts = "".join(path.read_text() for path in [ROOT / "Makefile", *ROOT.glob("scripts/**/*.py")])
-    assert {"STRATEGIES", "REPEATS", "RESULTS", "PLAN", "TESTS"} <= named
-    assert [
-        name
-        for name in named
-        if f'"{name}"' not in texts and f"$${name}" not in texts.replace("{", "") and f"({name})" not in texts
-    ] == []
-
-
 @pytest.mark.parametrize(
     "typed, meant",
     [
@@ -414,12 +365,6 @@ def test_a_misspelt_variable_is_not_ignored(typed, meant):
         return refuse_misspelt(words)
     with pytest.raises(UserError, match=f"did you mean {meant}"):
         refuse_misspelt(words)
-
-
-def test_make_says_which_variable_was_meant():
-    """Protects that it is asked. Mutant: MAKEFLAGS is not read."""
-    refused = make("bench-all", "REPEAT=3", "PLAN=yes")
-    assert refused.returncode == 2 and "no variable REPEAT; did you mean REPEATS?" in refused.stderr
 
 
 def test_make_passes_its_variables_on(tmp_path):

@@ -3,8 +3,6 @@
 .venv/bin/python -m pytest tests/commands/test_options_as_typed.py
 """
 
-import ast
-import re
 import subprocess
 
 import pytest
@@ -13,20 +11,9 @@ from support import ROOT, SYNTHETIC_YAML, environment, few_fast
 from benchmarks.common.config.config import load_config
 from benchmarks.common.system.options_as_typed import (
     TYPED_OPTIONS,
-    VARIABLE_OF_OPTION,
     option_as_typed,
     remember_options,
 )
-from scripts.commands.command_table import COMMANDS
-from scripts.commands.run_command import options_class, typed_names
-
-MANY = {"NODES", "TASKS_PER_NODE"}  # named beside HOSTS and NNODES, for which there is no option
-NAMED = re.compile(
-    rf"(?<![\w-])({'|'.join(name for name in {*VARIABLE_OF_OPTION.values()} - MANY if len(name) > 3)})(?!\w)"
-)
-OTHER_TEXTS = {"command_table.py", "option_types.py"}
-"""Files with a text that names a variable on purpose, or has its name by chance: the help, and what stands there for a
-value."""
 
 
 @pytest.mark.parametrize(
@@ -70,41 +57,6 @@ def test_an_option_is_written_as_it_is_typed(monkeypatch):
     forms = [("RESULTS", "x"), ("PLAN", "yes"), ("MEASURE", "no"), ("TIMEOUT", 9), ("NNODES", 2), ("ARGS", None)]
     expected = ["--results x", "--plan", "--no-measure", "--limit-s 9", "NNODES=2", "the options after --"]
     assert [option_as_typed(*form) for form in forms] == expected
-
-
-def test_every_name_of_a_command_is_one_of_its_flags():
-    """Protects from a message with a flag that the command does not have. Mutant: positional options count."""
-    for command in COMMANDS:
-        names = {*typed_names(command)}
-        assert names <= {*options_class(command).__dataclass_fields__}
-        assert not names & {"a", "b"} and ("strategies" in names) == (command.words == "forecast-memory")
-
-
-def messages(text: str) -> list[str]:
-    """String literals of a module with a space or a = in them, that are no docstrings."""
-    tree = ast.parse(text)
-    documents = {
-        id(each.value)
-        for node in ast.walk(tree)
-        for each in (node.body if isinstance(getattr(node, "body", None), list) else [])
-        if isinstance(each, ast.Expr)
-    }
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [node.value for node in strings if id(node) not in documents and re.search("[ =]", node.value)]
-
-
-@pytest.mark.medium
-def test_no_message_has_a_variable_by_name():
-    """Protects the rule in the next message, too. Mutant: any option_as_typed as plain text again."""
-    paths = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("scripts/**/*.py")]
-    found = {
-        f"{path.relative_to(ROOT)}: {text}"
-        for path in paths
-        if path.name not in OTHER_TEXTS
-        for text in messages(path.read_text())
-        if NAMED.search(text)
-    }
-    assert found == set()
 
 
 def test_a_misspelt_field_names_the_command_that_lists_all(monkeypatch, capsys):

@@ -5,14 +5,9 @@
 
 import json
 import os
-import pty
-import re
-import select
 import signal
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import psutil
@@ -25,7 +20,7 @@ from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.forward_signals import forward_signals
-from scripts.runner import lost_runs, supervisor
+from scripts.runner import lost_runs
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
@@ -75,43 +70,6 @@ def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
         assert row_of(tmp_path / name)["status"] == "ok", name
 
 
-@pytest.mark.medium
-def test_a_terminal_that_closes_ends_a_run_with_its_row_and_under_nohup_does_not(tmp_path):
-    """Protects a run in an ssh session that breaks off: a real terminal, whose bar cannot be drawn any more."""
-    started = {}
-    for name in ("hup", "nohup"):
-        folder, (master, slave) = folder_of(tmp_path / name), pty.openpty()
-        termios.tcsetwinsize(slave, (24, 80))  # no columns, no bar
-        words = ["setsid", "--ctty", "bash", "-c", 'trap "" HUP; exec "$@"' if name == "nohup" else 'exec "$@"', "-"]
-        streams = {"stdin": slave, "stdout": slave, "stderr": slave}
-        command = [*words, *supervisor_command(folder, WAITS)]
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), preexec_fn=hear_sigint, **streams)
-        os.close(slave)
-        started[name] = (process, folder, master)
-    for _, folder, master in started.values():
-        until((folder.path / "began").exists, "the run begins", 60)
-        until(lambda master=master: select.select([master], [], [], 0)[0], "the bar is drawn", 60)
-        os.close(master)
-    time.sleep(0.5)  # some bars that nobody sees
-    (started["nohup"][1].path / "go").touch()
-    assert [process.wait(60) for process, *_ in started.values()] == [129, 0]
-    assert row_of(tmp_path / "nohup")["status"] == "ok"
-    row = row_of(tmp_path / "hup")
-    assert (row["status"], row["reason"]) == ("interrupted", "SIGHUP to the launcher")
-    assert processes_of(tmp_path) == []
-
-
-def test_a_full_disk_under_the_rows_still_says_what_became_of_the_run(tmp_path):
-    """Protects the number that a run was for: the rows come first, and where they cannot be written the line is all."""
-    folder = folder_of(tmp_path)
-    (tmp_path / "runs.csv").mkdir()  # stands for the full disk: this cannot be read, or replaced
-    done = subprocess.run(
-        supervisor_command(folder, FINISHES), cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode and re.search(r"single +#1  ok", done.stdout) and "1.0 images/s" in done.stdout
-    assert "Traceback" not in done.stderr
-
-
 def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_suite(tmp_path):
     """Protects what was measured from a disk that was full, or a table that was spoilt, when the run ended: it was
     written down as failed, and not run again."""
@@ -139,21 +97,6 @@ def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
 
 
-def test_the_commit_of_a_run_is_that_of_its_start(tmp_path, monkeypatch):
-    """Protects the source of a run during which somebody commits. Mutant: asked for again at the end."""
-    folder, commits = folder_of(tmp_path), iter(["before"])
-    monkeypatch.setattr(supervisor.source_version, "commit", lambda: next(commits, "after"))
-    monkeypatch.setattr(supervisor.source_version, "local_changes", lambda: "")
-    (folder.path / "summary.json").write_text(SUMMARY.replace('"met": {}', '"met": {"torch": "2"}'))
-    descriptor = os.open(folder.unrecorded, os.O_RDWR | os.O_CREAT)
-    monkeypatch.setattr(supervisor, "run_command", lambda *words: words[3].start() or supervisor.RunEnd(0, 1.0, 0.0))
-    options = supervisor.SupervisorOptions("single", tmp_path, folder.run_id)
-    assert supervisor.run(options, ["true"], folder, descriptor) == 0
-    os.close(descriptor)
-    (settings,) = read_table(tmp_path, "settings").to_dict("records")
-    assert row_of(tmp_path)["commit"] == json.loads(settings["met"])["commit"] == "before"
-
-
 def test_quit_leaves_a_row(tmp_path):
     """Protects the row from ^\\, which terminals send as SIGQUIT."""
     folder = folder_of(tmp_path)
@@ -166,37 +109,6 @@ def test_quit_leaves_a_row(tmp_path):
     assert processes_of(tmp_path) == []
 
 
-SWALLOWS = "import os, signal\ntry: os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException: pass"
-ENDS = "from benchmarks.common.system.forward_signals import end_on_signals; end_on_signals()\n"
-ENDED_BY = {
-    "an import that swallows exceptions": ("import swallows", 130, "stopped by SIGINT\n"),
-    "two signals": (
-        "import os\ntry: os.kill(os.getpid(), 2)\nfinally: os.kill(os.getpid(), 15); print('tidy')",
-        130,
-        None,
-    ),
-    "a forked child": ("import os\nif not os.fork(): os.kill(os.getpid(), 15)\nprint(os.wait()[1])", 0, ""),
-}
-
-
-@pytest.mark.parametrize("name", ENDED_BY)
-def test_a_signal_before_there_are_other_handlers(tmp_path, name):
-    """Protects the end by a signal: an import cannot lose it, what is to be removed is, and a child says nothing.
-    Mutants: SystemExit in an import; a second signal that exits at once; children that print the line."""
-    code, returned, said = ENDED_BY[name]
-    (tmp_path / "swallows.py").write_text(SWALLOWS)
-    done = subprocess.run(
-        [sys.executable, "-c", ENDS + code],
-        cwd=ROOT,
-        env=environment(PYTHONPATH=tmp_path),
-        preexec_fn=hear_sigint,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (returned, "stopped by SIGINT\n" if said is None else said)
-    assert done.stdout == {"two signals": "tidy\n", "a forked child": "15\n"}.get(name, "")
-
-
 def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
     """Protects the terminal: Ctrl-C reaches every process of the suite, and Python programs that are still importing
     printed tracebacks. Mutant: SignalForwarder.run without the mask."""
@@ -205,40 +117,6 @@ def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
         assert child_runner.run([sys.executable, "-c", program], stdout=output, stderr=output) == 0
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     assert (tmp_path / "output").read_text() == ""
-
-
-def test_a_supervisor_heeds_the_ctrl_c_that_came_before_its_handlers(tmp_path):
-    """Protects the fix of the test above from losing the signal. Mutant: run_command without SIG_UNBLOCK."""
-    folder = folder_of(tmp_path)
-
-    def receive() -> None:
-        hear_sigint()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        os.kill(os.getpid(), signal.SIGINT)
-
-    done = subprocess.run(
-        supervisor_command(folder, WAITS),
-        cwd=ROOT,
-        env=environment(),
-        preexec_fn=receive,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    row = row_of(tmp_path)
-    assert (done.returncode, row["status"], row["reason"]) == (130, "interrupted", "SIGINT to the launcher")
-    assert "Traceback" not in done.stderr and processes_of(tmp_path) == []
-
-
-def test_a_signal_between_two_processes_starts_no_more(tmp_path):
-    """Protects the end of a suite: a signal that came while a run's folder was made was forgotten, and the run went on
-    to its end. Mutant: run without a look at what was received before."""
-    with forward_signals() as child_runner:
-        assert child_runner.run(["touch", tmp_path / "before"]) == 0
-        os.kill(os.getpid(), signal.SIGQUIT)
-        assert child_runner.run(["touch", tmp_path / "after"]) == -signal.SIGQUIT
-        assert child_runner.run(["touch", tmp_path / "charts"], after_signal=True) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["before", "charts"]
 
 
 # --- the loop and its supervisors -----------------------------------------------------------------------------------
@@ -262,47 +140,6 @@ def suite(recorder, checkout, tmp_path, tiny_data):
     return start
 
 
-def is_suite(process: subprocess.Popen) -> bool:
-    """Whether Python has taken the place of bash, which ignores SIGQUIT and has children of its own."""
-    return psutil.Process(process.pid).cmdline()[1:3] == ["-m", "scripts.runner.bench"]
-
-
-MOMENTS = {
-    "it imports": lambda process, results: is_suite(process),
-    "it has the set": lambda process, results: (results / ".holder").exists(),
-    "it has a folder for the run": lambda process, results: [*results.glob("logs/*")],
-    "it starts the launcher": lambda process, results: is_suite(process) and psutil.Process(process.pid).children(),
-}
-
-
-@pytest.mark.medium
-def test_quit_at_any_moment_of_the_start_ends_the_suite(suite, tmp_path):
-    """Protects ^\\ in the first seconds: the suite ends, each run that was started has its row or is known to be lost,
-    and no process is left. Mutant: forward_signals without SIGQUIT."""
-    started = {}
-    for number, (name, reached) in enumerate(MOMENTS.items()):
-        results = tmp_path / f"set {number}"
-        results.mkdir()
-        (results / "environment.json").write_text("{}")
-        process = suite(results, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        started[name] = process, results, reached
-    waiting = {*started}
-    while waiting:
-        for name in sorted(waiting):
-            process, results, reached = started[name]
-            assert process.poll() is None, f"it ended before {name}"
-            if reached(process, results):
-                process.send_signal(signal.SIGQUIT)
-                waiting.remove(name)
-        time.sleep(0.02)
-    for name, (process, results, _) in started.items():
-        assert process.wait(60) in (-signal.SIGQUIT, 128 + signal.SIGQUIT), name
-        assert processes_of(results) == [], name
-        rows = {*read_table(results, "runs").run_id}
-        for folder in results.glob("logs/*"):
-            assert folder.name in rows or (folder / "unrecorded").exists(), name
-
-
 def until_runs(suite) -> Path:
     """Wait until the run waits for `hold`; returns its folder."""
     calls = until(
@@ -314,18 +151,6 @@ def until_runs(suite) -> Path:
 def statuses(results: Path) -> list[str]:
     frame = read_table(results, "runs")
     return [*frame[frame["repeat"] > 0].status]
-
-
-@pytest.mark.medium
-def test_a_suite_goes_on_when_its_reader_or_terminal_has_gone(suite):
-    """Protects `make bench-all | head -1`: all rows, all rounds, and the exit code of the suite."""
-    suite.hold.unlink()
-    reader, writer = os.pipe()
-    os.close(reader)
-    process = suite(stdout=writer, stderr=writer)
-    os.close(writer)
-    assert process.wait(60) == 0
-    assert statuses(suite.results) == ["ok"]
 
 
 @pytest.mark.medium

@@ -6,17 +6,15 @@ The quick tests read what is submitted and said, with programs on PATH that stan
 cluster of two nodes on this host, and torchrun as two pods of a Kubernetes job would start it.
 """
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from fault_runs import until
-from support import ROOT, SYNTHETIC_YAML, after, environment, few_fast, hear_sigint, make_run_folder, put
+from support import ROOT, after, environment, few_fast, hear_sigint, put
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
@@ -78,14 +76,6 @@ def test_what_a_cluster_demands_reaches_sbatch(submitted):
     assert done.returncode == 0, done.stderr
     assert {"--account=lab7", "--qos=long", "--mem=64G", "--exclusive"} <= {*words}
     assert after(words, "--gres") == "gpu:a100:2" and after(words, "--nodes") == "1" and env["NODES"] == "1"
-
-
-@pytest.mark.medium
-def test_what_is_not_demanded_is_not_said(submitted):
-    done, words, _ = submitted(GPUS_PER_NODE=2, TASKS_PER_NODE=2, EXCLUSIVE="no")
-    assert done.returncode == 0, done.stderr
-    assert after(words, "--gres") == "gpu:2"
-    assert not [word for word in words if word.startswith(("--account", "--qos", "--mem", "--exclusive"))]
 
 
 @pytest.mark.medium
@@ -248,36 +238,6 @@ def _trains(results: Path) -> bool:
     """Whether a run is in its training now."""
     folders = sorted(results.glob("logs/*-[1-9]-*/"), key=lambda path: path.stat().st_mtime)
     return bool(folders) and (folders[-1] / "progress").exists() and not (folders[-1] / "summary.json").exists()
-
-
-@pytest.mark.slow
-def test_the_line_for_kubernetes_starts_two_pods_that_train_together(tmp_path):
-    """Protects the line of launchers/README.md: its text is what runs, as two processes with a job's variables."""
-    (line,) = [line for line in (ROOT / "launchers/README.md").read_text().splitlines() if line.startswith("torchrun ")]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    line = line.replace("29400", str(port))
-    (tmp_path / "a.yaml").write_text(
-        SYNTHETIC_YAML + "steps: 4\nwarmup_steps: 1\nwindows: 1\nwindow_steps: 2\nworkers: 0\n"
-    )
-    folder = make_run_folder(tmp_path / "set/logs/ddp-1-1")
-    pods = []
-    for number in range(2):
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        job = {
-            "JOB_COMPLETION_INDEX": number,
-            "POD_0": "127.0.0.1",
-            "GPUS": 1,
-            "GLOO_SOCKET_IFNAME": "lo",
-            "PATH": path,
-        }
-        env = environment(**job, CONFIG=tmp_path / "a.yaml", RUN_DIR=folder)
-        pods.append(subprocess.Popen(["bash", "-c", line], cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True))
-    for pod in pods:
-        _, err = pod.communicate(timeout=300)
-        assert pod.returncode == 0, err
-    row = json.loads((folder / "summary.json").read_text())["row"]
-    assert (row["nodes"], row["world_size"]) == (2, 2)
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["the script", "its group"])

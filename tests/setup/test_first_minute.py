@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from support import ROOT
 
 from benchmarks.common.system import accelerators, gpus
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.machine import num_cores
 from scripts.setup import first_minute
 from scripts.setup.first_minute import Machine, describe_machine, why_too_little_disk, why_unsupported
 
@@ -94,12 +92,6 @@ def test_set_up_says_what_the_machine_is(devices, words, make_devices):
     assert line.startswith("Linux aarch64, Python 3.12.1, with g++; 66 GB free; ") and words in line
 
 
-def test_a_missing_compiler_has_its_remedy():
-    machine = Machine("Linux", "x86_64", "3.11.7", 66.4, "", False, ())
-    first, second = describe_machine(machine)
-    assert "without g++ and Python.h" in first and "apt install g++ python3-dev" in second
-
-
 def test_a_python_without_venv_is_refused_in_one_line(monkeypatch, capsys, tmp_path):
     """Protects a fresh Ubuntu: venv's failure left an interpreter without pip, and no command worked after the remedy.
     Mutant: no check."""
@@ -116,15 +108,6 @@ def test_a_login_node_is_told_which_torch_its_nodes_need():
     _, line = describe_machine(login)
     assert f"needs driver {gpus.BUILDS[0].driver}" in line and f"TORCH={gpus.BUILDS[-1].torch} ./bench setup" in line
     assert len(describe_machine(dataclasses.replace(login, devices=WORKSTATION))) == 1
-
-
-def test_wsl_with_a_gpu_that_is_not_nvidias_goes_on_on_the_cpu(make_devices, monkeypatch):
-    """Mutant: /dev/dxg counts as a GPU that torch cannot use, and the run is refused."""
-    folder = make_devices(("dxg",))
-    monkeypatch.setattr(gpus, "DEVICES", folder)
-    monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus.usable_gpus() == 0 and first_minute.unused_device_line(folder) == ""
 
 
 def test_a_disk_without_space_is_refused_before_the_download():
@@ -169,14 +152,3 @@ def test_a_rank_asks_torch_where_a_device_is_there(make_devices, monkeypatch):
     monkeypatch.setenv("DEVICE", "tpu")
     with pytest.raises(UserError, match="DEVICE is 'tpu'"):
         gpus.usable_gpus()
-
-
-def test_no_note_beside_nvidia_gpus_or_without_devices(make_devices):
-    assert first_minute.unused_device_line(make_devices(())) == ""
-    assert first_minute.unused_device_line(make_devices(("nvidia0",))) == ""
-
-
-def test_cores_are_counted_where_the_system_does_not_say_which(monkeypatch):
-    """Protects a module that is run by itself on a Mac. Mutant: os.sched_getaffinity alone."""
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert num_cores() == os.cpu_count()

@@ -17,14 +17,13 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from support import ROOT, environment, put
+from support import ROOT, put
 
 from benchmarks.common.dist.devices import device_name
 from benchmarks.common.system import gpus
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.gpus import BUILDS, choose_build, has_kernels, query_gpus, usable_gpus
-from benchmarks.common.system.machine import gpu_memory_bytes, min_compute_capability
+from benchmarks.common.system.gpus import BUILDS, usable_gpus
+from benchmarks.common.system.machine import gpu_memory_bytes
 
 pytestmark = pytest.mark.real_interpreter  # interpreters of other environments
 
@@ -213,22 +212,6 @@ def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
     assert cudnn == f"nvidia-cudnn-cu{build.cuda}"
 
 
-LIST = "import importlib.metadata as m; print(*[f'{d.name} {d.version}' for d in m.distributions()], sep='\\n')"
-
-
-def differences(lock: str, came: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """(what the lock wants for this platform, what came) of each package that differs; came: version by name."""
-    locked = map(Requirement, re.findall(r"^([a-z].*?) \\\n", (ROOT / lock).read_text(), re.MULTILINE))
-    expected = {canonicalize_name(r.name): r.specifier for r in locked if not r.marker or r.marker.evaluate()}
-    came = {canonicalize_name(name): version for name, version in came.items()}
-    own = {"pip", "horovod", "apex"}  # the environment's, and what is built from source
-    return {
-        name: (str(expected.get(name, "")), came.get(name, ""))
-        for name in (expected.keys() | came.keys()) - own
-        if name not in expected or name not in came or not expected[name].contains(came[name])
-    }
-
-
 def set_up(
     checkout: Path, folder: Path, change_lock=lambda text: text, **variables
 ) -> tuple[Path, subprocess.CompletedProcess]:
@@ -260,19 +243,6 @@ def test_a_changed_hash_makes_set_up_fail(checkout, tmp_path):
     assert done.returncode == 0 and python.exists()
     _, done = set_up(checkout, tmp_path / "bad", lambda text: small(text, spoil))
     assert done.returncode == 1 and "Traceback" not in done.stderr and "hash" in done.stderr.lower()
-
-
-@pytest.mark.slow
-def test_the_v100_lock_installs_what_it_says_and_trains(machine, checkout, tmp_path, tiny_data, tiny_config):
-    """Protects the two commands on a V100: torch 2.10 really comes, nothing but the lock comes, and the suite runs."""
-    machine(f"echo '{V100}, 550.54.15'")
-    python, done = set_up(checkout, tmp_path)
-    assert done.returncode == 0
-    listed = subprocess.run([python, "-c", LIST], capture_output=True, text=True, check=True).stdout
-    assert differences(BUILDS[1].lock, dict(line.split() for line in listed.splitlines())) == {}
-    command = [python, "-m", "benchmarks.single", "--config", tiny_config, "--data", tiny_data, "--epochs", "1"]
-    trained = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert trained.returncode == 0 and "images/s" in trained.stdout + trained.stderr, trained.stderr
 
 
 # --- which GPUs a run may use -------------------------------------------------------------------------------------
@@ -436,64 +406,9 @@ def test_the_smallest_of_the_gpus_that_are_used_counts(gpu_machine, monkeypatch)
     assert gpu_memory_bytes(2) is None
 
 
-def test_a_hidden_gpu_decides_nothing(gpu_machine, monkeypatch):
-    """Protects the plan for an H100 beside a V100 that is hidden: its runs compute in bf16, and nvidia-smi is not
-    asked, which lists both, and can take seconds each time."""
-    monkeypatch.delenv("NUM_GPUS", raising=False)
-    monkeypatch.delenv("GPUS_PER_NODE", raising=False)
-    asked = f"echo '{V100}, 580.1'"
-    gpu_machine(asked, FakeCuda([(9, 0)]), visible="0")
-    monkeypatch.setattr(gpus, "query_gpus", lambda: pytest.fail("nvidia-smi was asked"))
-    assert min_compute_capability() == (9, 0)
-    gpu_machine(asked, FakeCuda([(9, 0), (8, 0)]))
-    assert min_compute_capability() == (8, 0)
-    monkeypatch.setenv("NUM_GPUS", "4")  # of another machine
-    gpu_machine("true", FakeCuda([], starts=False), visible="")
-    assert min_compute_capability() == (9, 0)
-    monkeypatch.setenv("NUM_GPUS", "0")
-    assert min_compute_capability() is None
-
-
-def test_who_plans_takes_no_memory_of_a_gpu():
-    """Protects the runs' memory, and GPUs in exclusive mode: where there are GPUs, counting them makes no context."""
-    code = "from benchmarks.common.system import machine\n"
-    code += "found = machine.num_gpus() and (machine.gpu_memory_bytes(8), machine.min_compute_capability())\n"
-    code += "import sys; torch = sys.modules.get('torch')\n"
-    code += "print(machine.num_gpus(), [torch._C._cuda_hasPrimaryContext(n) for n in range(machine.num_gpus())])"
-    env = environment(CUDA_VISIBLE_DEVICES=None, NUM_GPUS=None)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
-    if done.stdout.split()[:1] == ["0"] or done.returncode:
-        pytest.skip("needs a GPU that can be used")
-    assert "True" not in done.stdout
-
-
 def test_a_row_says_both_kinds_of_gpu(gpu_machine):
     """Protects a reader of V100 beside H100: every step waits for the slower one."""
     gpu_machine("true", FakeCuda([(9, 0), (7, 0), (9, 0)], names=["H100", "V100", "H100"]))
     assert device_name(torch.device("cuda", 0)) == "H100"
     assert device_name(torch.device("cuda", 0), num_used=3) == "H100 + V100"
     assert device_name(torch.device("cuda", 1)) == "V100"
-
-
-def test_kernels_run_on_their_major_version_and_ptx_on_later_ones():
-    assert has_kernels(["sm_70"], (7, 5)) and not has_kernels(["sm_75"], (7, 0))
-    assert not has_kernels(["sm_80", "sm_90"], (7, 0)) and not has_kernels(["sm_90"], (10, 0))
-    assert has_kernels(["sm_90", "compute_90"], (12, 0)) and has_kernels(["sm_90a"], (9, 0))
-    assert has_kernels(["sm_100f", "sm_120"], (10, 3))
-
-
-def test_torch_is_not_imported_where_nothing_says_nvidia(tmp_path):
-    """Protects start-up on a laptop: seconds of import for an answer that /dev has."""
-    code = "import sys; from benchmarks.common.system import gpus; from pathlib import Path\n"
-    code += "gpus.DEVICES = Path(sys.argv[1])\n"
-    code += "print(gpus.usable_gpus(), 'torch' in sys.modules)"
-    env = {"PATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout.split() == ["0", "False"], done.stderr
-
-
-def test_look_waits_no_longer_than_its_patience(machine, monkeypatch):
-    machine("exec sleep 10000")
-    monkeypatch.setattr(gpus, "NVIDIA_SMI_TIMEOUT_S", 0.5)
-    seen = query_gpus()  # had it waited, this test would be at its limit
-    assert "did not answer" in seen.problem and choose_build(seen)[0] is BUILDS[0]
