@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -57,17 +56,13 @@ class LateBuilds:
     """To be called before each run."""
 
     results: Path
-    draw: Sequence[object]
     child_runner: SignalForwarder
     spent_s: float = 0.0
-    """Seconds of all builds and of the charts before them."""
+    """Seconds of all builds."""
 
     def __call__(self, run: Run, folder: RunFolder) -> None:
         if not needs_build(run.strategy) or run.variables.get("SKIP"):
             return
         began = time.monotonic()
-        quiet = subprocess.DEVNULL
-        if run.round and self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0:
-            print(f"charts of the runs so far: {self.results}/charts", flush=True)
         build_now(self.results, self.child_runner)
         self.spent_s += time.monotonic() - began

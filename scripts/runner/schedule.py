@@ -53,7 +53,7 @@ def run_planned(
     all_ok = True
     with lock_result_set(results), forward_signals() as child_runner:
         link_latest(results)
-        builds = late_builds.LateBuilds(results, draw, child_runner)
+        builds = late_builds.LateBuilds(results, child_runner)
         launchers = Launchers(before_run=builds)
         began, num_done = time.monotonic(), 0
         num_unfit = 0

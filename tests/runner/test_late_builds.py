@@ -3,7 +3,6 @@
 .venv/bin/python -m pytest tests/runner/test_late_builds.py
 """
 
-import dataclasses
 import json
 import os
 import shlex
@@ -25,7 +24,6 @@ from scripts.setup import libraries
 HOROVOD = """
 [ "$BUILD" = yes ] || { echo "horovod has to be built"; exit 3; }
 cat "$RESULTS_SEEN/runs.csv" >"$RESULTS_SEEN/seen.csv"
-ls "$RESULTS_SEEN/charts" >"$RESULTS_SEEN/charts.txt"
 """
 
 
@@ -33,7 +31,7 @@ ls "$RESULTS_SEEN/charts" >"$RESULTS_SEEN/charts.txt"
 @pytest.mark.real_interpreter  # .venv/bin/python is what set-up has made
 def test_a_suite_builds_a_library_after_the_other_runs_of_its_first_round(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the first chart, which waits for no compiler, and the order in the rows. Mutants: the build in set-up;
-    the strategy stays at its place; no charts before the build; the versions stay those of the start."""
+    the strategy stays at its place; the versions stay those of the start."""
     clone = tmp_path / "own checkout"
     shutil.copytree(checkout, clone, ignore=shutil.ignore_patterns("__pycache__"))
     for path in [ROOT / "bench", *ROOT.glob("requirements*")]:
@@ -55,14 +53,13 @@ def test_a_suite_builds_a_library_after_the_other_runs_of_its_first_round(checko
     assert rows.strategy.tolist()[-1] == "horovod_ddp" and rows.position.tolist() == [1, 2, 3]
     seen = [line.split(",") for line in (results / "seen.csv").read_text().splitlines()]
     assert len(seen) == 1 + 1 + 2, "a header, the warm-up, and the two other strategies"
-    assert (results / "charts.txt").read_text()
     assert (clone / ".venv" / libraries.MARK).read_text() == ""
     written = json.loads((results / "environment.json").read_text())
     assert written["packages"]["torch"] and written["schema"] == 1
 
 
-def test_charts_come_before_a_build_and_a_build_before_its_run(make_variables, tmp_path, monkeypatch, capsys):
-    """Protects the wiring of the suite. Mutants: no charts; every run builds; a build in the warm-up draws."""
+def test_a_build_comes_before_its_run_and_once(make_variables, tmp_path, monkeypatch):
+    """Protects the wiring of the suite. Mutant: every run builds."""
     commands = []
 
     class Children:
@@ -77,18 +74,13 @@ def test_charts_come_before_a_build_and_a_build_before_its_run(make_variables, t
     monkeypatch.setattr(late_builds, "VENV", tmp_path)
     monkeypatch.setenv("PYTHON", str(tmp_path / "bin/python"))
     monkeypatch.delenv("SETUP", raising=False)
-    builds = late_builds.LateBuilds(tmp_path, ["draw"], Children())
-    for run in (waiting, dataclasses.replace(waiting, round=0)):
-        (tmp_path / libraries.MARK).write_text("horovod")
-        commands.clear()
-        builds(ddp, None)
-        assert commands == []
-        builds(run, None)
-        scripts = [[str(ROOT / script)] for script in libraries.SCRIPTS.values()]
-        assert commands == [*([["draw"]] if run.round else []), *scripts]
-        builds(run, None)
-        assert len(commands) == len(scripts) + run.round, "once"
-    assert "charts of the runs so far" in capsys.readouterr().out and builds.spent_s > 0
+    builds = late_builds.LateBuilds(tmp_path, Children())
+    (tmp_path / libraries.MARK).write_text("horovod")
+    builds(ddp, None)
+    assert commands == []
+    builds(waiting, None)
+    builds(waiting, None)
+    assert commands == [[str(ROOT / script)] for script in libraries.SCRIPTS.values()] and builds.spent_s > 0
 
 
 def test_a_damaged_environment_json_is_left_alone(tmp_path, monkeypatch, capsys):
