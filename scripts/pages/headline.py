@@ -1,6 +1,6 @@
 """What a set says of its strategies: one sentence in plain words, and the sentences that it rests on.
 
-Every sentence is made from the set's statistics; none says more than the intervals do. Needs no torch.
+Needs no torch.
 """
 
 import dataclasses
@@ -46,11 +46,8 @@ def rank_groups(results: ResultSet) -> Ranking:
 
 
 def one_sentence(results: ResultSet, ranking: Ranking) -> str:
-    """The answer of the set in one sentence: whether a strategy is faster than one process, and which is the fastest.
-
-    It names the precision that the answer is about, and what has no time. Without timed groups of a parallel strategy,
-    or with too few rounds, it says that there is no verdict, and why.
-    """
+    """The answer of the set in one sentence: whether a strategy is faster than one process, and which is the fastest, in
+    which precision, and what has no time; or why there is no verdict."""
     return f"{_answer(results, ranking)}{_without_a_time(results)}."
 
 
@@ -94,8 +91,8 @@ def _answer(results: ResultSet, ranking: Ranking) -> str:
 
 
 def _beside_best(ranking: Ranking, faster: list[str]) -> str:
-    """How strategies that are faster than their baseline compare with the highest mean, which is one process: which are
-    slower, and of which no difference was seen. '' where none has an interval with it, as in another precision."""
+    """How strategies that are faster than their baseline compare with the highest mean, which is one process; '' where
+    none has an interval with it."""
     best, verdicts = ranking.best.label, {label: over.verdict for label, over in ranking.over_best.items()}
     slower, unseen = (
         [label for label in faster if verdicts.get(label) == verdict] for verdict in ("slower", "no difference seen")
@@ -150,8 +147,7 @@ def _unseen(ratios: dict[str, RatioEstimate]) -> str:
 
 
 def _without_a_time(results: ResultSet) -> str:
-    """'; apex_ddp was skipped and 5 strategies were not run'. A set of one strategy compares none: there only what was
-    tried is named."""
+    """'; apex_ddp was skipped and 5 strategies were not run'. Of a set of one strategy only what was tried is named."""
     compares = len({group.strategy for group in results.timed_groups_without_aa}) > 1
     ends = [(end, labels) for end, labels in untimed(results).items() if compares or end != NOT_RUN]
     parts = [in_words(end, labels, _name(labels, "strategies")) for end, labels in ends]
@@ -182,8 +178,7 @@ def _name(labels: list[str], noun: str) -> str:
 
 
 def headline(results: ResultSet) -> list[str]:
-    """The verdict, then the sentences that it rests on: the highest mean, its speed-up, and which strategies differ
-    from it."""
+    """The verdict, then the sentences that it rests on."""
     timed = results.timed_groups_without_aa
     if not timed:
         return ["No run has a throughput."]

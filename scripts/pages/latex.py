@@ -1,7 +1,4 @@
-"""Text and numbers as LaTeX, and a LaTeX where there is one.
-
-Names come from data sets and CSV files: whatever is not a Tex is escaped by the template's environment itself.
-"""
+"""Text and numbers as LaTeX, and a LaTeX where there is one. Whatever is not a Tex is escaped by the template."""
 
 import os
 import shutil

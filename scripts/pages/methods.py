@@ -48,8 +48,7 @@ def methods(results: ResultSet) -> list[str]:
 
 
 def _interleaved(results: ResultSet, timed: list[RunGroup]) -> bool:
-    """Whether every round has one run of every group, in places of their own, and they ran in that order, in the same
-    sessions: not where strategies were added later, or one at a time."""
+    """Whether every round has one run of every group, in places of their own, in that order and the same sessions."""
     ok = pandas.concat([group.ok_runs for group in timed]) if timed else pandas.DataFrame()
     if len(timed) < 2 or ok.position.isna().any() or ok.duplicated(["repeat", "position"]).any():
         return False
@@ -67,7 +66,6 @@ def _requested(timed: Iterable[RunGroup], name: str) -> str:
 
 
 def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
-    """The number of windows is the one that was timed: the last requested ones may not fit in a run."""
     warm_up, window = _requested(timed, "warmup_steps"), _requested(timed, "window_steps")
     taken = _windows(results, timed)
     if not (warm_up and window and taken):
@@ -81,7 +79,7 @@ def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
 
 
 def _windows(results: ResultSet, timed: list[RunGroup]) -> str:
-    """How many a run has, such as 3 windows; '' where runs did not record them."""
+    """3 windows; '' where runs did not record them."""
     ids = set(results.table("windows").run_id)
     if not all(group.ok_runs.run_id.isin(ids).all() for group in timed):
         return ""
@@ -212,8 +210,7 @@ def _intervals(results: ResultSet, timed: list[RunGroup]) -> str:
 
 
 def compute(path: Path) -> str:
-    """The sum of the times and the device-hours of every attempt in the set and the sets inside it, failures and
-    warm-ups too. It is not the elapsed time: attempts may have run side by side, or days apart."""
+    """The sum of the times and the device-hours of every attempt in the set and the sets inside it."""
     inside = sorted(each.parent for each in path.glob("*/runs.csv"))
     rows = pandas.concat([read_table(each, "runs") for each in (path, *inside)])
     rows = rows[rows.wall_s > 0]

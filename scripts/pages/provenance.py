@@ -5,16 +5,13 @@ Needs no torch.
 
 import contextlib
 import dataclasses
-import itertools
 import shlex
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
-from benchmarks.common.store.safe_names import COMMIT, SAFE_NAME, file_inside, first_line
-from benchmarks.common.system import source_version
+from benchmarks.common.store.safe_names import file_inside
 from benchmarks.common.system.commands import make_assignment, shell_word
 from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.run_options import RoundOptions
-from scripts.pages.pasteable_variables import pasteable_variables
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
@@ -22,23 +19,19 @@ from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_setting, printable
 
-OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "ALLOCATION", "CUDA_VISIBLE_DEVICES")  # which another machine sets by itself
+OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "RDZV_ENDPOINT", "ALLOCATION", "CUDA_VISIBLE_DEVICES")
+"""Variables that another machine sets by itself."""
 
 
 def reproduction_commands(results: ResultSet) -> list[str]:
     """What makes a set like this one again, on a machine like this one."""
     variables = results.environment.get("variables", {})
-    names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE]
-    make_variables, chosen_by_user = pasteable_variables({name: variables.get(name, "") for name in names})
+    names = [name for name in RECORDED_VARIABLES if name not in OF_ONE_MACHINE and variables.get(name)]
+    make_variables = {name: str(variables[name]) for name in names}
     repeats = results.ok_runs.repeat.max()
     if repeats > 0:
         make_variables["REPEATS"] = f"{repeats:.0f}"
-    lines = []
-    for commit in sorted(results.ok_runs.commit.dropna().unique()):
-        if commit:
-            lines.append(_checkout(str(commit)))
-    if chosen_by_user:
-        lines.append(f"# the set had these too, and no set may choose them for you: {', '.join(chosen_by_user)}")
+    lines = [f"git checkout {shell_word(commit)}" for commit in sorted({*results.ok_runs.commit} - {""})]
     strategies = dict.fromkeys(group.strategy for group in results.timed_groups)
     studies = [command for section in load_sections() for command in section.commands(results)]
     for study in studies:
@@ -61,17 +54,6 @@ def reproduction_commands(results: ResultSet) -> list[str]:
     return [*lines, "make report"]
 
 
-def _checkout(commit: str) -> str:
-    """The line that people paste. Only a hash is let through: git would also take a flag, a path or a branch. And only
-    one of this checkout's history: a fork may have another, or a tag of this name, which is fetched after the report
-    was made. Whoever pastes the lines would run the fork's code. --no-guess: git makes no local branch of a fork's."""
-    if not COMMIT.fullmatch(commit):
-        return "# its commit is left out: it is no hash"
-    if not (found := source_version.whole_hash(commit)):
-        return f"# its commit {commit} is not in the history of this checkout: read it before you check it out"
-    return f"git checkout --no-guess {shell_word(found)}"
-
-
 def _command(target: str, make_variables: dict[str, str], **variables: str) -> str:
     words = {name: make_assignment(name, value) for name, value in (variables | make_variables).items()}
     left_out = [name for name, word in words.items() if not word]
@@ -80,46 +62,36 @@ def _command(target: str, make_variables: dict[str, str], **variables: str) -> s
 
 
 def _study_line(study: StudyCommand, kept: dict[str, str]) -> str:
-    """A call of ./bench for bash. kept: pasteable variables; those that are no option stand before the command.
-
-    A comment in its place where a word of the set is more than a name or a number: after a value such as -- or
-    --data=x the command would take what follows for options.
-    """
-    if not all(map(SAFE_NAME.fullmatch, (study.strategy, *itertools.chain(*study.options.values())))):
-        return f"# a command of {study.words} is left out: one of its words is no name and no number"
+    """A call of ./bench for bash. kept: variables of the set; those that are no option stand before the command."""
     fields = {field.name for field in dataclasses.fields(RoundOptions)}
     options = {VARIABLE_OF_OPTION[name]: f"--{name.replace('_', '-')}" for name in fields}
-    before = [f"{name}={shlex.quote(text)}" for name, text in kept.items() if name not in options and name != "ARGS"]
+    before = [f"{name}={shell_word(text)}" for name, text in kept.items() if name not in options and name != "ARGS"]
     words = [*study.words.split(), "--strategy", study.strategy]
     for option, values in study.options.items():
         words += [option, *values]
     for name, text in kept.items():
         if name in options:
             words += [options[name], text]
-    flags = shlex.split(kept.get("ARGS", ""))
+    flags = command_words(kept.get("ARGS", ""))
     if flags:
         words += ["--", *flags]
-    return " ".join([*before, "./bench", shlex.join(words)])
+    return " ".join([*before, "./bench", *map(shell_word, words)])
 
 
 def launch_lines(results: ResultSet) -> list[str]:
-    """For each strategy a line with its label, and one with the command that started its first ok run, from the run's
-    log where the set has it.
-
-    Labels and logs may come from somebody else: each line is a comment for bash, and each word is quoted.
-    """
+    """The command that started each strategy's first ok run, below its label, as comments for bash."""
     found: list[str] = []
     for group in results.groups:
         for log_path in group.ok_runs.log_path.head(1):
             if path := file_inside(results.path, log_path):
-                words = command_words(first_line(path))
+                with path.open(errors="replace") as log:
+                    words = command_words(log.readline())
                 found += [printable(f"# {shlex.quote(group.label)}:"), "#   " + printable(shlex.join(words))]
     return found
 
 
 def command_words(line: str) -> list[str]:
-    """The words of a run's command, from the first line of its log. Of a word with several lines, such as a script of
-    bash, it is the first."""
+    """The words of a command, such as the first line of a run's log. Of a word with several lines it has the first."""
     line = line.removeprefix("$ ")
     for text in (line, f"{line.rstrip()}'"):
         with contextlib.suppress(ValueError):  # a quote without its end
@@ -141,7 +113,7 @@ def environment_facts(results: ResultSet) -> list[tuple[str, str]]:
         "torch", "commit", "dirty", "config", "options",
     )  # fmt: skip
     pairs = [(name, values(name)) for name in names]
-    settings, _ = identities_by_hash(results.table("settings"))
+    settings = identities_by_hash(results.table("settings"))
     changes = {format_setting(identity.resolved.get("local_changes")) for identity in settings.values()} - {"unknown"}
     pairs += [("local changes", ", ".join(sorted(changes)))]
     pairs += [

@@ -163,8 +163,7 @@ def describe_aa(results: ResultSet) -> str:
 
 
 def describe_shared_drift(results: ResultSet) -> str:
-    """Whether intervals over runs are probably too narrow, since the mean over strategies drifts; '' where that is not
-    seen."""
+    """That intervals over runs are probably too narrow, where the mean over strategies drifts; else ''."""
     if not (test := shared_drift_test(results)):
         return ""
     return (
@@ -187,10 +186,7 @@ def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:
 
 
 def wall_tables(results: ResultSet) -> list[ReportTable]:
-    """Where the wall clock of a run went, a row for each group with a wall.csv; no table without one.
-
-    Cells are means over n ok runs, in seconds, and half the width of Student's 95 % interval.
-    """
+    """Where the wall clock of a run went, a row for each group with a wall.csv; no table without one."""
     wall = results.table("wall")
     parts = list(dict.fromkeys(wall.part))
     rows = []

@@ -84,7 +84,7 @@ class StudySection:
     """How many families of comparisons its charts and tables hold, each with 95 % of its own."""
     commands: Callable[[ResultSet], list[StudyCommand]] = lambda results: []
     missing: Callable[[Path], list[Measurement]] = lambda results: []
-    """What `./bench report` should measure first, of the set in a folder; it runs at the settings of the set's runs."""
+    """What `./bench report` should measure first, of the set in a folder."""
 
 
 def load_sections() -> list[StudySection]:

@@ -7,10 +7,9 @@ import shutil
 
 import pandas
 import pytest
-from result_sets import change, join_sets, write_set
+from result_sets import change, write_set
 
 from benchmarks.common.store.results import append_rows
-from benchmarks.common.system.repository import ROOT
 from scripts.pages.methods import checklist, compute, energy, methods
 from scripts.pages.paper import paper_tex
 from scripts.sets.result_set import load_set
@@ -69,8 +68,7 @@ def cells(column, cell, **where):
     ids=["one configuration", "a round less", "one place", "no place", "another order", "another session"],
 )
 def test_runs_that_took_no_turns_are_not_called_interleaved(folder, tmp_path, changed):
-    """Protects a claim of which each half alone is met by `make bench-single`, then `make bench-ddp RESULTS=` the same.
-    Mutants: each condition by itself taken out."""
+    """`make bench-single`, then `make bench-ddp RESULTS=` the same, meet half of the conditions."""
     own = shutil.copytree(folder, tmp_path / "own")
     change(own, "runs", changed)
     assert "interleaved" not in " ".join(methods(load_set(own)))
@@ -91,14 +89,6 @@ def test_one_run_has_no_interval_in_words_either(tmp_path):
     assert r"95\,\%" not in (tex := paper_tex(one, {})) and "One run has no interval." in tex
 
 
-def test_data_loading_is_in_the_windows_of_images_only(folder, tmp_path):
-    """Mutant: the clause in every set."""
-    own = shutil.copytree(folder, tmp_path / "own")
-    change(own, "runs", lambda frame: frame.assign(loader="synthetic"))
-    words = " ".join(methods(load_set(own)))
-    assert "windows of" in words and "data loading" not in words and "Data: synthetic images." in words
-
-
 def test_a_proof_with_other_settings_says_so(folder, tmp_path):
     """Protects "at their settings", and a paper from "0 are proved": each proof is shorter than its runs. Mutants:
     whatever begins with yes is counted; a shorter proof is one with other settings."""
@@ -115,48 +105,6 @@ def test_a_proof_with_other_settings_says_so(folder, tmp_path):
     assert output.endswith(": single; bit-identical with other settings: ddp, but for threads")
 
 
-def test_a_paper_says_which_proof_is_within_a_tolerance_and_which_intervals_drift_makes_too_narrow():
-    """Protects a paper from "16 are proved" of a set in which one is off by more than its tolerance at one step, and
-    from intervals whose assumption the report refutes. Mutants: whatever begins with yes is bit-identical; no sentence
-    on drift."""
-    results = load_set(ROOT / "results/published/cpu2-epyc_torch2.15_202611c")
-    answer = dict(checklist(results))["Equivalence"]
-    assert answer.startswith("the weights of 15 of 17 configurations are bit-identical to those of one process")
-    assert "; bit-identical with other settings: single, all cores, but for threads; not bit-identical: " in answer
-    assert "; not bit-identical: ddp_compile: within 2.7e-06 (tolerance 4.7e-06), but the median" in answer
-    words = " ".join(methods(results))
-    assert "The mean over strategies drifts over the rounds (permutation test, p = " in words
-
-
-@pytest.mark.medium
-def test_a_second_name_is_no_further_configuration(tmp_path):
-    """Protects the number of configurations in a paper: A/A is the same one under a second name. Mutant: names
-    counted."""
-    write_set(tmp_path / "a")
-    write_set(tmp_path / "b", {"single": 100.0}, met={"label": "again"})
-    words, answers = [], []
-    for part in ("a", "b"):
-        results = load_set(join_sets(tmp_path, part))
-        words.append(" ".join(methods(results)))
-        answers.append(dict(checklist(results))["Equivalence"])
-    assert "2 configurations (single; ddp) had 5 runs" in words[0]
-    assert "2 configurations (single; ddp) had 5 runs" in words[1]
-    assert "single, again is a second name of one of them, for A/A." in words[1] and "A/A" not in words[0]
-    assert all(answer.startswith("the weights of 0 of 2 configurations ") for answer in answers)
-
-
-@pytest.mark.medium
-def test_code_without_a_word_on_local_changes_is_not_called_clean(folder, tmp_path):
-    """Protects whoever checks the commit out. Mutants: the settings' hash of changes not read; blank taken for no."""
-    blank, changed = (shutil.copytree(folder, tmp_path / name) for name in ("blank", "changed"))
-    change(blank, "runs", lambda frame: frame.assign(dirty=""))
-    assert "whether there were local changes is not known" in dict(checklist(load_set(blank)))["Code"]
-    change(
-        changed, "settings", lambda frame: frame.assign(met=frame.met.str.replace("{", '{"local_changes":"12",', n=1))
-    )
-    assert dict(checklist(load_set(changed)))["Code"].endswith(", with local changes that no commit has")
-
-
 @pytest.mark.medium
 def test_what_was_not_recorded_is_named_so(folder, tmp_path):
     """No cause is given of what only is not there; and an attempt that failed does not make its strategy untimed."""
@@ -170,12 +118,6 @@ def test_what_was_not_recorded_is_named_so(folder, tmp_path):
     assert answers["Seeds"] == "not recorded" and answers["Energy"] == "not measured: no power was recorded"
     assert answers["Data"] == "unrecorded images; fingerprint none"
     assert "Attempts without a time: ddp failed" in tex and "Not timed" not in tex
-
-
-def test_methods_name_an_interval_where_one_is_shown_only(tmp_path):
-    """Protects from simultaneous intervals in words, of ratios that have none: below five rounds."""
-    words = " ".join(methods(load_set(write_set(tmp_path / "few", num_rounds=4))))
-    assert "Student's 95 % interval" in words and "simultaneous" not in words
 
 
 def test_the_checklist_counts_every_attempt(folder, tmp_path):
