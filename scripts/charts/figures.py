@@ -1,6 +1,6 @@
-"""What every chart is made of: the figure and its title, points with intervals, legend, footnotes, and the file.
+"""What charts share: size, title, legend, footnotes, and the file. Needs no torch.
 
-Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too. Needs no torch.
+Colours are Okabe and Ito's; what a colour says, a hatch, a marker or a line style says too.
 """
 
 import io
@@ -21,8 +21,7 @@ from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets
 from scripts.stats.formatting import printable, printable_lines
 
-# A matplotlibrc of the user's would change charts. With text.usetex, names of a foreign set would go to LaTeX, which
-# can read files.
+# a matplotlibrc of the user's would change charts
 matplotlib.rcdefaults()
 matplotlib.rcParams.update(
     {

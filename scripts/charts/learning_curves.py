@@ -1,13 +1,13 @@
 """The learning curves: losses and top-1 by epoch, and top-1 by seconds.
 
-Strategies that learn the same, to all recorded digits, are drawn as one line, and the footnote names them. Needs no
-torch.
+Strategies that learn the same, to all recorded digits, are one line, which the footnote names. Needs no torch.
 """
 
 import dataclasses
 import functools
 from typing import Any
 
+import numpy
 import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ from scripts.charts.figures import (
 )
 from scripts.sets.accuracy import recorded_seeds, top1_accuracy
 from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import PLAUSIBLE_RANGE, RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
@@ -104,16 +104,16 @@ def _same(families: dict[str, list[Curve]]) -> list[str]:
 
 def _curve(group: RunGroup, results: ResultSet, sets: list[ResultSet]) -> Curve | None:
     epochs = results.table("epochs")
-    rows = epochs[epochs.run_id.isin(group.ok_runs.run_id) & epochs.epoch.between(0, PLAUSIBLE_RANGE[1])]
+    rows = epochs[epochs.run_id.isin(group.ok_runs.run_id) & epochs.epoch.notna()]
     tables = {}
     for phase, column, title in PANELS:
-        good = rows[(rows.phase == phase) & rows[column].abs().lt(PLAUSIBLE_RANGE[1])]
+        good = rows[(rows.phase == phase) & numpy.isfinite(rows[column])]
         table = good.pivot_table(index="epoch", columns="run_id", values=column, aggfunc="last")
         if not table.empty:
             tables[title] = table
     if not tables:
         return None
-    timed = rows[rows.seconds.between(*PLAUSIBLE_RANGE) & rows.phase.isin(["train", "val"])]
+    timed = rows[rows.seconds.gt(0) & rows.phase.isin(["train", "val"])]
     seconds = timed.pivot_table(index="epoch", columns="run_id", values="seconds", aggfunc="sum").cumsum()
     if len(seconds) and seconds.index[0] != 0:  # a resumed run does not tell how long it trained before
         seconds = seconds.iloc[:0]

@@ -20,8 +20,7 @@ from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions
 from scripts.sets.accuracy import describe_top1
-from scripts.sets.own_set import refuse_foreign_set
-from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
+from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
@@ -60,8 +59,6 @@ def draw(sets: list[ResultSet], folder: Path) -> list[Path]:
 
 
 def main(options: PlotOptions) -> int:
-    if not options.output:
-        refuse_foreign_set(options.results[0])
     sets = load_sets(options.results)
     print("\n\n".join(summary_table(results) for results in sets))
     empty = [results for results in sets if results.ok_runs.empty]
@@ -69,8 +66,6 @@ def main(options: PlotOptions) -> int:
         names = " or ".join(str(results.path) for results in sets)
         print(f"error: no ok rows in {names}/runs.csv, so there is nothing to draw", file=sys.stderr)
         return 1
-    for sentence in same_hash_other_settings(sets):
-        print(f"warning: {sentence}", file=sys.stderr)
     for results in empty:
         print(f"warning: no ok rows in {results.path}; it is left out of the charts", file=sys.stderr)
     print()

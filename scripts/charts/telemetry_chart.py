@@ -88,11 +88,8 @@ def telemetry_chart(sets: list[ResultSet]) -> Figure | None:
 
 
 def _in_order(samples: pandas.DataFrame) -> pandas.DataFrame:
-    """The samples in the order of time, with a column `number`.
-
-    GPUs are read one after the other, and each with an energy counter has a t_s of its own. So the first rows of all of
-    a run's devices are sample 0, the second rows sample 1.
-    """
+    """The samples in the order of time, with a column `number`: the first rows of all of a run's devices are sample 0,
+    since each GPU has a t_s of its own."""
     timed = samples[samples.t_s.notna()].sort_values("t_s", kind="stable")
     return timed.assign(number=timed.groupby(["run_id", "device"]).cumcount())
 

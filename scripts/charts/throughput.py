@@ -1,8 +1,4 @@
-"""The charts of throughput, as matplotlib figures that plot and the report share.
-
-Bars start at zero and carry every run as a point, the 95 % interval and n. Each function returns None where
-the sets hold nothing to draw. Needs no torch.
-"""
+"""The charts of throughput: bars from zero, with every run as a point, the 95 % interval and n. Needs no torch."""
 
 import math
 
@@ -11,7 +7,7 @@ from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
 from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import PLAUSIBLE_RANGE, RunGroup
+from scripts.sets.run_group import RunGroup
 from scripts.sets.strategy_cells import over_which_baseline
 from scripts.stats.formatting import format_interval, format_number, format_setting
 from scripts.stats.intervals import NO_REPEAT, strategy_throughput
@@ -108,7 +104,7 @@ def _ideal(group: RunGroup, single: RunGroup) -> float | None:
     ):
         return None
     ideal = num_devices[0].pop() / num_devices[1].pop()
-    return ideal if 1 < ideal < PLAUSIBLE_RANGE[1] else None
+    return ideal if ideal > 1 else None
 
 
 def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup]]]:

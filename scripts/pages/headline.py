@@ -46,7 +46,7 @@ def rank_groups(results: ResultSet) -> Ranking:
 
 
 def one_sentence(results: ResultSet, ranking: Ranking) -> str:
-    """The answer of the set in one sentence: whether a strategy is faster than one process, and which is the fastest, in
+    """The answer of the set in one sentence: whether a strategy is faster than one process, which is the fastest, in
     which precision, and what has no time; or why there is no verdict."""
     return f"{_answer(results, ranking)}{_without_a_time(results)}."
 

@@ -22,7 +22,6 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.setup.check_data import check_image_folder
-from scripts.setup.hardware import why_too_many
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:
@@ -148,11 +147,6 @@ def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
 def check_machine(results: Path, settings: dict[str, Any]) -> None:
     """Raises UserError where this machine does not have the GPUs and ranks of a run."""
     requested, num_gpus = settings["asked"], machine.num_gpus()
-    if why := why_too_many(requested):
-        raise UserError(
-            f"{results}, {requested['strategy']}: {why}; prove it on a machine with more cores, or choose "
-            f"{option_as_typed('STRATEGIES')}"
-        )
     on_gpus = (settings.get("met") or {}).get("device") == "cuda"
     ranks_here = requested["ranks"] // requested["nodes"]
     possible = [

@@ -1,8 +1,7 @@
 """Top-1 accuracy of a group of runs, and how sure it is.
 
-n is the number of recorded seeds: runs of one seed do not show how far another seed would be off. Of one seed the
-interval is Wilson's for the validation images. Of several, as SEEDS=3 gives them, it holds the spread over seeds as
-well (proportions.interval_over_seeds). Needs no torch.
+n is the number of recorded seeds. Of one seed the interval is Wilson's for the validation images. Of several it holds
+the spread over seeds as well (proportions.interval_over_seeds). Needs no torch.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ SIGNIFICANCE_LEVEL = 0.05  # p, corrected for all pairs, below which two accurac
 
 @dataclasses.dataclass(frozen=True)
 class Top1Accuracy:
-    """Percent, the mean over seeds; low and high are None where the number of images is unknown or not one number."""
+    """Percent, the mean over seeds; low and high are None where the number of images is unknown."""
 
     percent: float
     low: float | None
@@ -53,14 +52,14 @@ class Top1Accuracy:
 
 def top1_accuracy(group: RunGroup) -> Top1Accuracy | None:
     """Of the ok runs; None where none was evaluated."""
-    rows = group.ok_runs[group.ok_runs.acc1.between(0, 100)]
+    rows = group.ok_runs[group.ok_runs.acc1.notna()]
     if rows.empty:
         return None
     seeds = recorded_seeds(group).loc[rows.index]
     fractions = tuple(float(each) / 100 for each in rows.groupby(seeds).acc1.mean())
-    percent, images = 100 * sum(fractions) / len(fractions), set(rows.val_samples)
+    percent, images = 100 * sum(fractions) / len(fractions), set(rows.val_samples.dropna())
     runs = len(rows), frozenset(zip(seeds, *(rows[name].astype(str) for name in OUTCOME_COLUMNS), strict=True))
-    num_images = int(images.pop()) if len(images) == 1 and rows.val_samples.gt(0).all() else 0
+    num_images = int(images.pop()) if len(images) == 1 else 0
     if not num_images:
         return Top1Accuracy(percent, None, None, 0, 0, fractions, *runs)
     num_correct = round(percent / 100 * num_images)
@@ -98,8 +97,7 @@ class Top1Difference:
 
 
 def furthest_apart(groups: Sequence[RunGroup]) -> Top1Difference | None:
-    """The two groups whose top-1 differs most; None where all are equal, or cannot be compared, as after training with
-    unequal batches."""
+    """The two groups whose top-1 differs most; None where all are equal, or trained with unequal batches."""
     found = {group: each for group in groups if (each := top1_accuracy(group)) and each.num_images}
     if not found:
         return None
@@ -148,16 +146,14 @@ def _counts(found: Sequence[Top1Accuracy]) -> str:
 
 
 def _differ(first: Top1Accuracy, second: Top1Accuracy) -> tuple[float, str]:
-    """p-value, and whose test: of one seed each, or of several each. Both assume
-    that two models' answers to one image are independent, which they are not: pairs of answers are not recorded."""
+    """p-value, and whose test. Both take two models' answers to one image for independent, which they are not."""
     if first.num_seeds > 1:
         return welch_p_value(first.fractions, second.fractions, first.num_images), "Welch"
     return fisher_p_value(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"
 
 
 def _batches(groups: Sequence[RunGroup]) -> str:
-    """What differs between strategies that do the same: the images that BatchNorm sees at once, where that is known;
-    '' where the model has none."""
+    """What may differ: the images that BatchNorm sees at once; '' where the model has none."""
     if any(architecture_of(str(group.settings.get("arch"))).normalisation != "BatchNorm" for group in groups):
         return ""
     sizes = {size for group in groups if (size := _images_at_once(group))}

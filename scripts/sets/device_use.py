@@ -2,13 +2,10 @@
 
     use = device_use(group, a_set.environment, a_set.other_peaks)
 
-Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image: convolutions and matrix
-products, a multiply-add counted as 2). MFU = achieved / (peak of one device x devices), as defined in
-arXiv:2204.02311, appendix B, of the precision in which the run multiplied. No activation is recomputed, so that
-HFU equals MFU. Peaks are the vendor's dense figures where they are published; else those of the
-fastest matrix product or 3 x 3 convolution on this machine (a library's convolutions can be the quicker ones). Every
-suite writes that to environment.json once, as measured_peak; scripts/studies/roofline/measured_peak.py measures it
-again. On a CPU a rank's threads are the device. Needs no torch.
+Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image, a multiply-add counted as 2).
+MFU = achieved / (peak of one device x devices), as defined in arXiv:2204.02311, appendix B, of the precision in which
+the run multiplied. Peaks are the vendor's dense figures; else those of the fastest matrix product or convolution on
+this machine, measured_peak in environment.json. On a CPU a rank's threads are the device. Needs no torch.
 """
 
 import dataclasses
@@ -60,14 +57,14 @@ class DeviceUse:
     precision: str
     num_devices: int
     mfu_bounds: tuple[float, float] | None = None
-    """The 95 % interval of the throughput over the largest and the smallest peak that was measured; None where the
-    throughput has no interval, or the peak was measured once, so that its spread is not known."""
+    """The 95 % interval of the throughput over the largest and the smallest measured peak; None where the throughput
+    has no interval, or the peak was measured once."""
 
 
 def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] = ()) -> DeviceUse | None:
-    """Achieved TFLOP/s and MFU of a strategy's ok runs; None without a throughput or FLOPs.
+    """Of a strategy's ok runs; None without a throughput or FLOPs.
 
-    environment: the set's environment.json, or {}. other_peaks: measured_peak of sets of the same session.
+    environment: the set's environment.json. other_peaks: measured_peak of sets of the same session.
     """
     if group.throughput is None or not group.ok_runs.flops_per_image.iloc[0] > 0:
         return None
@@ -88,7 +85,7 @@ def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] =
 
 
 def _measured_again(row: Any, peak: float, measured: dict, other_peaks: Sequence[dict]) -> list[float]:
-    """The peak, and what was found when it was measured again: in passes of that measurement, and in other sets."""
+    """The peak, and those of the other passes and of other sets."""
     again = [*(measured | {"tflops": each} for each in measured.get("passes", [])), *other_peaks]
     found = (
         peak_tflops(row.device_name, row.precision, row.threads_per_rank, {"measured_peak": each})[0] for each in again
@@ -105,7 +102,7 @@ def _mfu_bounds(mfu: float, throughput: Estimate, peaks: Sequence[float]) -> tup
 
 
 def why_lower_mfu(uses: Sequence[tuple[str, DeviceUse]]) -> str:
-    """A sentence on the fastest where another has a higher MFU; nothing where none has, or a peak is unknown."""
+    """A sentence on the fastest where another has a higher MFU; '' where none has."""
     known = [(use.mfu, label, use) for label, use in uses if use.mfu is not None]
     if not known:
         return ""

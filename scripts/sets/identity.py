@@ -1,10 +1,9 @@
 """Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
 
-The rule of pooling: two runs are one group, and their times are pooled, exactly where they agree in every field of
-their requested and of their resolved settings, but for NOT_COMPARED of benchmarks.common.config.settings, and for
-options that their strategy does not read (READERS there). A requested `auto` is what the run made of it. A field of
-NEWER_FIELDS that a run did not record is unknown, and separates nothing. Columns of runs.csv do not count by
-themselves: to make a new column separate runs, put its value into `resolved` of Record.finish.
+Two runs are one group exactly where they agree in every field of their requested and of their resolved settings, but
+for NOT_COMPARED of benchmarks.common.config.settings, and for options that their strategy does not read (READERS
+there). A requested `auto` is what the run made of it. To make a new column of runs.csv separate runs, put its value
+into `resolved` of Record.finish.
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ from scripts.stats.formatting import format_setting
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.
 RESOLVED_SUFFIX = " resolved"
 AUTO = "auto"
-# On one machine these follow from the requested settings, so that they separate no two runs by themselves.
+# On one machine these follow from the requested settings.
 DERIVED_FIELDS = {"world_size", "backend", *STORED_FIELDS} - FIELDS.keys()
 MACHINE_FIELDS = (
     *("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "nccl_conf", "variables"),
@@ -31,10 +30,10 @@ AA_LABEL = "label"
 """A second name for the same run: A/A."""
 ALL_CORES = "all cores"
 """In the label of a group whose rank has a thread for each core of the machine."""
-# Sets from before lack these.
+# Older sets lack these, which is no difference.
 NEWER_FIELDS = {*MACHINE_FIELDS, "contents", f"workers{RESOLVED_SUFFIX}"}
 PUBLISHED_HOST = re.compile(r"host \d+")  # what a published set says for a host; another set's is not known
-# What makes a strategy. Groups of one set that differ in these fields alone are what the suite compares.
+# Groups of one set that differ in these fields alone are what the suite compares.
 STRATEGY_FIELDS = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
     **dict.fromkeys(DERIVED_FIELDS, "follows from that"),
@@ -93,10 +92,8 @@ def key_without(identity: Identity, names: Collection[str]) -> str:
 
 
 def key_without_derived(identity: Identity, *names: str) -> str:
-    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software.
-
-    What `auto` became may follow from `names`, as the cut of a model follows from the size of a micro-batch.
-    """
+    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software. What
+    `auto` became may follow from `names`."""
     follow = {name for name in identity.fields if name in DERIVED_FIELDS or name.endswith(RESOLVED_SUFFIX)}
     follow |= {name for name, value in identity.requested.items() if value == AUTO}
     return key_without(identity, {*names, *follow})
@@ -119,8 +116,7 @@ def _are_of_several_sets(hosts: Sequence[object]) -> bool:
 
 
 def _identities_with_field(name: str, identities: list[Identity]) -> list[Identity]:
-    """The identities that can have this field: recorded settings may have fields that columns of runs.csv lack, or that
-    older ones lack."""
+    """The identities that can have this field."""
     kinds = {each.recorded for each in identities if name in each.fields}
     return [each for each in identities if each.recorded in kinds and (name in each.fields or name not in NEWER_FIELDS)]
 
@@ -140,9 +136,8 @@ def group_labels(
 ) -> list[str]:
     """A name for each group of a strategy: the fields in which these differ, as briefly as keeps the names apart.
 
-    A field that follows from others is named only where nothing else separates the groups. others: the identities of
-    the set's other strategies. Where these share a precision or a number of threads, a group with the same value has
-    the plain name, so that a second baseline is the one that says what it is. num_cores: of the machine.
+    others: the identities of the set's other strategies; a value that these share is not named, so that a second
+    baseline is the one that says what it is. num_cores: of the machine.
     """
     plain = common_baseline_fields(list(others))
     names = differing_fields(identities)
@@ -182,10 +177,8 @@ def _format_field(name: str, value: object, num_cores: int | None) -> str:
 
 
 def incomparable_fields(one: Identity, other: Identity) -> list[str]:
-    """The fields that forbid a comparison of two groups of one set: all that differ and do not belong to the strategy.
-
-    A field that only one of the two resolved, such as the version of a strategy's own library, belongs to the strategy.
-    """
+    """The fields that forbid a comparison of two groups of one set: all that differ and do not belong to the strategy,
+    as does a field that only one of the two resolved."""
     fields_of_strategy = STRATEGY_FIELDS.keys() | {RESOLVED_GLOBAL_BATCH}
     fields_of_strategy |= one.resolved.keys() ^ other.resolved.keys() if one.recorded and other.recorded else set()
     # the user chooses the requested precision; the resolved one, and the one of an old set, are the strategy's
@@ -216,10 +209,7 @@ def comparable(one: Identity, other: Identity) -> bool:
 
 
 def same_work(one: Identity, other: Identity) -> bool:
-    """Whether a speed-up of one over the other measures how they divide the work.
-
-    As `comparable`, but the resolved precisions have to agree, whatever precision was requested.
-    """
+    """As `comparable`, but the resolved precisions have to agree, whatever precision was requested."""
     alike = one.recorded == other.recorded and compute_precision(one) == compute_precision(other)
     return alike and set(incomparable_fields(one, other)) <= {"precision"}
 
@@ -240,13 +230,10 @@ def compute_precision(identity: Identity) -> str | None:
 
 
 def belongs_to(row: Identity, group: Identity) -> bool:
-    """Whether a run without resolved settings, such as a skipped one, belongs to a group.
-
-    Its requested settings decide; where these were not recorded, the columns of runs.csv do.
-    """
+    """Whether a run without resolved settings, such as a skipped one, belongs to a group by what it requested."""
     if row.recorded and group.recorded:
         wanted, had = (Identity(each.requested, {}).fields for each in (row, group))
-        names = (wanted.keys() | had.keys()) - (NEWER_FIELDS & (wanted.keys() ^ had.keys()))
+        names = wanted.keys() | had.keys()
         return all(wanted.get(name) in (had.get(name), group.fields.get(name)) for name in names)
     known = {name: value for name, value in row.fields.items() if name in group.fields}
     return not row.recorded and all(

@@ -40,8 +40,7 @@ SHOWN_FLIPS = ", which a ReLU input that changes its sign can cause (whether one
 def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     """What equivalence.csv says of a group's own settings; the last proof that covers them counts, of each seed.
 
-    "yes: ..." names what did differ and may; "no proof of these settings: ..." names what differs and may not. "not
-    proved: ..." is a proof's own verdict, that rounding could hide a mistake.
+    "yes: ..." names what did differ and may; "no proof of these settings: ..." names what differs and may not.
     """
     rows = [row for row in iterate_rows(equivalence) if row.strategy == group.strategy]
     if not len(group.ok_runs):
@@ -95,7 +94,7 @@ def _of_each_seed(identity: Identity) -> list[Identity]:
 
 def _other_source(row: Any, group: RunGroup) -> list[str]:
     """'commit' where a run of the group is of another commit than the proof, LOCAL_CHANGES where what was not committed
-    differs: the proof is of other code. What was not recorded counts as none."""
+    differs. What was not recorded counts as none."""
     resolved = json.loads(row.met) if row.met else {}
     commit, changes = (resolved.get(name) for name in SOURCE_FIELDS)
     found = ["commit"] if commit and set(group.ok_runs.commit) - {commit, ""} else []

@@ -15,13 +15,11 @@ import pandas
 
 from benchmarks.common.store.frames import iterate_rows
 from benchmarks.common.store.results import STATUSES
-from scripts.sets.identity import AA_LABEL, NEWER_FIELDS, Identity, belongs_to, differing_fields, group_labels
+from scripts.sets.identity import AA_LABEL, Identity, belongs_to, group_labels
 from scripts.stats.families import ThroughputSample
 from scripts.stats.formatting import printable
 from scripts.stats.intervals import Estimate, Windows, log_throughput, strategy_throughput
 from scripts.strategies.strategy_list import BASELINE
-
-PLAUSIBLE_RANGE = (1e-9, 1e15)  # images, seconds and rates outside are no measurement
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +114,7 @@ def _make_group(
 def windows_by_run(table: pandas.DataFrame, path: Path) -> dict[str, Windows]:
     """run_id -> its windows, (n, 2) of images and seconds. Says on stderr how many rows of `path` it leaves out."""
     windows = table[["images", "seconds"]]
-    good = windows.apply(lambda column: column.between(*PLAUSIBLE_RANGE)).all(axis=1)
+    good = windows.gt(0).all(axis=1)
     if not good.all():
         print(f"warning: {path}: {(~good).sum()} rows without images or seconds are skipped", file=sys.stderr)
     by_run = windows[good].astype(float).groupby(table.run_id[good])
@@ -127,8 +125,7 @@ def _windows_of(row: Any, timed: Mapping[str, Windows]) -> Windows | None:
     """Windows of an ok run; its images_per_s as the only one where a set has no windows.csv."""
     if row.run_id in timed:
         return timed[row.run_id]
-    lowest, highest = PLAUSIBLE_RANGE
-    return numpy.array([[row.images_per_s, 1.0]]) if lowest < row.images_per_s < highest else None
+    return numpy.array([[row.images_per_s, 1.0]]) if row.images_per_s > 0 else None
 
 
 def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
@@ -146,16 +143,4 @@ def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tup
         if indices is None:
             indices = by_key.setdefault(identity.key, (identity, []))[1]
         indices.append(index)
-    return [(identity, rows.loc[sorted(indices)]) for identity, indices in _without_unknown(by_key).values()]
-
-
-def _without_unknown(by_key: dict[str, tuple[Identity, list]]) -> dict[str, tuple[Identity, list]]:
-    """The same, where runs that did not record some of NEWER_FIELDS are with the one identity that may be theirs."""
-    newer = {name for identity, _ in by_key.values() for name in identity.fields if name in NEWER_FIELDS}
-    for key, (identity, indices) in [*by_key.items()]:
-        if identity.recorded and newer - identity.fields.keys():
-            alike = [other for other in by_key if other != key and not differing_fields([identity, by_key[other][0]])]
-            if len(alike) == 1 and by_key[alike[0]][0].recorded:
-                by_key[alike[0]][1].extend(indices)
-                del by_key[key]
-    return by_key
+    return [(identity, rows.loc[sorted(indices)]) for identity, indices in by_key.values()]

@@ -1,8 +1,4 @@
-"""The session of each run. A session is a row of runs with no pause of more than an hour.
-
-Two sessions are as two days: a change of the machine between them is in the ratio of their runs, and rounds do not
-show it. Needs no torch.
-"""
+"""The session of each run: a row of runs with no pause of more than an hour. Two are as two days. Needs no torch."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

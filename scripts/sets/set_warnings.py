@@ -94,12 +94,8 @@ def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
 
 
 def busy(results: ResultSet) -> Iterator[CausedWarning]:
-    """What other programs took of the cores during the runs; where nobody recorded that, the load average before them.
-
-    The load average before the first run may be of this suite's own set-up, and before a later run it is that of the
-    ranks before: after a Slurm job it reached 3.1 on 2 cores where other programs took 1 to 3 % of them. One disturbed
-    run is in the spread, and `unsteady` names it; many make the level itself doubtful.
-    """
+    """What other programs took of the cores during the runs; where nobody recorded that, the load average before them,
+    which may be of the suite's own ranks. One disturbed run is in the spread; many make the level itself doubtful."""
     num_cores = results.environment.get("num_cores")
     loads, others = results.loads_before, results.ok_runs.other_cpu_pct.dropna()
     if len(others):

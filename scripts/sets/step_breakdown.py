@@ -1,6 +1,6 @@
 """Where the time of a step goes, in the step breakdown of a group: its parts, exposed communication, pipeline bubbles.
 
-Every README, chart and report takes these figures from here. Needs no torch.
+Needs no torch.
 """
 
 import dataclasses
@@ -94,10 +94,7 @@ def pipeline_bubbles(group: RunGroup, steps: pandas.DataFrame) -> list[PipelineB
 
 
 def mean_over_steps(runs: Sequence[numpy.ndarray]) -> StepMean | None:
-    """The mean of the runs' means, with Student's interval over runs; None without any.
-
-    The sample is one mean a run: steps of one run share its luck.
-    """
+    """The mean of the runs' means, with Student's interval over runs; None without any."""
     means = numpy.array([values.mean() for values in runs if len(values)])
     if not len(means):
         return None

@@ -14,8 +14,7 @@ STRATEGY_COLUMNS = ("strategy", "images/s", "n", "x single", "status", "top-1 %"
 
 
 def over_which_baseline(results: ResultSet, group: RunGroup) -> str:
-    """'over bf16 single' where that is not the precision of most groups, or another run is called plain BASELINE; ''
-    for another ratio. In fp16 it names one rank of the strategy that stands in for BASELINE."""
+    """'over bf16 single' where that is not the precision of most groups, or another run is called plain BASELINE."""
     base = results.baseline_of(group)
     if base is None or base.strategy != BASELINE:
         return f"over {base.label}" if base else ""

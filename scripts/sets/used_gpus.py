@@ -4,11 +4,8 @@ import pandas
 
 
 def drop_unused_gpus(telemetry: pandas.DataFrame, runs: pandas.DataFrame) -> pandas.DataFrame:
-    """The samples without those of GPUs that a run leaves idle. The sampler reads all GPUs that can be seen, and a run
-    computes on the first `world_size` of them. Samples of other devices, such as the CPU, stay.
-
-    telemetry, runs: as of the tables of a set; samples of GPUs of a run that `runs` lacks are dropped, too.
-    """
+    """The samples without those of GPUs that a run leaves idle: it computes on the first `world_size` of those that can
+    be seen. Samples of GPUs of a run that `runs` lacks are dropped, too."""
     numbers = pandas.to_numeric(telemetry.device.str.extract(r"^gpu(\d+)$")[0])
     places = numbers.groupby(telemetry.run_id).rank(method="dense")
     num_used = pandas.to_numeric(telemetry.run_id.map(runs.drop_duplicates("run_id").set_index("run_id").world_size))

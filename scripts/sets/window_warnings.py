@@ -67,8 +67,7 @@ def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
 
 
 def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
-    """What the counters say of a strategy's unsteady windows: steal, other programs, a lower clock; or that each
-    is below its limit, or was not recorded."""
+    """What the counters say: steal, other programs, a lower clock; or that each is below its limit or missing."""
     causes = []
     steal, others = group.ok_runs.steal_pct.max(), group.ok_runs.other_cpu_pct.max()
     if steal >= STEAL_PCT:

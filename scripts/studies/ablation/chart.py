@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
-from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_rows
@@ -73,7 +72,6 @@ def _bar(option: OptionResult, group: RunGroup, baseline_images_per_s: float) ->
 
 
 def main(options: StudyChartOptions) -> int:
-    refuse_foreign_set(options.results)
     results, strategy = load_set(options.results), options.strategy
     if not any(group.windows_of_runs and group.strategy == strategy for group in results.groups):
         return report_nothing(results, f"no ok run of {strategy} in {results.path}")

@@ -24,7 +24,7 @@ import tyro
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.set_options import CompareOptions
-from scripts.sets.result_set import ResultSet, load_set, same_hash_other_settings
+from scripts.sets.result_set import ResultSet, load_set
 from scripts.stats.families import METHOD
 from scripts.stats.formatting import format_interval, parse_percent, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT
@@ -137,8 +137,6 @@ def compare_two(
     found: dict[str, Any] | None = None,
 ) -> int:
     """Print B over A; returns the exit code. Raises UserError where they are not alike. limit, day: as of read_gate."""
-    for sentence in same_hash_other_settings([a, b]):
-        print(f"warning: {sentence}", file=sys.stderr)
     if not all(_has_timed_runs(results) for results in (a, b)):
         return 1
     comparisons = between_sets(a, b, options.strategy, options.anyway, day)

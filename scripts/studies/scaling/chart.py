@@ -14,7 +14,6 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_rows
 from scripts.stats.formatting import format_setting, plural
@@ -101,7 +100,6 @@ def _draw_efficiency(axes: Axes, points: list[ScalingPoint], mode: str) -> None:
 
 
 def main(options: StudyChartOptions) -> int:
-    refuse_foreign_set(options.results)
     results, strategy = load_set(options.results), options.strategy
     modes = scaling_points(results, strategy)
     if not modes:

@@ -19,7 +19,6 @@ from benchmarks.common.config.config import FIELDS, find_field
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.own_set import refuse_foreign_set
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_rows
@@ -172,7 +171,6 @@ def axis_positions(values: list[str]) -> tuple[list[float], bool]:
 
 
 def main(options: SweepChartOptions) -> int:
-    refuse_foreign_set(options.results)
     results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
     points = sweep_points(results, strategy, key)
     if not points:

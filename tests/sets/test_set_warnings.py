@@ -1,0 +1,162 @@
+"""What warns a reader of a set, and when it does not.
+
+.venv/bin/python -m pytest tests/sets/test_set_warnings.py
+"""
+
+import json
+
+import pandas
+import pytest
+from result_sets import add_runs
+
+from benchmarks.common.store.results import read_table
+from scripts.sets.result_set import load_set
+from scripts.sets.set_warnings import find_warnings, warnings_by_cause
+from scripts.stats.families import NO_COMMON_ROUNDS, ratios_to_baseline
+
+WARNED = {
+    "one round": {"num_repeats": 1},
+    "unsteady": {"noise": 0.3},
+    "other programs took 5 % of its cores' time or more in 5 of 5 runs": {"other_cpu_pct": 20},
+    "5 % of its cores' time to other guests": {"noise": 0.3, "other_cpu_pct": 0, "steal_pct": 5},
+    "other processes were on its GPUs in 5 of 5 runs": {"other_gpu_processes": 1},
+    "oversubscribed": {"oversubscribed": True},
+    "busy before the first run": {"load_average": 1.9},
+    "governor was powersave": {"governor": "powersave"},
+    "which no commit has": {"dirty": True},
+    "could not be read": {"skipped_files": 3},
+    "MFU over 100 %": {"flops_per_image": 1e13},
+    "wait for images in 20 % of their time": {"device": "cuda"},
+    "may keep DDP from hiding its gradient exchange": {"backend": "nccl", "torch": "2.15.0"},
+}
+
+
+@pytest.mark.parametrize("words", WARNED)
+def test_each_warning_has_its_cause(tmp_path, words):
+    # The rule fires on a set with the fault, with a remedy, and on nothing else.
+    facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 1, "tflops": {"fp32": 0.2}}}
+    (tmp_path / "environment.json").write_text(json.dumps(facts))
+    results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
+    found = find_warnings(results)
+    assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
+
+
+@pytest.mark.parametrize("version, variables", [("2.9.1", ""), ("2.15.0", "TORCH_DIST_USE_NCCL2=0")])
+def test_no_warning_of_the_older_nccl_group(tmp_path, version, variables):
+    """Protects sets of torch before 2.15, and those with the variable."""
+    results = load_set(add_runs(tmp_path, "ddp", 100, backend="nccl", torch=version))
+    results.groups[0].identity.resolved["variables"] = variables
+    assert find_warnings(results) == []
+
+
+def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
+    """Protects the page from a sentence a strategy: of 13 nobody reads one. Each cause has its number of strategies and
+    its most; what each strategy has stays below it."""
+    for strategy, row in (
+        ("single", {"steal_pct": 3}),
+        ("ddp", {"steal_pct": 9, "other_cpu_pct": 20}),
+        ("slurm", {"steal_pct": 2}),
+    ):
+        add_runs(tmp_path, strategy, 100, noise=0.3, **{"other_cpu_pct": 0} | row)
+    add_runs(tmp_path, "horovod_ddp", 100, steal_pct=0, other_cpu_pct=0)
+    results = load_set(tmp_path)
+    (unsteady,) = [each for each in warnings_by_cause(results) if "unsteady" in each.summary]
+    assert unsteady.summary == (
+        "unsteady windows: 3 of 4 configurations; steal in all of them, up to 9 % of the cores' time: use cores of "
+        "your own; other programs in 1 of them, up to 20 % of the cores' time: close them; where runs differ, "
+        "take more rounds; where windows of a run do, longer ones (--window-steps)."
+    )
+    assert [each.partition(":")[0] for each in unsteady.details] == ["single", "ddp", "slurm"]
+    assert find_warnings(results) == [text for each in warnings_by_cause(results) for text in each.sentences]
+
+
+def test_a_clean_set_has_no_warnings(tmp_path):
+    # A warning that is always there is read by nobody.
+    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
+    assert find_warnings(load_set(add_runs(tmp_path, "ddp", 100))) == []
+
+
+def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
+    # Not by the load average after a run of the suite's own ranks, where what others took was recorded: a set of 60
+    # runs on a quiet machine was refused for one load of 3.1 after a Slurm job.
+    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
+    add_runs(tmp_path, "ddp", 100, num_repeats=10)
+    results = load_set(tmp_path)
+
+    def busy(loads, others):
+        table = read_table(tmp_path, "runs").assign(load_average=loads, other_cpu_pct=others)
+        table.to_csv(tmp_path / "runs.csv", index=False)
+        return [text for text in find_warnings(load_set(tmp_path)) if "busy" in text]
+
+    assert len(results.ok_runs) == 10
+    loads, one, two = [0.2, *[3.1] * 9], [12.0, *[1.0] * 9], [12.0, 5.0, *[1.0] * 8]
+    assert busy(loads, one) == []
+    (found,) = busy(loads, two)
+    assert "5 % of its cores' time or more in 2 of 10 runs, up to 12 %" in found
+    assert busy([3.0, *[0.2] * 9], [1.0] * 10) == []  # the first load is that of the set-up, which ended before
+    (found,) = busy(loads, None)  # an older suite: the load is all there is
+    assert "busy before 9 later runs" in found
+
+
+def test_the_load_of_another_machine_is_no_busy_machine(tmp_path):
+    """Protects sets of Slurm alone from a warning about the node that submits: its load is not that of the ranks'
+    nodes, and what others took there is unknown."""
+    (tmp_path / "environment.json").write_text(json.dumps({"num_cores": 2}))
+    add_runs(tmp_path, "slurm", 100, load_average=7, steal_pct=0)
+    assert find_warnings(load_set(tmp_path)) == []
+
+
+def test_strategies_of_another_day_are_named(tmp_path):
+    # `make bench-ddp RESULTS=old` a week later pairs its rounds 1 to 3 with last week's, by their numbers.
+    for strategy, day in (("single", 1), ("slurm", 1), ("ddp", 8)):
+        add_runs(tmp_path, strategy, 100, started_at=f"2026-01-0{day}T03:04:05+00:00")
+    (found,) = find_warnings(load_set(tmp_path))
+    assert found.startswith("ddp: runs of another session") and "the day's effect is unknown" in found
+    over = ratios_to_baseline("single", {group.label: group.sample for group in load_set(tmp_path).groups})
+    assert over["ddp"].why == NO_COMMON_ROUNDS and over["slurm"].why != NO_COMMON_ROUNDS
+
+
+def test_windows_that_stand_out_are_named_by_place(tmp_path):
+    # hyperfine's rules: a slow first window is warm-up, a slow later one is an outlier.
+    add_runs(tmp_path, "ddp", 100)
+    lines = (tmp_path / "windows.csv").read_text().splitlines()
+
+    def slowed(number):
+        name, place, images, seconds, rest = lines[number].split(",")
+        return ",".join((name, place, images, str(1.4 * float(seconds)), rest))
+
+    for number, words in (
+        (1, "first window is slow in 1 of 5 runs, up to 1.4 times the median"),
+        (4, "1 of 25 windows far from the median"),
+    ):
+        changed = [slowed(n) if n == number else line for n, line in enumerate(lines)]
+        (tmp_path / "windows.csv").write_text("\n".join(changed) + "\n")
+        found = [text for text in find_warnings(load_set(tmp_path)) if "unsteady" not in text]
+        assert len(found) == 1 and words in found[0], found
+
+
+def test_throttling_is_that_of_the_gpus_that_a_run_uses(tmp_path):
+    """Three more GPUs are sampled and idle."""
+    results = load_set(add_runs(tmp_path, "single", 100, num_repeats=2, world_size=1))
+    telemetry = results.table("telemetry")
+    used = telemetry[telemetry.device == "gpu0"]
+    telemetry.loc[used.index, "throttle"] = "power"
+    idle = [used.assign(device=f"gpu{number}", throttle="") for number in (1, 2, 10)]
+    results.tables["telemetry"] = pandas.concat([telemetry, *idle], ignore_index=True)
+    (found,) = [text for text in find_warnings(results) if "held down" in text]
+    assert "(power) in 100 %" in found
+
+
+def test_a_clock_that_was_lower_is_named(tmp_path):
+    # Of two strategies the one whose cores had less: unsteady windows by themselves do not say why.
+    for name in ("single", "ddp"):
+        add_runs(tmp_path, name, 100, noise=0.3, steal_pct=0, other_cpu_pct=0)
+    results = load_set(tmp_path)
+    telemetry = results.table("telemetry")
+    telemetry["clock_mhz"] = 3000.0
+    found = find_warnings(results)
+    assert found and not [text for text in found if "MHz" in text]
+    assert "each run's mean clock was at least 100.0 % of the fastest run's; the cause is unknown" in found[0]
+    telemetry.loc[telemetry.run_id == "ddp-1", "clock_mhz"] = 2400.0
+    (found,) = [text for text in find_warnings(results) if "MHz" in text]
+    assert found.startswith("ddp: unsteady") and "2400 MHz, another's 3000" in found
