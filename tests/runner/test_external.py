@@ -117,28 +117,6 @@ def test_a_script_that_cannot_be_imported_is_named(others, monkeypatch, line):
         strategy_list.load_script("broken")
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
-    [
-        ("import no_such_library\n", 2, "error: .*mine.py cannot be imported"),
-        (
-            "def build(config): 1\ndef layout(config, num): return 1 / 0\n",
-            4,
-            "failed: nothing was compared: ZeroDivision",
-        ),
-    ],
-)
-def test_a_crash_of_ab_is_not_the_exit_code_of_slower(others, tiny_config, tiny_data, text, code, words):
-    """Protects a nightly gate, which prints 1 as slower: Python ends with 1 after a traceback. The plan asks a script
-    how it divides a step where there are GPUs. Mutants: no wrapper in load_external; none in actions.ab."""
-    (others / "mine.py").write_text(text)
-    options = ("--strategy", "mine", "--strategy-dir", others, "--config", tiny_config, "--data", tiny_data, "--plan")
-    gpu = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 80}
-    done = bench("ab", "flags:", "flags:", *options, "--fail-over", "5%", **gpu)
-    assert done.returncode == code and re.search(words, done.stderr), done.stdout + done.stderr
-
-
 def test_names_of_another_repository(others, monkeypatch, make_variables):
     """Protects `all`, the strategies of this repository, and files outside of the folder."""
     variables = make_variables(STRATEGY_DIR=others, STRATEGIES="single mine")
@@ -178,22 +156,3 @@ def test_all_of_its_options_count_and_it_is_compared_with_the_baseline():
     assert comparable(small, identity("single"))
     other = dataclasses.replace(small, requested=small.requested | {STRATEGY_SOURCE: "b"})
     assert other.key != small.key
-
-
-def test_of_linked_folders_the_place_and_the_code_count_and_no_data(tmp_path):
-    """Protects groups and honest runs: of two links to one folder only the first one visited counted, whichever that
-    was; turning a link changed nothing; a link to a data set was walked. Mutants: a folder that was seen is left out;
-    folders in the order of the disk; folders without code entered."""
-    for name in ("x", "y", "data/deep"):
-        (tmp_path / "out" / name).mkdir(parents=True)
-        (tmp_path / "out" / name / "module.py").write_text(name)
-    (root := tmp_path / "root").mkdir()
-    for name, target in (("b", "x"), ("a", "x"), ("c", "y"), ("images", "data")):
-        (root / name).symlink_to(tmp_path / "out" / target)
-    names = [path.relative_to(root).as_posix() for path in python_files(root)]
-    assert names == ["a/module.py", "b/module.py", "c/module.py"]
-    before = source_hash(root)
-    (root / "b").unlink()
-    (root / "b").symlink_to(tmp_path / "out/y")
-    source_hash.cache_clear()
-    assert source_hash(root) != before

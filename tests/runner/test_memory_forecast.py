@@ -242,17 +242,6 @@ def test_where_no_batch_fits_the_sentence_says_so():
     assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 0.1e9, 8e9)
 
 
-@pytest.mark.medium
-def test_images_too_few_for_a_step_are_no_remedy_and_no_error():
-    """Protects a plan of small images on a small GPU: BatchNorm refuses one image of 32 px, which the search for a
-    batch that fits comes by."""
-    config = Config(arch="resnet18", image_size=32, global_batch=8)
-    assert "no batch fits" in why_not_fitting(config, lambda *_: Layout(), 1, RESERVED_BYTES + 1e6, 8e9)
-    assert (
-        why_not_fitting(config, lambda *_: Layout(num_shards=8), 8, RESERVED_BYTES + 1e6, 8e9) == ""
-    )  # the run itself says it
-
-
 # --- the default batch --------------------------------------------------------------------------------------------
 
 
@@ -365,27 +354,6 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
     assert rows["ddp"]["reason"] in message and scripts == ["ddp_amp"]
 
 
-@pytest.mark.medium
-def test_one_strategy_on_a_gpu_of_2_gb_ends_with_the_sentence(recorder, checkout, tiny_data, tmp_path):
-    """Protects `make bench-single` on a small card, and a launcher that is started by hand: the same sentence. A suite
-    that timed nothing has not succeeded. Mutant: 0, as after a suite that timed the rest."""
-    user_variables = {
-        "CONFIG": "configs/imagenet-bench.yaml",
-        "GPU_MEMORY_GB": 2,
-        "NUM_GPUS": 1,
-        "STRATEGIES": "single",
-    }
-    flags = "--workers 0 --arch resnet18"
-    message, rows, scripts = started(recorder, checkout, tiny_data, tmp_path / "a set", 1, **user_variables, ARGS=flags)
-    fits = "the largest batch that fits by this forecast is --batch-per-device"
-    assert f"of 2.0 less 1.5 for CUDA itself; {fits}" in message and scripts == []
-    passed_on = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.supervisor"}
-    by_hand = user_variables | {"RESULTS": tmp_path / "another", "DATA": tiny_data, "ARGS": flags}
-    env = environment(**recorder.variables | passed_on, **by_hand)
-    done = subprocess.run([checkout / "launchers/single.sh"], env=env, capture_output=True, text=True, timeout=100)
-    assert rows["single"]["reason"] in done.stdout and "skipped" in done.stdout, done.stderr
-
-
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
@@ -397,18 +365,6 @@ def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     monkeypatch.setenv("GPU_MEMORY_GB", "16 GB")
     with pytest.raises(UserError, match="for a V100 of 16 GB"):
         why_runs_do_not_fit(cases, 2)
-
-
-def test_loaders_get_no_more_memory_than_the_container_has(monkeypatch):
-    """Protects a run in a small container on a large machine from the kernel, which kills a loader's worker. Mutant:
-    psutil's available memory alone, which is the host's."""
-    monkeypatch.setenv("NUM_GPUS", "1")
-    monkeypatch.setenv("GPU_MEMORY_GB", "80")
-    cases = [MemoryCase("single", dataclasses.replace(SMALL, loader="folder", workers=4), 1, 1)]
-    for free_bytes, words in ((float("inf"), ""), (1e6, "the loaders need 0.0 GB of memory for images that wait")):
-        monkeypatch.setattr(memory_check.machine, "free_group_memory_bytes", lambda free=free_bytes: free)
-        (why,) = why_runs_do_not_fit(cases, 1)
-        assert why.startswith(words) and bool(why) == bool(words)
 
 
 @pytest.mark.parametrize("memory_gb", [math.nan, math.inf, 0.0, -1.0])
