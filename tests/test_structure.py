@@ -115,3 +115,11 @@ def test_links_between_documents_lead_somewhere():
         if not (path.parent / target).exists()
     }
     assert dead == set()
+
+
+@pytest.mark.parametrize("document", ["tests/faults/README.md", "SECURITY.md"])
+def test_what_a_document_promises_has_its_test(document):
+    """A name that no test has protects nothing."""
+    tests = {name for path in ROOT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / document).read_text()))
+    assert named and named <= tests, named - tests
