@@ -11,8 +11,3 @@ def escape_markdown(value: object) -> str:
     text = re.sub(r"[`*|~]|^#|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
     text = re.sub(r"\](?=[(\[])", r"\\]", text)  # [text](address) would be a link
     return re.sub(r"^\[(?=[^\]]*\]:)", r"\\[", text.strip())  # [text]: address would define one
-
-
-def code_span(value: object) -> str:
-    """Text as a span of code, which nothing in it ends."""
-    return f"`{printable(str(value)).replace('`', chr(39))}`"

@@ -272,18 +272,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("rounding", "number", "how far rounding alone moves the weights, measured"),
     ),
 }
-ROWS = {
-    "runs": "an attempt, whatever became of it",
-    "settings": "the settings of one or more runs",
-    "windows": "a timed window",
-    "epochs": "a pass over train or val",
-    "steps": "a timed step, or an accounted one with its phases",
-    "wall": "a part of a run's wall-clock time",
-    "telemetry": "a sample of one device; the period is `PERIOD_S` in `scripts/runner/telemetry.py`",
-    "loader": "a window of `./bench study loader-limit`",
-    "equivalence": "what `./bench verify` found of a strategy; the last row counts",
-}
-"""What a row of each table is."""
 TABLES = {table: tuple(column.name for column in columns) for table, columns in COLUMNS.items()}
 """The names of each table's columns, in the order of the CSV file."""
 TEXT_COLUMNS = frozenset(column.name for columns in COLUMNS.values() for column in columns if column.kind == "text")

@@ -94,11 +94,6 @@ def why_not_startable(commit: str, strategy: str) -> str:
     return ""
 
 
-def is_on_one_node(commit: str, strategy: str) -> bool:
-    """Whether the commit's launcher says so: see strategy_list.total_ranks_and_nodes, which reads this checkout's."""
-    return "on_one_node" in git_text("show", f"{commit}:launchers/{strategy}.sh").splitlines()
-
-
 def fields_of(commit: str) -> dict[str, str]:
     """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
     texts = (git_text("show", f"{commit}:{path}") for path in CONFIG_MODULES)
