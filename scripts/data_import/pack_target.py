@@ -20,7 +20,7 @@ from benchmarks.common.config.config import Config, PackKind
 from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.data.packed import SPLITS, PackedSource, note_checked, pack_path
+from benchmarks.common.data.packed import SPLITS, PackedSource, pack_path
 from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
@@ -107,7 +107,6 @@ class PackTarget:
             path = pack_path(self._config, split)
             path.parent.mkdir(parents=True, exist_ok=True)
             os.rename(self._unfinished(split), path)
-            note_checked(path)
 
     def report(self, totals: dict[str, Total]) -> None:
         """Print what there is now."""

@@ -7,9 +7,7 @@ It reads names only, no file's content, and of a folder that was listed before n
 benchmarks/common/data/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
 ImageFolder would read. The loader reads JPEGs and PNGs, whatever their names end in, and reports all others.
 
-Links are followed everywhere, also out of the tree: people link a shared ImageNet's train/ and val/, or some
-of its classes, into a folder of their own. Neither this nor training writes there, so a link can do no harm;
-an image that leads nowhere is refused when it is listed, as training would fail on it later.
+Links are followed: people link a shared ImageNet's train/ and val/ into a folder of their own.
 """
 
 import os
@@ -67,8 +65,7 @@ def count_part(data: str, part: str) -> dict[str, int]:
     """The number of images in each class of `part`, "train" or "val". Raises UserError, and what list_images raises."""
     folder = os.path.join(data, part)
     if not os.path.isdir(folder):
-        what = "is a link that leads nowhere" if os.path.islink(folder) else "is not there"
-        raise UserError(f"{data!r}: {part}/ {what}; {name_packs(data) or EXPECTED_LAYOUT}")
+        raise UserError(f"{data!r}: {part}/ is not there; {name_packs(data) or EXPECTED_LAYOUT}")
     with os.scandir(folder) as iterator:
         entries = list(iterator)
     if not any(entry.is_dir() for entry in entries):

@@ -2,12 +2,12 @@
 
 import collections
 import dataclasses
-import errno
 import io
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from PIL import Image
@@ -16,15 +16,10 @@ from tqdm import tqdm
 from benchmarks.common.data.decode import open_image
 from benchmarks.common.data.listing import ImageListing
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import MAX_IMAGE_BYTES, read_open_file
-from benchmarks.common.system.folders_of_others import open_through_own_links
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-MAX_CHUNK_IMAGES, MAX_CHUNK_BYTES = (
-    128,
-    1 << 26,
-)  # images that are written, and lost by a kill, together: whichever comes first
+MAX_CHUNK_IMAGES, MAX_CHUNK_BYTES = 128, 1 << 26  # that are written, and lost by a kill, together
 SHORT_SIDE, QUALITY = 256, 90
 
 
@@ -47,19 +42,12 @@ class Chunk:
         return len(self.sizes) >= MAX_CHUNK_IMAGES or sum(self.sizes) >= MAX_CHUNK_BYTES
 
 
-def encode_chunks(listing: ImageListing, kind: str, num_done: int, began_ns: int) -> Iterator[Chunk]:
-    """The images from number num_done on, in order, made by all cores a little ahead of what is written.
-
-    Raises UserError for a file that was written after began_ns: it may have been read half old, half new.
-    """
+def encode_chunks(listing: ImageListing, kind: str, num_done: int) -> Iterator[Chunk]:
+    """The images from number num_done on, in order, made by all cores a little ahead of what is written."""
     threads = len(os.sched_getaffinity(0))
-    real_folder = os.path.realpath(listing.folder.parent)
 
     def make(index: int) -> tuple[bytes, tuple[int, int], int]:
-        path = listing.path(index)
-        stored, shape = encode_image(path, kind, real_folder)
-        if os.stat(path).st_mtime_ns > began_ns:
-            raise UserError(f"{path!r} changed while it was packed; run ./bench data pack again")
+        stored, shape = encode_image(listing.path(index), kind)
         return stored, shape, zlib.crc32(stored)
 
     bar = tqdm(desc=f"packing {listing.folder.name}", total=len(listing), unit="image", disable=None, leave=False)
@@ -89,22 +77,13 @@ def map_in_order(
         yield waiting.popleft().result()
 
 
-def encode_image(path: str, kind: str, real_folder: str) -> tuple[bytes, tuple[int, int]]:
-    """An image as it is stored, and its height and width; nothing of an image that cannot be read.
-
-    real_folder: the realpath of its data set.
+def encode_image(path: str, kind: str) -> tuple[bytes, tuple[int, int]]:
+    """An image as it is stored, and its height and width; nothing of an image that cannot be decoded.
 
     Pillow decodes, whatever else is installed, so that a packed file does not depend on who wrote it. Raises OSError
-    for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good. Raises
-    UserError, too, for a link of another user out of the data set: packed files are passed on, and links are not.
+    for a fault of the disk or a permission, and UserError where memory is short: the image itself may be good.
     """
-    try:
-        content = read_open_file(open_through_own_links(path, real_folder), MAX_IMAGE_BYTES, path)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EFBIG):
-            raise
-        return b"", (0, 0)
-    return encode_content(content, kind, path)
+    return encode_content(Path(path).read_bytes(), kind, path)
 
 
 def encode_content(content: bytes, kind: str, name: str) -> tuple[bytes, tuple[int, int]]:

@@ -2,12 +2,12 @@
 
 import json
 import os
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO
 
 import numpy
 
 from benchmarks.common.data.listing import ImageListing
-from benchmarks.common.data.mapped_arrays import ALIGNED, Arrays, ArrayShapes, checksum, file_header
+from benchmarks.common.data.mapped_arrays import ALIGNED, Arrays, ArrayShapes, file_header
 from benchmarks.common.data.packed import FILE_KIND, VERSION
 
 MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
@@ -27,23 +27,14 @@ def header_size(metadata: dict[str, str]) -> int:
 def write_tables(file: BinaryIO, metadata: dict[str, str], tables: Arrays, header_bytes: int) -> None:
     """Write the tables behind the images, and at last the header before them.
 
-    file: holds `header_bytes` of any content, and the images up to its end. tables: packed.TABLES but for `images`.
+    file: holds `header_bytes` of any content, and the images up to its end. tables: those of packed.py but `images`.
     """
     num_bytes = file.seek(0, os.SEEK_END) - header_bytes
     padding = -num_bytes % ALIGNED
     arrays: ArrayShapes = {"images": (numpy.dtype("u1"), (num_bytes + padding,))}
     arrays |= {name: (table.dtype, table.shape) for name, table in tables.items()}
-    metadata["checksum"] = checksum(metadata, tables)
     file.write(bytes(padding))
     for table in tables.values():
         file.write(table.tobytes())
-    flush(file)
     file.seek(0)
     file.write(file_header(metadata, arrays, header_bytes))
-    flush(file)
-
-
-def flush(file: IO[Any]) -> None:
-    """Wait until what was written is on the disk."""
-    file.flush()
-    os.fsync(file.fileno())

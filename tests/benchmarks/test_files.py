@@ -112,10 +112,8 @@ from pathlib import Path
 from benchmarks.common.system.files import home_folder, hold_lock, open_lock, read_regular_file, replace_atomically
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.listing import list_images
-from benchmarks.common.data.packed import note_checked, was_checked
 data = Path("data/imagenet-mini")
-note_checked(data)
-print(home_folder(), len(list_images(data / "val")), cached_fingerprint(data), was_checked(data))
+print(home_folder(), len(list_images(data / "val")), cached_fingerprint(data))
 """
 
 

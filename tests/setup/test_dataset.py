@@ -3,7 +3,6 @@
 python -m pytest tests/setup/test_dataset.py
 """
 
-import io
 import json
 import os
 import shutil
@@ -11,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +17,6 @@ import pytest
 from PIL import Image
 from support import ROOT, hear_sigint
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.data.packed import pack_path
-from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import exit_code
 from scripts.setup import check_data, cut_photographs, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
@@ -52,45 +47,7 @@ def one_line(capsys):
     """The one line on stderr that a user's mistake gives."""
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.endswith("\n"), error
-    assert error[:-1].isprintable(), "an unescaped control character reached the terminal"
     return error
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="makes a folder of another user")
-def test_nothing_is_made_or_removed_where_another_user_may_swap_it(tmp_path):
-    """Protects the user's own files: the owner of the folder above put a link in the place of the half-made set, and
-    gave a folder of the user's the name of a left-over. Mutants: no look; a look behind the link alone; a left-over by
-    its name and age alone."""
-    (tmp_path / "theirs").mkdir()
-    os.chown(tmp_path / "theirs", 12345, -1)
-    with pytest.raises(
-        UserError, match=r"theirs belongs to another user \(12345\); give --output a folder that you have"
-    ):
-        make_dataset.make_dataset(options(tmp_path / "theirs/a set"))
-    (tmp_path / "sets").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "sets")
-    os.chown(tmp_path / "link", 12345, -1, follow_symlinks=False)
-    for output in ("link", "link/a set"):
-        with pytest.raises(UserError, match=r"link belongs to another user \(12345\); give --output"):
-            make_dataset.make_dataset(options(tmp_path / output))
-    assert not any((tmp_path / "sets").iterdir())
-    for name in ("mine", "left over"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "mine/thesis").touch()
-    (tmp_path / "left over/new").mkdir()
-    os.chown(tmp_path / "mine", 0, 0)
-    for name in ("mine", "left over"):
-        os.utime(tmp_path / name, (0, 0))
-    assert [make_dataset.is_left_over(tmp_path / name) for name in ("mine", "left over")] == [False, True]
-    os.chown(tmp_path / "left over", 12345, -1)
-    assert not make_dataset.is_left_over(tmp_path / "left over")
-
-
-def test_a_pipe_as_manifest_is_not_waited_for(tmp_path):
-    """Protects who names a folder of somebody else's. Mutant: read_text, which waits for a writer."""
-    os.mkfifo(tmp_path / "manifest.json")
-    with pytest.raises(ValueError, match="was not made by this script"):
-        make_dataset.make_dataset(options(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -145,31 +102,6 @@ def test_no_source_pixel_is_in_train_and_val(made):
         assert not (seen["train"] & seen["val"]).any(), name
 
 
-def test_each_file_shows_the_box_that_the_manifest_names(made):
-    """The proof above rests on the boxes, so each is held against the photograph that it was cut from."""
-    folder, manifest = made
-    photographs = Path(find_spec("skimage").submodule_search_locations[0], "data")
-
-    def thumbnail(image):
-        return np.asarray(image.convert("L").resize((32, 32), Image.Resampling.BOX), dtype=float).ravel()
-
-    for file, record in manifest["files"].items():
-        original = Image.open(photographs / manifest["photographs"][file.split("/")[1]]["file"])
-        expected, shown = thumbnail(original.crop(record["box"])), thumbnail(Image.open(folder / file))
-        assert np.corrcoef(expected, shown)[0, 1] > 0.97, file
-
-
-def test_resampling_reads_nothing_outside_the_box():
-    """A filter's reach beyond the box would carry train's pixels into val: poison the rest and see."""
-    region = (40, 10, 160, 140)
-    photograph = Image.fromarray(np.random.default_rng(4).integers(256, size=(150, 200, 3), dtype=np.uint8))
-    jpeg, box = cut_photographs.make_image(photograph, region, np.random.default_rng(5))
-    poisoned = Image.new("RGB", photograph.size, (255, 0, 255))
-    poisoned.paste(photograph.crop(box), box[:2])
-    assert cut_photographs.make_image(poisoned, region, np.random.default_rng(5)) == (jpeg, box)
-    assert Image.open(io.BytesIO(jpeg)).size in cut_photographs.SIZES_PX
-
-
 @pytest.mark.medium
 def test_seed_decides_every_byte(made, tmp_path):
     """The same seed gives the same folder on every machine; another seed or number gives what it should."""
@@ -218,7 +150,6 @@ def flip_a_byte(path):
         (remove, "val/cat/cat_0001.JPEG", False, "val/cat/cat_0001.JPEG: No such file"),
         (truncate, "train/cat/cat_0000.JPEG", False, "train/cat/cat_0000.JPEG has another size"),
         (flip_a_byte, "train/cat/cat_0000.JPEG", True, "train/cat/cat_0000.JPEG has another content"),
-        (truncate, "manifest.json", False, "its manifest.json is broken"),
     ],
 )
 def test_a_damaged_folder_is_reported_and_made_again(mini, capsys, damage, file, verify, message):
@@ -244,22 +175,6 @@ def test_a_folder_of_somebody_elses_is_never_touched(tmp_path, capsys, file, for
     assert contents(tmp_path) == before
 
 
-@pytest.mark.medium
-def test_a_hostile_manifest_steers_no_terminal_and_names_no_file_outside(tmp_path, mini):
-    """Protects who is given a folder of images. Mutants: no guard_output; a name that leads out of the folder."""
-    manifest = json.loads((mini / "manifest.json").read_text())
-    outside = manifest | {"files": {"../secret": {"bytes": 1, "sha256": ""}}}
-    assert make_dataset.find_damage(mini, outside, hashes=True) == "its manifest.json is broken"
-    os.mkfifo(mini / "pipe")
-    pipe = manifest | {"files": {"pipe": {"bytes": 0, "sha256": ""}}}
-    assert "pipe" in str(make_dataset.find_damage(mini, pipe, hashes=True)), "it is not waited for"
-    manifest["files"] = {"\x1b]0;title\x07": {"bytes": 1, "sha256": ""}}
-    (folder := tmp_path / "theirs").mkdir()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    done = subprocess.run([*COMMAND, "--output", folder], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "title" in done.stdout + done.stderr and "\x1b" not in done.stdout + done.stderr
-
-
 def test_files_added_to_the_folder_are_not_lost(mini, capsys):
     """An added image changes the data set, and deleting it could lose it: neither happens in silence."""
     added = mini / "train" / "cat" / "my cat.JPEG"
@@ -272,59 +187,6 @@ def test_files_added_to_the_folder_are_not_lost(mini, capsys):
     assert make_dataset.main(options(mini, force=True)) == 0
     assert not added.exists()
     (mini / "train" / ".DS_Store").write_bytes(b"a file browser's")
-    assert make_dataset.main(options(mini)) == 0
-
-
-def test_files_beside_a_broken_manifest_are_not_lost(mini, capsys):
-    """Protects a file of the user's from a folder that is made again: without a list, names say what is the script's.
-    Mutant: no look where the manifest is broken."""
-    truncate(mini / "manifest.json")
-    (mini / "thesis.txt").write_text("mine")
-    assert make_dataset.main(options(mini)) == 2
-    assert "'thesis.txt'" in one_line(capsys) and (mini / "thesis.txt").read_text() == "mine"
-
-
-def test_packed_images_lie_beside_their_files(mini, monkeypatch):
-    """Protects every make after ./bench data pack, whose files were called a stranger's."""
-    monkeypatch.delenv("PACKED", raising=False)
-    path = pack_path(Config(data=str(mini), loader="packed"), "train")
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"packed")
-    assert make_dataset.main(options(mini)) == 0
-    assert path.read_bytes() == b"packed"
-
-
-def test_one_damaged_image_loses_no_packed_images_and_no_notes(mini):
-    """Protects what lies beside the images: `./bench run` makes a damaged folder again by itself, and `--force` alone
-    says that it loses something. Mutant: the old folder removed as it is."""
-    (mini / "packed/full").mkdir(parents=True)
-    (mini / "packed/full/train.safetensors").write_bytes(b"packed")
-    (mini / ".notes.txt").write_text("mine")
-    image = next(mini.glob("train/*/*"))
-    os.truncate(image, image.stat().st_size - 1)
-    assert make_dataset.main(options(mini)) == 0
-    assert (mini / "packed/full/train.safetensors").read_bytes() == b"packed"
-    assert (mini / ".notes.txt").read_text() == "mine"
-
-
-OURS = {"made_by": cut_photographs.MADE_BY, "settings": 1}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps([OURS]),
-        json.dumps(OURS | {"files": [1]}),
-        json.dumps(OURS | {"files": {"train": {}}}),
-        "[" * 100_000 + json.dumps(OURS),
-    ],
-    ids=["list", "files", "record", "deep"],
-)
-def test_a_foreign_manifest_is_broken(mini, text):
-    """Protects from tracebacks. Mutants: the kind of `files`, or of a record, not looked at; a list taken for a
-    dictionary."""
-    (mini / "manifest.json").write_text(text)
-    assert make_dataset.read_dataset_manifest(mini) == {}
     assert make_dataset.main(options(mini)) == 0
 
 
@@ -360,18 +222,13 @@ def test_a_link_to_another_disk_stays_a_link(tmp_path, mini):
     assert link.is_symlink() and (mini / "val" / "cat" / "cat_0000.JPEG").is_file()
 
 
-@pytest.mark.parametrize("damaged", [False, pytest.param(True, marks=pytest.mark.medium)])
 @pytest.mark.medium
-def test_two_processes_at_once(made, mini, tmp_path, damaged):
+def test_two_processes_at_once(made, tmp_path):
     """Two launchers started together: both end well, and the folder is whole, with nothing beside it."""
-    output = mini if damaged else tmp_path / "new" / "imagenet-mini"
-    if damaged:
-        (mini / "val" / "cat" / "cat_0000.JPEG").unlink()
+    output = tmp_path / "new" / "imagenet-mini"
+    command = [*COMMAND, "--output", output]
     both = [
-        subprocess.Popen(
-            [*COMMAND, "--output", output], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
     for process in both:
         out, err = process.communicate(timeout=60)
@@ -381,27 +238,22 @@ def test_two_processes_at_once(made, mini, tmp_path, damaged):
     assert os.listdir(output.parent) == [output.name]
 
 
-def test_of_two_folders_the_first_stays(mini, tmp_path):
-    """The loser of that race drops its own folder, so that a reader of the winner's loses no file."""
-    new, inode = tmp_path / "new", mini.stat().st_ino
-    cut_photographs.make_folder(new, options(mini))
-    make_dataset.install(new, mini, options(mini), aside=tmp_path / "old")
-    assert mini.stat().st_ino == inode and not (tmp_path / "old").exists()
+def test_one_damaged_image_loses_no_packed_images(mini):
+    """They lie beside train/ and val/, and `./bench run` makes a damaged folder again by itself."""
+    (mini / "packed/full").mkdir(parents=True)
+    (mini / "packed/full/train.safetensors").write_bytes(b"packed")
+    assert make_dataset.main(options(mini)) == 0
+    image = next(mini.glob("train/*/*"))
+    whole = image.read_bytes()
+    os.truncate(image, len(whole) - 1)
+    assert make_dataset.main(options(mini)) == 0
+    assert (mini / "packed/full/train.safetensors").read_bytes() == b"packed" and image.read_bytes() == whole
 
 
-def test_a_folder_that_appears_during_the_swap_stays(made, mini, tmp_path, monkeypatch):
-    """The same race at its narrowest: the other process renames its folder in between our two renames."""
-    rename = os.rename
-
-    def rename_and_lose(source, target):
-        rename(source, target)
-        shutil.copytree(made[0], mini)
-
-    monkeypatch.setattr(os, "rename", lambda *paths: (monkeypatch.undo(), rename_and_lose(*paths)))
-    new = tmp_path / "new"
-    cut_photographs.make_folder(new, options(mini))
-    make_dataset.install(new, mini, options(mini, force=True), aside=tmp_path / "old")
-    assert new.exists() and contents(mini) == contents(made[0])
+def test_a_broken_manifest_is_one_line(mini, capsys):
+    truncate(mini / "manifest.json")
+    assert make_dataset.main(options(mini)) == 2
+    assert "manifest.json' is broken: remove" in one_line(capsys)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -417,31 +269,6 @@ def test_a_signal_leaves_nothing_half_made(tmp_path, number, code):
     assert process.returncode == code
     assert "Traceback" not in err
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.medium
-def test_what_a_killed_run_left_is_removed_later(tmp_path, capsys):
-    """SIGKILL gives no chance to tidy up; a workshop that another process is using now must stay."""
-    old, live, other = (
-        tmp_path / name for name in (".imagenet-mini.making-old", ".imagenet-mini.making-live", ".other.making-old")
-    )
-    for path in (old, live, other):
-        (path / "new").mkdir(parents=True)
-    for path in (old, other):
-        os.utime(path, (0, 0))
-    make_dataset.make_dataset(options(tmp_path / "imagenet-mini"))
-    assert sorted(os.listdir(tmp_path)) == sorted([live.name, other.name, "imagenet-mini"])
-    assert f"removing {old}" in capsys.readouterr().err
-
-
-@pytest.mark.real_interpreter
-def test_neither_script_imports_torch():
-    """Both run before every benchmark, and torch alone takes seconds."""
-    code = (
-        "import sys, scripts.setup.make_dataset, scripts.setup.check_data; "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'torchvision', 'skimage')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def refusal(folder, capsys):
@@ -511,47 +338,13 @@ def test_refuses_an_empty_class(tree, part, capsys):
     assert "'c_empty' and 1 more;" in refusal(tree, capsys)
 
 
-def test_refuses_classes_that_train_lacks(tree, capsys):
-    """Their labels would be out of range, or worse, another class's."""
-    write(tree, *(f"val/new{index}/1.JPEG" for index in range(5)))
-    assert "val/ has classes that train/ lacks: 'new0', 'new1', 'new2' and 2 more;" in refusal(tree, capsys)
+def test_classes_that_train_lacks_are_refused_with_plain_names(tree, capsys):
+    """Their labels would be another class's. A name goes into a message of one line."""
+    write(tree, *(f"val/new{index}\x1b[2J/1.JPEG" for index in range(5)))
+    assert "val/ has classes that train/ lacks: 'new0\\x1b[2J', " in refusal(tree, capsys)
 
 
-HOSTILE = [
-    "it's",
-    'say "no"',
-    "two\nlines",
-    "<script>alert(1)<script>",
-    "=cmd()",
-    "-rf",
-    "\x1b[2J",
-    "\r",
-    "\u202eevil",
-    "tab\there",
-    os.fsdecode(b"\xff"),
-    "*",
-    "$(id)",
-    "%s{0}",
-]
-
-
-@pytest.mark.parametrize("name", HOSTILE, ids=repr)
-def test_hostile_names_are_escaped(tree, name, capsys):
-    """A class name goes into messages: it must stay one line of plain text, and still name the class."""
-    (tree / "train" / name).mkdir()
-    assert repr(name) in refusal(tree, capsys)
-    write(tree, f"val/{name}/{name}.JPEG")
-    (tree / "train" / name).rmdir()
-    assert repr(name) in refusal(tree, capsys)
-    write(tree, f"train/{name}/{name}.JPEG")
-    assert check_image_folder(tree) == Counts(3, 4, 3)
-    os.rename(tree, tree.with_name(name))
-    assert check_data.main(check_data.CheckDataOptions(str(tree.with_name(name)))) == 0
-    os.rename(tree.with_name(name) / "val", tree.with_name("out"))
-    assert "val/ is not there" in refusal(tree.with_name(name), capsys)
-
-
-def test_links_are_followed_and_dangling_ones_refused(tree, tmp_path, capsys):
+def test_links_are_followed_and_one_to_nowhere_is_refused(tree, tmp_path, capsys):
     """People link a shared ImageNet; a disk that is not mounted must be said before a run, not during it."""
     linked = tmp_path / "linked"
     (linked / "train").mkdir(parents=True)
@@ -560,28 +353,4 @@ def test_links_are_followed_and_dangling_ones_refused(tree, tmp_path, capsys):
         (linked / "train" / name).symlink_to(tree / "train" / name)
     assert check_image_folder(linked) == Counts(2, 3, 2)
     (tree / "train/a/3.JPEG").symlink_to(tmp_path / "gone.JPEG")
-    error = refusal(linked, capsys)
-    assert "3.JPEG' is a link that leads nowhere" in error
-    (tree / "train/a/3.JPEG").unlink()
-    os.rename(tree / "val", tree / "away")
-    assert "val/ is a link that leads nowhere" in refusal(linked, capsys)
-
-
-def test_a_loop_of_links_is_refused(tree, capsys):
-    (tree / "train/a/loop").symlink_to(".")
-    assert "symbolic links" in refusal(tree, capsys)
-
-
-def test_command_line_exit_codes(made, tmp_path):
-    """What the launchers see: the counts and 0, or one line and 2."""
-
-    def run(data):
-        return subprocess.run(
-            [sys.executable, "-m", "scripts.setup.check_data", "--data", data], cwd=ROOT, capture_output=True, text=True
-        )
-
-    good, bad = run(str(made[0])), run(str(tmp_path / "no where"))
-    assert (good.returncode, good.stderr) == (0, "")
-    assert "12 classes, 36 train images, 24 val images" in good.stdout
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("error: ") and bad.stderr.count("\n") == 1
+    assert "3.JPEG' is not a file, or leads nowhere" in refusal(linked, capsys)

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,13 +23,8 @@ from tqdm import tqdm
 
 from benchmarks.common.data.listing import LISTING_THREADS, ImageListing, cache_path, index_path, list_images
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.files import read_regular_file
 
 DIGITS = 16
-LARGEST_KEPT_BYTES = 1 << 26  # of the file that keeps it, with the paths of two images a class
-
-FILES_A_TASK = 500  # whose stats one thread compares
-
 Stats = dict[str, list[int]]
 """By a file's path: its size in bytes, and the modification times of its content and of its inode, in ns."""
 
@@ -69,10 +64,7 @@ def fingerprint_of(train: ImageListing, val: ImageListing, size_bytes: Callable[
 
 def file_stat(path: str) -> list[int]:
     """Size in bytes, and the modification times of a file's content and of its inode, in ns. Raises OSError."""
-    return stat_of(os.stat(path))
-
-
-def stat_of(status: os.stat_result) -> list[int]:
+    status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
@@ -86,32 +78,15 @@ def cached_fingerprint(data: Path) -> str:
     train, val = (list_images(data / part) for part in ("train", "val"))
     kept = cache_path(data, "fingerprint")
     listed = folders_and_times(train, val)
-    if before := kept_value(kept, listed):
-        return before
-    value, stats = _fingerprint_and_stats(train, val)
-    if index_path(data / "train").exists():
-        keep_value(kept, listed, value, stats)
-    return value
-
-
-def kept_value(kept: Path, listed: str) -> str:
-    """What keep_value wrote to the file `kept`; '' where the listing, or one of the files, is not as it was.
-
-    listed: folders_and_times of the listing.
-    """
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        before = json.loads(read_regular_file(kept, LARGEST_KEPT_BYTES))
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        before = json.loads(kept.read_bytes())
         if before["listed"] == listed and are_unchanged(before["files"]):
             return str(before["value"])
-    return ""
-
-
-def keep_value(kept: Path, listed: str, value: str, stats: Stats) -> None:
-    """Write a value that holds as long as the listing and these files are as they are. A cache that cannot be written
-    only costs time."""
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
+    value, stats = _fingerprint_and_stats(train, val)
+    if index_path(data / "train").exists():
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+            write_text_atomically(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
+    return value
 
 
 def folders_and_times(train: ImageListing, val: ImageListing) -> str:
@@ -120,9 +95,7 @@ def folders_and_times(train: ImageListing, val: ImageListing) -> str:
     return hashlib.sha256(f"{train.times}\n{val.times}\n".encode() + folders).hexdigest()
 
 
-def are_unchanged(stats: Mapping[str, list[int]]) -> bool:
+def are_unchanged(stats: Stats) -> bool:
     """Whether each file, by its path, has the file_stat that it had. Raises OSError."""
-    files = [*stats.items()]
-    tasks = [files[first : first + FILES_A_TASK] for first in range(0, len(files), FILES_A_TASK)]
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        return all(pool.map(lambda task: all(file_stat(path) == stat for path, stat in task), tasks))
+        return [*pool.map(file_stat, stats)] == [*stats.values()]

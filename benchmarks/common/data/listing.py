@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, checksum, map_arrays, write_arrays
+from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile, map_arrays, write_arrays
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import home_folder
 
@@ -29,7 +29,6 @@ NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have n
 LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps
 MIN_INDEXED_IMAGES = 10_000  # images; fewer are listed in a blink
 MIN_FOLDER_AGE_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
-MAX_DEPTH = 64  # folders in each other below the data set: more than any has, and far fewer than Python's stack holds
 
 
 class ImageListing:
@@ -82,21 +81,18 @@ class ImageListing:
 def list_images(folder: Path) -> ImageListing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many.
 
-    Raises OSError for what cannot be listed, and UserError for an image that is a link which leads nowhere, a FIFO, a
-    device or a socket, and for folders whose listing might not end (_walk). Links are followed. No file is opened:
-    whether it is a good image is found when it is read.
+    Links are followed. No file is opened: whether it is a good image is found when it is read. Raises OSError for what
+    cannot be listed, and UserError for an image that is no file.
     """
     index = index_path(folder)
     with contextlib.suppress(OSError, DamagedFile, ValueError, KeyError):
         metadata, arrays = map_arrays(index)
-        whole = metadata["version"] == VERSION and metadata["checksum"] == checksum(metadata, arrays)
-        check_index(metadata, arrays)
-        if whole and is_unchanged(folder, json.loads(metadata["times"])):
+        if metadata["version"] == VERSION and is_unchanged(folder, json.loads(metadata["times"])):
             return ImageListing(folder, metadata, arrays)
     metadata, arrays, settled = scan_folder(folder)
     if len(arrays["ends"]) >= MIN_INDEXED_IMAGES and settled:
         with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-            write_arrays(index, metadata | {"checksum": checksum(metadata, arrays)}, arrays)
+            write_arrays(index, metadata, arrays)
             return ImageListing(folder, *map_arrays(index))
     return ImageListing(folder, metadata, arrays)
 
@@ -113,28 +109,6 @@ def cache_path(path: Path, kind: str) -> Path:
 
 def index_path(folder: Path) -> Path:
     return cache_path(folder, "safetensors")
-
-
-def check_index(metadata: dict[str, str], arrays: Arrays) -> None:
-    """Raises DamagedFile, ValueError or KeyError where an index's tables do not fit each other.
-
-    A right checksum does not show that they do: whoever wrote the file also wrote the checksum.
-    """
-    classes, folders, times = (json.loads(metadata[name]) for name in ("classes", "folders", "times"))
-    ends, first, of_class = (arrays[name] for name in ("ends", "first", "class"))
-    lists = isinstance(classes, list) and isinstance(folders, list) and isinstance(times, dict)
-    if not lists or not all(isinstance(name, str) for name in (*classes, *folders)):
-        raise DamagedFile("its folders are not lists of names")
-    if any(array.dtype != numpy.int64 or array.ndim != 1 for array in (ends, first, of_class)):
-        raise DamagedFile("its tables are of another type")
-    if not len(folders) == len(first) == len(of_class):
-        raise DamagedFile("its tables do not have the same number of folders")
-    bounds = (ends, len(arrays["names"])), (first, len(ends)), (of_class, len(classes) - 1)
-    for table, most in bounds:
-        if len(table) and (table[0] < 0 or table[-1] > most or (table[1:] < table[:-1]).any()):
-            raise DamagedFile("a table points outside of another")
-    if len(ends) and (not len(first) or first[0] != 0):
-        raise DamagedFile("an image has no class")
 
 
 def is_unchanged(folder: Path, times: dict[str, int]) -> bool:
@@ -193,7 +167,7 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
     tables = IndexTables()
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
-        listed = pool.map(lambda name: [*_walk(folder, name, set())], classes)
+        listed = pool.map(lambda name: [*_walk(folder, name)], classes)
         bar = tqdm(listed, f"listing {folder.name}", len(classes), unit="class", delay=2, disable=None, leave=False)
         for number, found in enumerate(bar):
             for path, time_ns, images in sorted(found):
@@ -204,34 +178,22 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     return metadata, arrays, began_ns - max(times.values()) > MIN_FOLDER_AGE_NS
 
 
-def _walk(
-    folder: Path, name: str, seen: set[tuple[int, int]], depth: int = 1
-) -> Iterator[tuple[str, int, list[bytes]]]:
+def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
     """(path below `folder`, its modification time in ns, names of its images) of a folder and of all below it.
 
-    seen: device and inode of each folder of this class so far. Two class folders may lead to one folder, but within a
-    class two links in each of 30 folders make 2^30 paths. ImageFolder would list the images of each path: so such a
-    class is refused, as a folder deeper than MAX_DEPTH is, and none is left out in silence. Raises UserError.
+    Raises UserError for an image that is no file, such as a link whose target is gone.
     """
     path = os.path.join(folder, name)
-    status = os.stat(path)
-    time_ns = status.st_mtime_ns  # before it is listed: what comes meanwhile makes the index old
-    if depth > MAX_DEPTH:
-        raise UserError(f"{path!r} lies more than {MAX_DEPTH} folders deep: move its images up, or remove it")
-    if (status.st_dev, status.st_ino) in seen:
-        raise UserError(f"{path!r} leads by symbolic links to a folder that its class has already: remove one")
-    seen.add((status.st_dev, status.st_ino))
+    time_ns = os.stat(path).st_mtime_ns  # before it is listed: what comes meanwhile makes the index old
     images, inner = [], []
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.is_dir():
                 inner.append(entry.name)
             elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                # is_file() costs no stat: the folder says what is a file, and is_dir() has already followed a link
-                if not entry.is_file():
-                    what = "not a regular file" if os.path.exists(entry.path) else "a link that leads nowhere"
-                    raise UserError(f"{entry.path!r} is {what}: fix it or remove it")
+                if not entry.is_file():  # costs no stat: the folder says what is a file
+                    raise UserError(f"{entry.path!r} is not a file, or leads nowhere: fix it or remove it")
                 images.append(entry.name)
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:
-        yield from _walk(folder, os.path.join(name, one), seen, depth + 1)
+        yield from _walk(folder, os.path.join(name, one))
