@@ -16,13 +16,13 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.config.config import FIELDS
 from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
-from benchmarks.common.store.safe_cells import cells_of_line, format_cell, unguard_cell, without_controls
+from benchmarks.common.store.safe_cells import cells_of_line, format_cell, unguard_cell
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import LOCK_LIMIT_S, hold_lock, read_set_file, replace_atomically
+from benchmarks.common.system.files import LOCK_LIMIT_S, hold_lock, replace_atomically
+from benchmarks.common.system.output import without_controls
 
 if typing.TYPE_CHECKING:
     import pandas
@@ -30,21 +30,6 @@ if typing.TYPE_CHECKING:
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
-MAX_TABLE_BYTES = 2**32  # of a table that is read
-LARGEST_NUMBER = 1e18
-LONGEST_WORD = 10_000  # characters of a setting
-SETTINGS_COLUMNS = ("asked", "met")
-COUNTED = (
-    *("schema", "repeat", "position", "wall_s", "image_size", "global_batch", "batch_per_device", "world_size"),
-    *("nodes", "threads_per_rank", "images_per_s", "images_per_s_ci_low", "images_per_s_ci_high", "acc1", "acc5"),
-    *("val_samples", "peak_memory_mb", "energy_j_per_image", "flops_per_image", "skipped_files", "num_by_pillow"),
-)
-OK_RANGES = dict.fromkeys(COUNTED, (0.0, LARGEST_NUMBER)) | dict.fromkeys(("acc1", "acc5"), (0.0, 100.0))
-OK_RANGES["world_size"] = (1.0, LARGEST_NUMBER)
-"""The smallest and the largest number of a column that an ok run can have."""
-LISTS, NUMBERS = ("seeds",), ("ranks", "nodes", "threads_per_rank")
-# JSON may hold them. surrogateescape has no bytes for them.
-UNPAIRED_SURROGATES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
 
 def append_rows(
@@ -108,14 +93,12 @@ def remove_left_over(path: Path) -> None:
     """Remove what killed writers of the file left beside it. Only who holds the folder's lock may call this."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
         if re.fullmatch("[0-9a-f]{16}", left.name.removeprefix(f".{path.name}.")):
-            with contextlib.suppress(OSError):  # a folder of that name is nobody's left-over
-                left.unlink()
+            left.unlink(missing_ok=True)
 
 
 def _text_of(path: Path) -> str:
     """Bytes that are not UTF-8 become what write_text_atomically writes as these bytes; line ends become line feeds."""
-    text = read_set_file(path, MAX_TABLE_BYTES).decode("utf-8-sig", errors="surrogateescape")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return path.read_text(encoding="utf-8-sig", errors="surrogateescape")
 
 
 def _whole_lines(text: str) -> list[str]:
@@ -146,9 +129,8 @@ def json_cell(value: object) -> str:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Make `path` hold `text`, with ? for what has no bytes. A reader finds the old or the new content, even after a
-    power cut. Raises OSError."""
-    content = UNPAIRED_SURROGATES.sub("?", text).encode("utf-8", "surrogateescape")
+    """Make `path` hold `text`. A reader finds the old or the new content, even after a power cut. Raises OSError."""
+    content = text.encode("utf-8", "surrogateescape")
     replace_atomically(path, lambda file: file.write(content))
 
 
@@ -181,8 +163,7 @@ def read_table(results: Path, table: str) -> "pandas.DataFrame":
 
     Numbers are numbers; other columns are text, without the mark of `format_cell`, '' where empty. A line that is
     not whole is skipped. For that, and for an unknown status, a warning goes to stderr. Sets of older schemas lack
-    columns and still read. A missing file is an empty table. Raises UserError where lines end in carriage returns, a
-    column is there twice, or a cell has what no run writes, and OSError for what is no regular file or too large.
+    columns and still read. A missing file is an empty table. Raises OSError for a file that cannot be read.
     """
     return read_numbered_table(results, table)[0]
 
@@ -191,11 +172,11 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
     """`read_table`'s table, and the number of each row's line in the file, from 2 on."""
     import pandas
 
-    columns = list(TABLES[table])
     path = results / f"{table}.csv"
     rows, numbers = [], []
     if path.exists():
-        header, lines = _lines_of(path, columns)
+        first, *lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
+        header = cells_of_line(first)
         for number, line in enumerate(lines, start=2):
             # line by line: cells hold no line ends, and half a quoted one must not swallow rows
             cells = cells_of_line(line)
@@ -205,84 +186,18 @@ def read_numbered_table(results: Path, table: str) -> "tuple[pandas.DataFrame, l
             elif line:
                 _warn(path, number, "is not a whole row and is skipped")
     converted = {}  # a frame whose columns are replaced one by one takes several times as long
-    for name in dict.fromkeys(columns):
+    for name in TABLES[table]:
         cells = [row.get(name, "") for row in rows]
         if name in TEXT_COLUMNS:
             converted[name] = pandas.Series([without_controls(unguard_cell(cell)) for cell in cells], dtype=str)
         else:
             converted[name] = pandas.to_numeric(pandas.Series(cells, dtype=object), errors="coerce")
     frame = pandas.DataFrame(converted)
-    _refuse_strange(path, frame, numbers)
     if table == "runs":
         for number, status in zip(numbers, frame.status, strict=True):
             if status not in (*STATUSES, WARM_UP):
                 _warn(path, number, f"has the unknown status {status!a}; the run counts as not ok")
     return frame, numbers
-
-
-def _refuse_strange(path: Path, frame: "pandas.DataFrame", numbers: list[int]) -> None:
-    """Raises UserError for a cell with what no run writes: it names the file, the line and the column.
-
-    Numbers are finite and below LARGEST_NUMBER, but for losses, and measured ones such as `seconds`, which are skipped
-    where they are not plausible. Those of an ok run are within OK_RANGES, and its round is a whole number. The settings
-    are words, numbers and lists of numbers.
-    """
-    for name in [name for name in COUNTED if name in frame]:
-        wrong = frame[name].abs() > LARGEST_NUMBER
-        if "status" in frame:
-            lowest, highest = OK_RANGES[name]
-            beyond = (frame[name] < lowest) | (frame[name] > highest)
-            is_fraction = (frame[name] % 1 > 0) & (name == "repeat")
-            wrong |= (frame.status == "ok") & (beyond | is_fraction)
-        for place in wrong[wrong].index[:1]:
-            value = frame[name][place]
-            raise UserError(f"{path}, line {numbers[place]}, column {name}: {value:g} is no number that a run has")
-    for name in [name for name in SETTINGS_COLUMNS if name in frame]:
-        for number, text in zip(numbers, frame[name], strict=True):
-            try:
-                half = json.loads(text or "{}")
-            except (ValueError, RecursionError):  # such a row is left out, and a remark says so
-                continue
-            if what := strange_setting(half):
-                raise UserError(f"{path}, line {number}, column {name}: {without_controls(what)[:200]}")
-
-
-def strange_setting(half: object) -> str:
-    """What no run writes into a half of its settings, such as "device is {}"; '' where all is of the right kind."""
-    for name, value in half.items() if isinstance(half, dict) else ():
-        if name in LISTS:
-            good = isinstance(value, list) and all(_is_number(each) for each in value)
-        elif name in NUMBERS:
-            good = _is_number(value) or value in (None, "auto", "")
-        else:  # a newer suite may have other fields with lists
-            known = name in FIELDS or name in TABLES["runs"]
-            good = all(_is_word(each) for each in (value if isinstance(value, list) and not known else [value]))
-        if not good:
-            return f"{name} is {value!r}, which is no value of this setting"
-    return ""
-
-
-def _is_word(value: object) -> bool:
-    return value is None or _is_number(value) or (isinstance(value, str) and len(value) <= LONGEST_WORD)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= LARGEST_NUMBER
-
-
-def _lines_of(path: Path, columns: list[str]) -> tuple[list[str], list[str]]:
-    """The names in the first line of a CSV file, `columns` where it is empty, and the lines after it."""
-    text = read_set_file(path, MAX_TABLE_BYTES).decode("utf-8", errors="replace").replace("\0", "")
-    if text.startswith("\ufeff"):
-        text = text[1:]
-        _warn(path, 1, "begins with a byte order mark, which is left out; save the file without it")
-    if "\r" in text and "\n" not in text:
-        raise UserError(f"{path}, line 1 ends in a carriage return alone; save the file with line feeds")
-    first, *lines = text.split("\n")
-    header = cells_of_line(first) if first else columns
-    if twice := [name for name in header if header.count(name) > 1]:
-        raise UserError(f"{path}, line 1 has the column {twice[0]!a} twice; remove one of them")
-    return header, lines
 
 
 def _warn(path: Path, line: int, what: str) -> None:

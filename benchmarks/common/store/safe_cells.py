@@ -8,6 +8,8 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from benchmarks.common.system.output import without_controls
+
 # The last four are full-width, which some spreadsheets take for the first four.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 UNSEEN = re.compile("[\0\ufeff]")
@@ -15,7 +17,6 @@ UNSEEN = re.compile("[\0\ufeff]")
 OTHER_FORMAT = re.compile(r"[\s\"]*(?:sep\s*=|ID)", re.IGNORECASE)
 # LibreOffice skips blanks before a quote, and a comma after it is text; for csv it is a comma between cells.
 LATE_QUOTE = re.compile(r"\s+\"")
-CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def format_cell(value: object) -> str:
@@ -80,11 +81,6 @@ def _is_number_text(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def without_controls(text: str) -> str:
-    """The text with a ? for each control character, by which another person's set could control the terminal."""
-    return CONTROLS.sub("?", text)
 
 
 def _is_formula(text: str) -> bool:
