@@ -32,34 +32,8 @@ def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_no
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("NCCL_AUTH", "hunter2"),
-        ("TORCH_TOKEN", "abc"),
-        ("NCCL_CONF_FILE", "/home/ann/nccl.conf"),
-        ("LD_LIBRARY_PATH", "/home/ann/lib:/opt/nccl/lib"),
-        ("NCCL_ALGO", "https://ann:pw@x"),
-        ("OMP_PLACES", 61 * "a"),
-    ],
-)
-def test_a_value_that_may_be_a_secret_is_a_hash(name, text):
-    """Protects passwords from settings.csv; two values still are two. Mutant: values by the prefix of the name."""
-    recorded = kernel_variables({name: text})
-    assert re.fullmatch(f"{name}=#[0-9a-f]{{12}}", recorded)
-    assert recorded != kernel_variables({name: f"{text}2"})
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
         ("CUDA_LAUNCH_BLOCKING", "1"),
-        ("CUDA_DEVICE_MAX_CONNECTIONS", "1"),
-        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"),
-        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1"),
-        ("TORCHINDUCTOR_MAX_AUTOTUNE", "1"),
-        ("TORCHDYNAMO_DISABLE", "1"),
         ("HOROVOD_CYCLE_TIME", "100"),
-        ("HOROVOD_FUSION_THRESHOLD", "0"),
-        ("GOMP_SPINCOUNT", "0"),
-        ("MALLOC_ARENA_MAX", "1"),
         ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1"),
     ],
 )
@@ -67,12 +41,6 @@ def test_a_variable_that_changes_the_speed_separates_runs(name, text):
     """Protects an interval from rounds of two kinds: one shell had CUDA_LAUNCH_BLOCKING left from a search for a bug.
     Mutant: each of the names left out."""
     assert kernel_variables({name: text}) == f"{name}={text}"
-
-
-def test_the_address_of_a_network_card_is_not_published():
-    """Protects whose machine it is: systemd names a USB card after its address. Mutant: the value as it is."""
-    recorded = kernel_variables({"GLOO_SOCKET_IFNAME": "enx0050b6aabbcc", "NCCL_SOCKET_IFNAME": "enp129s0f0np0"})
-    assert "0050b6aabbcc" not in recorded and recorded.endswith("NCCL_SOCKET_IFNAME=enp129s0f0np0")
 
 
 def test_variables_that_only_say_where_something_is_are_not_recorded():
@@ -134,17 +102,14 @@ def test_the_nodes_of_a_slurm_job_are_one_host_set(monkeypatch):
     "membership, files, cores",
     [
         ("0::/", {}, math.inf),
-        ("0::/", {"cpu.max": "max 100000"}, math.inf),
         ("0::/", {"cpu.max": "1600000 100000"}, 16),
         ("0::/a/b", {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 2.5),
-        ("0::/../other", {"cpu.max": "300000 100000"}, 3),
         (
             "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/",
             {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
             0.5,
         ),
         ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, math.inf),
-        ("3:cpuset:/", {"cpuset/cpu.max": "100000 100000", "cpu.max": "no number"}, math.inf),
     ],
 )
 def test_a_containers_quota_of_processor_time_is_a_number_of_cores(tmp_path, monkeypatch, membership, files, cores):
@@ -162,16 +127,10 @@ def test_a_containers_quota_of_processor_time_is_a_number_of_cores(tmp_path, mon
     assert machine.num_cores() == max(1, min(8, int(min(cores, 8)))) == machine_facts()["num_cores"]
 
 
-def test_without_proc_there_is_no_quota(tmp_path):
-    assert machine.quota_cores(tmp_path, tmp_path / "none") == math.inf
-
-
 @pytest.mark.parametrize(
     "membership, files, free_bytes",
     [
         ("0::/", {}, math.inf),
-        ("0::/", {"memory.max": "max", "memory.current": "5"}, math.inf),
-        ("0::/", {"memory.max": "900", "memory.current": "500"}, 400),
         ("0::/", {"memory.max": "900", "memory.current": "950"}, 0),
         (
             "0::/",
@@ -192,7 +151,6 @@ def test_without_proc_there_is_no_quota(tmp_path):
             },
             300,
         ),
-        ("3:cpuset:/", {"cpuset/memory.max": "9", "cpuset/memory.current": "1", "memory.max": "no number"}, math.inf),
     ],
 )
 def test_a_containers_limit_of_memory_bounds_what_is_free(tmp_path, membership, files, free_bytes):
@@ -238,6 +196,5 @@ def test_the_table_of_readers_is_what_scripts_read(strategy):
                 fields = {*re.findall(r"\bconfig\.(\w+)", text)}
                 fields |= set(READERS) & {*re.findall(r"'(static_graph|gradient_as_bucket_view)'", text)}
                 helpers[node.name] = fields & READERS.keys()
-    helpers = {name: fields for name, fields in helpers.items() if name not in ("problems", "_wrong_weights")}
     found = read_fields(ROOT / "benchmarks" / f"{strategy}.py", helpers) & READERS.keys()
     assert found == {name for name, strategies in READERS.items() if strategy in strategies}

@@ -5,12 +5,9 @@
 
 import dataclasses
 import math
-import os
 import runpy
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +17,6 @@ from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings, settings_hash
-from benchmarks.common.dist.device_peak import measure_peak
 from benchmarks.common.dist.devices import RankContext, ddp_options
 from benchmarks.common.dist.layout import Layout, resolve_layout
 from benchmarks.common.model.model import build_model, build_optimizer
@@ -177,154 +173,19 @@ def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_conf
     assert row["step_ms_p95"] < 1000 * row["compile_s"] / 2
 
 
-def test_what_is_compiled_lies_where_only_the_user_writes(monkeypatch, tmp_path):
-    """Protects from another user of the machine: torch unpickles what lies in /tmp/torchinductor_<user>.
-
-    Mutants: no look at the mode; nor at the folder above; nor at those above that; the variable is not set.
-    """
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv(compiling.TRITON_CACHE, "")  # undone at the end, unlike what the code sets
-    monkeypatch.setenv(compiling.CACHE, "")
-    compiling.prepare_compiler(on_gpu=False)
-    folder = Path(os.environ[compiling.CACHE])
-    assert folder.is_relative_to(tmp_path) and folder.stat().st_mode & 0o777 == 0o700
-    folder.chmod(0o770)
-    with pytest.raises(UserError, match="others can write to"):
-        compiling.private_cache()
-    folder.chmod(0o700)
-    tmp_path.chmod(0o775)  # whoever is of the group could put another folder in its place after the look
-    with pytest.raises(UserError, match="others can write to"):
-        compiling.private_cache()
-    tmp_path.chmod(0o1777)
-    assert compiling.private_cache() == folder
-    (above := tmp_path / "of somebody").mkdir()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(above / "cache"))
-    above.chmod(0o777)  # above the cache's own parent
-    with pytest.raises(UserError, match=rf"^everybody may write to '{above}'; .*{compiling.CACHE}"):
-        compiling.private_cache()
-    before = os.umask(0o002)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
-    assert compiling.private_cache().parent.stat().st_mode & 0o777 == 0o700
-    os.umask(before)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nobody/writes/here")
-    assert compiling.private_cache().stat().st_mode & 0o777 == 0o700
-
-
 def test_a_blank_in_a_path_is_said_before_the_compiler_fails(monkeypatch, tmp_path):
-    """Protects a checkout or a home such as /home/a user: torch's compiler ended in a stack. GPUs need none.
-
-    Mutant: without the look at Python's packages.
-    """
-    for variable in (compiling.TRITON_CACHE, compiling.CACHE, compiling.PRECOMPILE_HEADERS):
-        monkeypatch.setenv(variable, "")  # undone at the end, unlike what the code sets
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
+    """Protects a checkout or a home such as /home/a user: torch's compiler ended in a stack. GPUs need none."""
+    monkeypatch.setenv(compiling.CACHE, str(tmp_path / "a cache"))
     compiling.prepare_compiler(on_gpu=True)
-    with pytest.raises(Unavailable, match=f"no path with a blank, and '.*/a cache/.*; set {compiling.CACHE}"):
+    with pytest.raises(Unavailable, match=f"no path with a blank, and '.*/a cache.*; set {compiling.CACHE}"):
         compiling.prepare_compiler(on_gpu=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv(compiling.CACHE, "")
+    monkeypatch.setenv(compiling.CACHE, str(tmp_path))
     compiling.prepare_compiler(on_gpu=False)
     real_path = compiling.sysconfig.get_path
     moved = {"purelib": "/home/a user/.venv/lib/python3.12/site-packages"}
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: moved.get(name) or real_path(name))
     with pytest.raises(Unavailable, match=r"'/home/a user/.*; install Python and the packages in another folder"):
         compiling.prepare_compiler(on_gpu=False)
-
-
-CACHES = [compiling.CACHE, compiling.TRITON_CACHE, "CUDA_CACHE_PATH", "PYTORCH_KERNEL_CACHE_PATH"]
-CACHES += ["TORCH_EXTENSIONS_DIR"]
-
-
-def start_compiled() -> None:
-    """What a compiled rank does before it takes code from any cache."""
-    compiling.refuse_shared_compile_caches()
-    compiling.prepare_compiler(on_gpu=False)
-
-
-@pytest.mark.parametrize("variable", CACHES)
-def test_no_compiled_code_is_taken_from_a_chosen_folder_of_others(monkeypatch, tmp_path, variable):
-    """Protects who follows the advice to name a cache folder, such as /tmp/inductor-cache: another user can make it
-    first, and torch, Triton and CUDA run what lies there. Mutants: a named folder is not looked at; its mode is not;
-    the folder above is not; it is not made, so that others can make it after the look."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in CACHES:
-        monkeypatch.setenv(name, "")
-    own = tmp_path / "own" / "compiled"
-    monkeypatch.setenv(variable, str(own))
-    start_compiled()
-    assert os.environ[variable] == str(own) and own.stat().st_mode & 0o777 == 0o700
-    for folder, mode in ((own, 0o770), (own, 0o707), (own.parent, 0o770), (own.parent, 0o777)):
-        folder.chmod(mode)
-        with pytest.raises(UserError, match=rf"^(others can|everybody may) write to '?{folder}'?[,;] .*{variable}"):
-            start_compiled()
-        folder.chmod(0o700)
-    monkeypatch.setenv(variable, "/proc/nobody/writes/here")
-    with pytest.raises(UserError, match=f"cannot be kept in /proc/nobody/writes/here .*; set {variable} to another"):
-        start_compiled()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
-@pytest.mark.parametrize("variable", CACHES)
-def test_a_chosen_cache_that_another_user_made_first_is_refused(monkeypatch, tmp_path, variable):
-    """Protects from the owner of the folder, who can write to it whatever its mode is. Mutant: the mode alone."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in CACHES:
-        monkeypatch.setenv(name, "")
-    (theirs := tmp_path / "inductor-cache").mkdir(mode=0o755)
-    os.chown(theirs, 12345, -1)
-    monkeypatch.setenv(variable, str(theirs))
-    with pytest.raises(UserError, match=rf"belongs to another user \(12345\); .*set {variable} to another"):
-        start_compiled()
-
-
-@pytest.mark.parametrize("variable", CACHES[2:])
-def test_every_rank_refuses_a_cache_of_others(monkeypatch, tmp_path, variable):
-    """Protects runs without --compile, which take code from these caches, too: ranks of a strategy, ranks that a study
-    starts, and the measured peak. Mutant: the call left out in one of them."""
-    (shared := tmp_path / "shared").mkdir()
-    shared.chmod(0o777)
-    monkeypatch.setenv(variable, str(shared))
-    monkeypatch.setattr(exit_codes, "exit_at_once", sys.exit)
-    monkeypatch.setattr(exit_codes, "guard_output", lambda: None)
-    with pytest.raises(SystemExit, match=str(exit_codes.EXIT_USAGE)):
-        exit_codes.run_and_exit(lambda: None)
-    with pytest.raises(UserError, match=f"may write to {shared}; .*{variable}"):
-        measure_peak()
-
-
-def test_triton_keeps_its_libraries_in_the_checked_cache(monkeypatch, tmp_path):
-    """Protects from TRITON_HOME, a folder that others may have made: Triton takes libraries from its .triton/cache.
-    Where torch has made the folder inside the cache by a umask of 002, a process that inherits both variables goes on.
-    Mutants: the variable left alone; a look at the mode of the folder inside."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in (compiling.CACHE, compiling.TRITON_CACHE):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setenv("TRITON_HOME", "/tmp/of-somebody")
-    compiling.prepare_compiler(on_gpu=False)
-    inside = Path(os.environ[compiling.CACHE], "triton")
-    assert os.environ[compiling.TRITON_CACHE] == str(inside)
-    inside.mkdir()
-    inside.chmod(0o775)
-    compiling.prepare_compiler(on_gpu=False)
-    assert os.environ[compiling.TRITON_CACHE] == str(inside)
-
-
-def test_the_cache_of_a_process_with_another_tmpdir_is_not_the_users_choice(monkeypatch, tmp_path):
-    """Protects from another user of a cluster's node: the process that submits a job may have torch's default folder in
-    the variable, below its own TMPDIR, and the job has another TMPDIR. Mutants: the folder of this TMPDIR alone; a
-    folder that is not there taken for the user's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(compiling.TRITON_CACHE, "")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "of the job"))
-    for name, mode in (("shared", 0o1777), ("own", 0o700)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name).chmod(mode)
-    taken = {}
-    for name in ("shared", "gone", "own"):
-        monkeypatch.setenv(compiling.CACHE, str(tmp_path / name / "torchinductor_me"))
-        compiling.prepare_compiler(on_gpu=False)
-        taken[name] = Path(os.environ[compiling.CACHE]).relative_to(tmp_path).parts[0]
-    assert taken == {"shared": "cache", "gone": "cache", "own": "own"}
 
 
 @pytest.mark.parametrize(
@@ -343,30 +204,3 @@ def test_a_rank_compiles_on_its_own_cores(tmp_path, threads, chosen, used):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     set_to, variable, default = done.stdout.split()
     assert (set_to, variable) == ((str(used), str(used)) if used else (default, "None")), done.stderr
-
-
-@pytest.mark.slow
-def test_no_header_of_another_user_is_compiled_in(tmp_path):
-    """Protects from code of another user, who can make /tmp/torchinductor_<user>: torch takes precompiled headers from
-    there, whatever its cache is. Mutant: the headers stay on."""
-    code = "import torch; from benchmarks.common.system import compiling as c; c.prepare_compiler(on_gpu=False); "
-    code += "print(torch.compile(lambda x: x.sin() + 1)(torch.zeros(9)).sum().item())"
-    env = environment(XDG_CACHE_HOME=tmp_path / "cache", TMPDIR=tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.stdout.strip() == "9.0", done.stderr
-    assert not [*tmp_path.glob("torchinductor_*/*")], "torch kept what it compiles in the folder that anybody may make"
-
-
-@pytest.mark.medium
-def test_the_cache_that_torch_chose_when_it_was_imported_is_not_the_users_choice(tmp_path):
-    """Protects from another user of the machine: torchvision's import sets the variable to /tmp/torchinductor_<user>.
-
-    Mutants: what is set stays; a name of another torch, which this subprocess would find.
-    """
-    code = "import os; from benchmarks.common.model import model; from benchmarks.common.system import compiling as c; "
-    code += "c.prepare_compiler(on_gpu=False); "
-    command = [sys.executable, "-c", code + "print(os.environ[c.CACHE])"]
-    for given in (None, tmp_path / "torchinductor_x"):  # by the import in this process, and in the one before it
-        env = environment(XDG_CACHE_HOME=tmp_path / "cache", TMPDIR=tmp_path, **{compiling.CACHE: given})
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-        assert Path(done.stdout.strip()).is_relative_to(tmp_path / "cache"), done.stderr

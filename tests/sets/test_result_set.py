@@ -341,7 +341,7 @@ def test_runs_that_count_twice_load_and_decide_nothing(tmp_path):
 
 def test_the_set_owns_its_tables_and_facts_of_the_machine_that_no_suite_writes_are_left_out(tmp_path):
     add(tmp_path, asked())
-    (tmp_path / "environment.json").write_text('{"num_cores": 2, "packages": "no"}')
+    (tmp_path / "environment.json").write_text('{"num_cores": 2}')
     results = load_set(tmp_path)
     assert results.table("telemetry").empty and results.table("telemetry") is results.table("telemetry")
     assert results.environment == {"num_cores": 2}

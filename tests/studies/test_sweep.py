@@ -17,7 +17,6 @@ from support import environment, recorded, svg_text
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
-from benchmarks.common.store.safe_cells import without_formulas
 from benchmarks.common.system.errors import UserError
 from scripts.runner import run_plan
 from scripts.sets.recorded_settings import parse_flags
@@ -29,7 +28,7 @@ from scripts.studies.scaling.analysis import scaling_points
 from scripts.studies.sweep import chart as plot_sweep
 from scripts.studies.sweep import field_flags
 from scripts.studies.sweep import plan as sweep_plan
-from scripts.studies.sweep.analysis import sweep_points, write_sweep_csv
+from scripts.studies.sweep.analysis import sweep_points
 
 COMMON = {
     "schema": 1,
@@ -283,32 +282,6 @@ def test_the_swept_value_is_read_from_the_flags(options, value):
 def test_a_swept_boolean_is_read_from_its_flags(options, value):
     # ./bench study sweep --key augment --values yes no makes --augment and --no-augment.
     assert parse_flags(options).get("augment") == value
-
-
-HIDDEN = ["\0=cmd|'/C calc'!A0", "\ufeff=1+1", "'\0=1+1", "\0'\ufeff@SUM(1)", " \0-1+1", "=1+1", "+\0cmd"]
-
-
-def test_no_hidden_formula_of_anothers_sweep_is_set_free(tmp_path):
-    """Protects who opens sweep.csv after a chart of somebody else's set was drawn: the null character that hid a
-    formula from the spreadsheet was left out, and the row was written without a mark. Other text and numbers stay, also
-    when it is written twice. Mutants: the rows as they stand; format_cell before the null character is out; one more
-    mark each time; a mark before a negative number."""
-    add_runs(tmp_path, "ddp", 100, options="--bucket-cap-mb 1")
-    results, path = load_set(tmp_path), tmp_path / "sweep.csv"
-    header = "strategy,key,value,images_per_s,ci_low,ci_high,num_runs"
-    lines = [header, *(f"single,lr,{cell},-1.5,1e-05,12,{cell}" for cell in HIDDEN), "single,lr,plain text,1,1,1,1"]
-    path.write_text("\n".join([*lines, "single,short", ""]))
-    write_sweep_csv(results, "ddp", "bucket_cap_mb", {})
-    written = path.read_text()
-    assert without_formulas(written) == written
-    *rows, plain, short = read_csv(path)
-    assert len(rows) == len(HIDDEN)
-    for row in rows:
-        assert [row[name][:2] for name in ("value", "num_runs")] == [f"'{row['value'][1]}"] * 2, row
-        assert row["value"][1] in "=@-+" and (row["images_per_s"], row["ci_low"]) == ("-1.5", "1e-05")
-    assert plain["value"] == "plain text" and short["key"] == "short" and short["value"] == ""
-    write_sweep_csv(results, "ddp", "bucket_cap_mb", {})
-    assert path.read_text() == written
 
 
 @pytest.mark.medium

@@ -13,7 +13,6 @@ import torch
 from benchmarks.common.config.config import Precision
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 
@@ -31,9 +30,8 @@ def measure_peak() -> dict:
     """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
 
     Returns device_name, threads, tflops by precision, for each in which a run can compute here, and the tflops of each
-    pass, which tell their spread. Raises UserError as refuse_shared_compile_caches does.
+    pass, which tell their spread.
     """
-    refuse_shared_compile_caches()
     cuda = usable_gpus() > 0  # none with DEVICE=cpu
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
     before = torch.get_num_threads()

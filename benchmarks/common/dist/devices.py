@@ -12,7 +12,6 @@ import torch.distributed as dist
 from benchmarks.common.config.config import Config, resolve_global_batch
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
@@ -56,10 +55,8 @@ def set_up_rank(
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
     devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision.
-    Raises UserError where the machine has no GPU of that number, and as refuse_shared_compile_caches and
-    resolve_precision do.
+    Raises UserError where the machine has no GPU of that number, and as resolve_precision does.
     """
-    refuse_shared_compile_caches()
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
     gpu = info.local_rank if first_gpu is None else first_gpu

@@ -19,58 +19,25 @@ HASH_DIGITS = 12
 BOARD_FILES = ("sys_vendor", "product_name", "board_vendor", "board_name", "board_version")  # without root's rights
 VECTOR_FLAGS = re.compile(r"(avx|amx|sse|ssse|fma|f16c|bmi|vnni|sve|sme(?!p)|asimd|neon|bf16|i8mm)\w*")
 """Of /proc/cpuinfo: what kernels are chosen by. The other flags change with the Linux kernel."""
+# How the names of variables begin that may change kernels, memory or communication.
 PREFIXES = (
-    *("OMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "CUBLAS_", "CUDNN_", "MALLOC_"),
+    *("OMP_", "GOMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "KMP_", "NCCL_", "GLOO_", "CUBLAS", "CUDNN_", "MALLOC_"),
     *("TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "TCMALLOC_", "PYTORCH_TUNABLEOP_"),
     *("FI_", "OFI_", "UCX_"),  # of networks, by which NCCL's plugins send
-)
-# Of these words, others say where something is, or how it was built: CUDA_HOME, HOROVOD_WITH_PYTORCH.
-OF_CUDA = (
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES"),
+    # of these words, others say where something is, or how it was built: CUDA_HOME, HOROVOD_WITH_PYTORCH
     *("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_FORCE_PTX_JIT", "CUDA_SCALE_LAUNCH_QUEUES"),
-    *("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_INJECTION64_PATH"),
-)
-OF_PYTORCH = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
-OF_HOROVOD = (
+    *("CUDA_MPS_", "CUDA_INJECTION64_PATH", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEM"),
     *("HOROVOD_FUSION_THRESHOLD", "HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_AUTOTUNE"),
     *("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_BATCH_D2D_MEMCOPIES", "HOROVOD_NUM_NCCL_STREAMS"),
 )
-OF_LIBRARIES = ("LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT")  # which libraries are loaded
-WHOLE_NAMES = (*OF_LIBRARIES, "NVIDIA_TF32_OVERRIDE", "GLIBC_TUNABLES", *OF_CUDA, *OF_PYTORCH, *OF_HOROVOD)
-# The launchers set the first two themselves. The others say where something is, and change no kernel.
+# The launchers, or compiling.py and torch, set the first of these. The others say where something is.
 NOT_RECORDED = (
     *("OMP_NUM_THREADS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR", "TRITON_HOME"),
     *("TORCH_HOME", "NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_DEBUG_FILE"),
-    # compiling.py sets these, and torch the first, where nobody else does
-    *("TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"),
-    *("TRITON_CACHE_DIR", "TRITON_HOME"),
 )
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-# Only of these is the value recorded: numbers and words. Others, such as NCCL_AUTH, may hold a password: its hash is.
-# Those of PYTORCH_CUDA_ALLOC_CONF and MALLOC_CONF, such as max_split_size_mb:1024, read as a host and a port.
-WITH_VALUE = {
-    *INTERFACES,
-    *("OMP_SCHEDULE", "OMP_PROC_BIND", "OMP_PLACES", "OMP_DYNAMIC", "OMP_WAIT_POLICY", "OMP_MAX_ACTIVE_LEVELS"),
-    *("KMP_AFFINITY", "KMP_BLOCKTIME", "KMP_HW_SUBSET", "KMP_SETTINGS", "MKL_NUM_THREADS", "MKL_DYNAMIC"),
-    *("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "MKL_DEBUG_CPU_TYPE", "MKL_THREADING_LAYER", "ONEDNN_MAX_CPU_ISA"),
-    *("DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
-    *("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "ONEDNN_VERBOSE", "ATEN_CPU_CAPABILITY", "NVIDIA_TF32_OVERRIDE"),
-    *("NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE"),
-    *("NCCL_NET_GDR_LEVEL", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
-    *("NCCL_BUFFSIZE", "NCCL_NTHREADS", "NCCL_LAUNCH_MODE", "NCCL_CROSS_NIC", "NCCL_NVLS_ENABLE", "NCCL_DEBUG"),
-    *("NCCL_CUMEM_ENABLE", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "GLOO_DEVICE_TRANSPORT"),
-    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_CUDNN_V8_API_DISABLED", "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"),
-    *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_AVOID_RECORD_STREAMS"),
-    *("TORCH_NCCL_HIGH_PRIORITY", "TORCH_COMPILE_DISABLE", "TORCH_BLAS_PREFER_CUBLASLT", "CUBLAS_WORKSPACE_CONFIG"),
-    *("CUBLASLT_WORKSPACE_SIZE", "TORCH_DIST_USE_NCCL2"),
-    *("GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "GOMP_SPINCOUNT", "GOMP_CPU_AFFINITY", "PYTORCH_NO_CUDA_MEMORY_CACHING"),
-    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_FREEZING", "TORCHDYNAMO_DISABLE"),
-    *(*OF_CUDA, *OF_HOROVOD),
-}
-WORD = re.compile(r"[\w.,:+=^{}-]{1,60}", re.ASCII)
-# In the name of a network card, such as enx0050b6aabbcc: systemd.net-naming-scheme(7).
-MAC_ADDRESS = re.compile(r"[0-9a-f]{12}")
-HASHED = re.compile(rf"#[0-9a-f]{{{HASH_DIGITS}}}")
-LIBRARY = re.compile(r"[\w.+-]+\.so[\w.]*", re.ASCII)
+LOOPBACK = {("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "lo")}  # what launchers choose on one machine
 NONE = "none"
 NCCL_CONF = Path("/etc/nccl.conf")
 
@@ -119,18 +86,11 @@ def processor_name() -> str:
 def kernel_variables(env: Mapping[str, str]) -> str:
     """The variables that may change kernels, memory or communication: "ATEN_CPU_CAPABILITY=avx2"; NONE without any.
 
-    env: of the run's supervisor. Loopback is what launchers choose on one machine. LD_PRELOAD has its value; of others
-    that are not in WITH_VALUE, a hash stands for it: NCCL_AUTH=#0123456789ab.
+    env: of the run's supervisor.
     """
-    chosen = {name: text for name, text in env.items() if name.startswith(PREFIXES) or name in WHOLE_NAMES}
-    return (
-        " ".join(
-            f"{name}={text if name == 'LD_PRELOAD' else recorded_value(name, text)}"
-            for name, text in sorted(chosen.items())
-            if text and name not in NOT_RECORDED and (name, text) not in {(each, "lo") for each in INTERFACES}
-        )
-        or NONE
-    )
+    chosen = {name: text for name, text in env.items() if text and name.startswith(PREFIXES)}
+    recorded = [item for item in sorted(chosen.items()) if item[0] not in NOT_RECORDED and item not in LOOPBACK]
+    return " ".join(f"{name}={text}" for name, text in recorded) or NONE
 
 
 def nccl_conf(env: Mapping[str, str]) -> str:
@@ -142,17 +102,6 @@ def nccl_conf(env: Mapping[str, str]) -> str:
             own = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".nccl.conf")  # NCCL does not read HOME
     texts = [_text(Path(own)), _text(NCCL_CONF)]
     return f"#{_hash(texts)}" if any(texts) else NONE
-
-
-def recorded_value(name: str, text: str) -> str:
-    """The value of a variable as a set may say it: that of a listed one, LD_PRELOAD's file names, or else a hash."""
-    has_address = name in INTERFACES and MAC_ADDRESS.search(text)
-    if HASHED.fullmatch(text) or (name in WITH_VALUE and WORD.fullmatch(text) and not has_address):
-        return text
-    files = [path.rpartition("/")[2] for path in re.split(r"[\s:]+", text.strip())]
-    if name == "LD_PRELOAD" and all(LIBRARY.fullmatch(file) for file in files):
-        return ":".join(files)
-    return f"#{_hash([text])}"
 
 
 def _cpuinfo() -> list[str]:

@@ -2,18 +2,14 @@
 
 import functools
 import hashlib
-import itertools
 import os
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.common.system.python_files import python_files
 from benchmarks.common.system.repository import ROOT
 
 NUM_HASH_DIGITS = 12
-MAX_FILES = 1000  # of a folder that git names as a whole
-MAX_HASHED_BYTES = 10**7  # a larger new file, such as a data set that git does not track, counts by size and time
+NEW_SOURCE = ("*.py", "*.sh", "*.yaml")  # of files that git does not know, those that may change a run
 
 
 def commit() -> str | None:
@@ -24,35 +20,17 @@ def commit() -> str | None:
 
 @functools.cache
 def local_changes() -> str:
-    """A short hash of what differs from the commit, files that git does not know included; '' where nothing does."""
+    """A short hash of what differs from the commit, new source files included; '' where nothing does."""
     # the user's own diff program may open a window and wait, or print nothing
-    changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
-    new = git("ls-files", "--others", "--exclude-standard", "-z")
+    changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD") or b""
+    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *NEW_SOURCE) or b""
     if not changed and not new:
         return ""
-    digest = hashlib.sha256(changed or b"")
-    for name in filter(None, (new or b"").split(b"\0")):
+    digest = hashlib.sha256(changed)
+    for name in filter(None, new.split(b"\0")):
         path = ROOT / os.fsdecode(name)
-        digest.update(name + b"\0")
-        files: Iterable[Path] = [path]
-        if path.is_dir():  # another clone, or a link to a folder, of which git gives the name alone
-            files = itertools.islice(python_files(path, linked=path.is_symlink()), MAX_FILES)
-        for file in files:
-            digest.update(os.fsencode(file.relative_to(path)) + b"\0" if file != path else b"")
-            digest.update(_content_or_times(file))
+        digest.update(name + b"\0" + (path.read_bytes() if path.is_file() else b""))
     return digest.hexdigest()[:NUM_HASH_DIGITS]
-
-
-def _content_or_times(path: Path) -> bytes:
-    try:
-        if not path.is_file():
-            return b""
-        status = path.stat()
-        if status.st_size > MAX_HASHED_BYTES:
-            return b"%d %d" % (status.st_size, status.st_mtime_ns)
-        return path.read_bytes()
-    except OSError:  # a file that Python cannot read is not imported
-        return b"unreadable"
 
 
 def is_shallow() -> bool:

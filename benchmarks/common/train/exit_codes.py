@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from benchmarks.common.dist.ranks import find_rank_info
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.compiling import refuse_shared_compile_caches
 from benchmarks.common.system.errors import Diverged, Stopped, Unavailable, UserError
 from benchmarks.common.system.output import guard_output
 
@@ -40,16 +39,13 @@ def timed_out(reason: str) -> bool:
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     """Call `main`, on an exception note the cause, and end the process at once: this never returns.
 
-    refuse_shared_compile_caches is called here as in set_up_rank: a strategy of another repository may not call that.
-
     At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, and, though
     all went well, at times for a thread of gloo that waits for the interpreter (pytorch issue 190489; torch 2.10).
     rank: of this process, where the environment does not say.
     """
-    guard_output()  # people print the run's log, and a message may hold the name of somebody else's image
+    guard_output()
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the supervisor asks a run that hangs for its stacks
     try:
-        refuse_shared_compile_caches()
         main()
         exit_at_once(0)
     except UserError as error:

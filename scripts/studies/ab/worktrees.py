@@ -8,7 +8,6 @@ them.
 
 import ast
 import contextlib
-import os
 import re
 import shutil
 import tempfile
@@ -18,11 +17,9 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.common.store.output_files import refuse_results_of_others
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import source_version
-from benchmarks.common.system.compiling import refuse_shared_compile_caches, use_own_caches
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 
@@ -114,48 +111,24 @@ def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collec
 def checked_out(commits: Iterable[str]) -> Iterator[dict[str, Path]]:
     """The folder of a worktree of each commit, by its hash; without commits nothing is made.
 
-    Meanwhile the environment is that of `environment_of_earlier_commits`. Signals must not end this process before the
-    end: see forward_signals.py. Raises UserError where git fails, where another user could put other code in the place
-    of the worktrees, and as `environment_of_earlier_commits` does.
+    Signals must not end this process before the end: see forward_signals.py. Raises UserError where git fails.
     """
     commits = [*dict.fromkeys(commits)]
     if not commits:
         yield {}
         return
     (ROOT / "results").mkdir(exist_ok=True)
-    refuse_results_of_others(ROOT / "results")  # the runs' own folder, which was looked at, may be elsewhere
     _remove_left_over()
     folder = Path(tempfile.mkdtemp(prefix=own_checkouts_prefix(), dir=ROOT / "results"))
-    refuse_results_of_others(folder)  # its mode keeps nobody from moving it, and results/ may have changed meanwhile
     try:
         for commit in commits:
             if not git_succeeds("worktree", "add", "--detach", "--force", str(folder / commit[:12]), commit):
                 raise UserError(f"git cannot check out commit {commit[:12]} in {folder}; see: git worktree list")
-        with environment_of_earlier_commits():
-            yield {commit: folder / commit[:12] for commit in commits}
+        yield {commit: folder / commit[:12] for commit in commits}
     finally:
         for commit in commits:
             git_text("worktree", "remove", "--force", str(folder / commit[:12]))
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def environment_of_earlier_commits() -> Iterator[None]:
-    """Environment variables with which code of an earlier commit takes nothing that another user has put into /tmp:
-    TMPDIR is a new folder, and compiled code lies where only this user can write. That code may not do so itself.
-
-    Raises UserError as refuse_shared_compile_caches and use_own_caches do.
-    """
-    before = dict(os.environ)
-    try:
-        refuse_shared_compile_caches()
-        use_own_caches()
-        with tempfile.TemporaryDirectory(prefix="commits-", ignore_cleanup_errors=True) as own:
-            os.environ["TMPDIR"] = own
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _remove_left_over() -> None:

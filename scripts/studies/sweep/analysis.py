@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.common.store.results import lock_tables, write_text_atomically
-from benchmarks.common.store.safe_cells import UNSEEN, format_cell, unguard_cell
+from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.identity import key_without_derived
@@ -86,22 +86,13 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping
         others = []
         if path.exists():
             rows_there = read_rows(path)
-            others = [_guarded(row) for row in rows_there if (row.get("strategy"), row.get("key")) != (strategy, key)]
+            others = [row for row in rows_there if (row.get("strategy"), row.get("key")) != (strategy, key)]
         out = io.StringIO()
         writer = csv.DictWriter(out, SWEEP_COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(others + rows)
         write_text_atomically(path, out.getvalue())
     return path
-
-
-def _guarded(row: Mapping[str, str | None]) -> dict[str, str]:
-    """A row of another sweep, which somebody else may have written, as this suite writes its own: a null character or a
-    byte order mark before a formula hides it from a spreadsheet, until the file is written again without."""
-    cells = {name: UNSEEN.sub("", row.get(name) or "").strip() for name in SWEEP_COLUMNS}
-    return {
-        name: format_cell(unguard_cell(cell)) if parse_number(cell) is None else cell for name, cell in cells.items()
-    }
 
 
 def table(key: str, points: Mapping[str, RunGroup]) -> str:
