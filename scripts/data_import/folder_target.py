@@ -13,8 +13,7 @@ from scripts.setup.check_data import check_image_folder, format_names
 
 
 class FolderTarget:
-    """kind: of source and target, for the journal: an import of another kind does not go on with this one's files.
-    written_per_byte: bytes written for a byte of the source, before any is read."""
+    """kind: of source and target, for the journal. written_per_byte: bytes written for a byte of the source."""
 
     written_per_byte = 1.0
 

@@ -3,10 +3,8 @@
     ./bench data import FROM TO
 
 FROM: a folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a flat val folder. TO gets
-train/<class>/ and val/<class>/. Bytes are copied as they are, and names are ImageNet's where the source has them. With
---pack the images are packed as they come, as ./bench data pack does it with folders, and no file is written for each.
-All is written below TO/.importing, and renamed when it is complete: TO never has half a data set. Killed at any moment,
-the same command goes on.
+train/<class>/ and val/<class>/, with the source's bytes, or with --pack packed files. All is written below
+TO/.importing, and renamed when it is complete. After a kill the same command goes on.
 """
 
 import contextlib
@@ -102,10 +100,7 @@ def import_source(source: Source, target: "Target", folder: Path, free_bytes: Fr
 
 
 def write_shards(shards: list[SourceShard], target: "Target", journal: Journal, progress: Progress) -> None:
-    """Write the images of all shards, several shards at once; each finished one is noted.
-
-    More threads than cores would wait for Python's lock: four on two cores took 0.5 s more CPU time for 14,688 images.
-    """
+    """Write the images of all shards, several shards at once; each finished one is noted."""
     num_threads = min(MAX_THREADS, num_cores(), len(shards))
     with ThreadPoolExecutor(num_threads) as pool:
         waiting = {pool.submit(target.write_shard, shard, progress): shard for shard in shards}

@@ -22,11 +22,8 @@ WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
 def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
-    """The images of one file, some rows at a time.
-
-    classes: the names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
-    has other columns.
-    """
+    """classes: names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
+    has other columns."""
     import pyarrow
     import pyarrow.parquet
 

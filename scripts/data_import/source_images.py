@@ -32,8 +32,7 @@ class SourceShard:
     """A part of a source that one thread reads from its beginning to its end.
 
     name: for messages and for the journal. split: "train" or "val". num_bytes: what it has in the source. time_ns: its
-    file's modification time; 0 for folders. read: yields its images. Raises UserError for what cannot be imported, and
-    OSError for what cannot be read.
+    file's modification time; 0 for folders. read: yields its images, and raises UserError and OSError.
     """
 
     name: str

@@ -3,11 +3,7 @@
     python -m scripts.setup.check_data --data PATH
 
 Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2.
-It reads names only, no file's content, and of a folder that was listed before not even these (see
-benchmarks/common/data/listing.py); a file that does not decode is the loader's to report. It counts what torchvision's
-ImageFolder would read. The loader reads JPEGs and PNGs, whatever their names end in, and reports all others.
-
-Links are followed: people link a shared ImageNet's train/ and val/ into a folder of their own.
+It counts what torchvision's ImageFolder would read, by names; a file that does not decode is the loader's to report.
 """
 
 import os
@@ -34,11 +30,7 @@ EXPECTED_LAYOUT = (
 
 @dataclass(frozen=True)
 class Counts:
-    """What a data set holds.
-
-    A class's index is its place in the sorted names of train's class folders. A val/ may lack some classes,
-    and an ImageFolder on that val/ alone would number the others wrongly.
-    """
+    """What a data set holds."""
 
     num_classes: int
     num_train_images: int
@@ -46,7 +38,7 @@ class Counts:
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Three names for a message, quoted and escaped: a name may hold quotes, newlines or terminal codes."""
+    """Three names for a message, quoted and escaped."""
     names = sorted(names)
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(repr(name) for name in names[:3]) + rest
@@ -86,9 +78,8 @@ def count_part(data: str, part: str) -> dict[str, int]:
 def check_image_folder(path: str | os.PathLike) -> Counts:
     """Count a data set's classes and images; files directly in train/ or val/ are ignored.
 
-    Raises UserError, with one line that says what is wrong, where and what to do, where `path` is not a
-    folder or has no train/ or val/, where one of them has no class folders or an empty one, where val has
-    classes that train lacks (the opposite is fine), and where a folder cannot be read or list_images refuses it.
+    Raises UserError where train/ or val/ is missing, has no class folders or an empty one, or cannot be read, and where
+    val has classes that train lacks (the opposite is fine).
     """
     data = os.fspath(path)
     if not os.path.isdir(data):

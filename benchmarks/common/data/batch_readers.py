@@ -1,8 +1,7 @@
 """Batches of uint8 images, which are read some batches ahead: by this process, by its threads, or by worker processes.
 
-The batches lie in memory that is used again and again. In newly allocated pages, the kernel would take almost as long
-to provide the pages as packed pixels take to be cropped. Worker processes share the memory by fork. It is not a file in
-/dev/shm, which may be small. A GPU gets the bytes, which are a quarter of the bytes of floats.
+The batches lie in memory that is used again and again: new pages would cost almost as much as cropping packed pixels.
+Worker processes share it by fork, not by /dev/shm, which may be small. A GPU gets bytes, a quarter of floats.
 """
 
 import collections
@@ -40,8 +39,8 @@ class Batch(NamedTuple):
 
 
 class PartIndex(NamedTuple):
-    """What a worker gets, a part of a batch: the number of the batch's buffer, the place of the part's first image in
-    that buffer, the images to read, and whether the part is the batch's last."""
+    """A part of a batch, for a worker: the batch's buffer, the place of the part's first image there, its images, and
+    whether it is the batch's last."""
 
     buffer: int
     first: int
@@ -50,7 +49,7 @@ class PartIndex(NamedTuple):
 
 
 class FilledPart(NamedTuple):
-    """What a worker returns: the part, without its keys, and what is known of the images in it."""
+    """What a worker returns: the part, and what is known of its images."""
 
     buffer: int
     first: int
@@ -92,7 +91,7 @@ class BufferPool:
                 of_batch = []
 
     def batch(self, parts: Sequence[FilledPart]) -> Batch:
-        """The batch of all its parts. Only where a part lacks an image that could not be read, pixels are copied."""
+        """The batch of all its parts. Pixels are copied only where an image could not be read."""
         results = [part.result for part in parts]
         targets = [target for result in results for target in result.targets]
         last = parts[-1]
@@ -106,7 +105,7 @@ class BufferPool:
         return Batch(images.permute(0, 3, 1, 2), torch.tensor(targets), problems, num_by_pillow)
 
     def release_pages(self) -> None:
-        """Return the pages to the kernel. They would be idle for long, as training's are during validation."""
+        """Return the pages to the kernel, such as training's during validation."""
         self.memory.madvise(mmap.MADV_REMOVE)
 
 
@@ -131,9 +130,8 @@ class HostLoader:
     """Iterate for a pass over the batches of `sampler`, one shard's. A Batch keeps its pixels until the next but one is
     requested.
 
-    A worker reads a part of a batch: the images of one device. So a process that loads for 8 devices is as many batches
-    ahead as a rank that loads for one: 16 with 8 workers for each device. If workers read whole batches it would be 128
-    batches ahead. Then an epoch of 260 steps would have no image left to load from step 132 on.
+    A worker reads the images of one device. So a process that loads for 8 devices is as few batches ahead as a rank
+    that loads for one; else the end of an epoch would be timed without loading.
     """
 
     def __init__(self, config: Config, context: RankContext, images: ImageDataset, sampler: GlobalBatchSampler):
@@ -209,10 +207,9 @@ def worker_processes(config: Config, pool: BufferPool, indices: PartIndexSampler
 
 
 def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches: int) -> Iterator[Batch]:
-    """Batches that a thread pins and copies to the GPU while it computes, on a stream of their own.
+    """Batches that a thread pins and copies to the GPU, on a stream of their own.
 
-    num_batches: how many are copied before they are requested. 0: the thread only pins the next one, and the step
-    copies it.
+    num_batches: how many are copied before they are requested. 0: the step copies the next one.
     """
     stream = loader_stream(device) if num_batches else None
 
@@ -235,12 +232,12 @@ def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches:
 
 @functools.cache
 def loader_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream for all passes of all loaders: torch keeps the memory of each stream for that stream."""
+    """One for all loaders: torch keeps the memory of each stream for that stream."""
     return torch.cuda.Stream(device)
 
 
 def wait_for_copy(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and targets on the device. The device's current stream waits for a copy in progress; the host does not."""
+    """Images and targets on the device. Its current stream waits for the copy; the host does not."""
     images, target = batch.images, batch.target
     if batch.copied is not None:
         stream = torch.cuda.current_stream(device)
@@ -255,6 +252,6 @@ def _identity(filled: Any) -> Any:
 
 
 def _ignore_stop_signals(worker_id: int) -> None:
-    """A signal reaches the loader's workers, too. Without them the rank would fail before its checkpoint."""
+    """Else a signal would end them before the rank's checkpoint."""
     for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)

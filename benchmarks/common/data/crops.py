@@ -1,12 +1,10 @@
 """The crop, resize and flip of an image, as torchvision's transforms do them, in two steps.
 
-First a Crop is chosen from the image's size alone. Then only the crop's box has to be decoded. The crops are those of
-v2.RandomResizedCrop and v2.RandomHorizontalFlip, but their random numbers belong to (seed, epoch, position). A
-counter-based generator draws the numbers of a whole batch at once, and threads share no state.
+A Crop is chosen from the image's size alone, so that only its box has to be decoded. The crops are those of
+v2.RandomResizedCrop and v2.RandomHorizontalFlip, with random numbers that belong to (seed, epoch, position).
 """
 
 import math
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,11 +36,6 @@ class Crop(NamedTuple):
 
 ChooseCrop = Callable[[int, int], Crop]
 """The Crop of an image of this height and width. The same arguments give the same crop."""
-
-
-def max_pixels() -> int:
-    """Pixels of the largest image that is read, packed or not: Pillow's limit for decompression bombs."""
-    return 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)
 
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
@@ -85,16 +78,11 @@ def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int
 
 
 def centre_crop(size: int) -> ChooseCrop:
-    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate.
-
-    The function raises ValueError for a line of 1 x 65,000 pixels, which would become 17 million wide.
-    """
+    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
     short = size * 256 // 224
 
     def choose(height: int, width: int) -> Crop:
         long = short * max(height, width) // min(height, width)
-        if short * long > max_pixels():
-            raise ValueError(f"{width} x {height} pixels would be resized to {max(short * long // 10**6, 1)} million")
         h, w = (short, long) if height <= width else (long, short)
         return Crop(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2))
 
@@ -104,8 +92,7 @@ def centre_crop(size: int) -> ChooseCrop:
 def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) -> None:
     """Resize the box of a Crop, cut `out`'s size from it, and write that to `out`. All are uint8, height x width x 3.
 
-    Pillow resizes its own images, torch's uint8 kernel all others. The two differ by 1 of 255, in one of millions of
-    values by 2.
+    Pillow resizes its own images, torch's uint8 kernel all others. The two differ by 1 of 255.
     """
     if isinstance(box, Image.Image):
         resized = torch.from_numpy(

@@ -1,10 +1,7 @@
 """Decode one box of a JPEG with the fastest installed library, or with Pillow where that library cannot read it.
 
-A Decoder takes a file's content and a ChooseCrop. It returns the pixels of the crop's box. EXIF orientation is ignored,
-as torchvision's ImageFolder ignores it.
-
-Only JPEGs and PNGs are read. A file's first bytes say which it is, whatever its name ends in. Of other formats, Pillow
-would start Ghostscript for an EPS, and nvimgcodec divides by zeros of a damaged JPEG 2000.
+EXIF orientation is ignored, as torchvision's ImageFolder ignores it. Only JPEGs and PNGs are read; a file's first bytes
+say which it is. For an EPS Pillow would start Ghostscript.
 """
 
 import contextlib
@@ -26,7 +23,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from benchmarks.common.config.config import Config
-from benchmarks.common.data.crops import ChooseCrop, Crop, max_pixels
+from benchmarks.common.data.crops import ChooseCrop, Crop
 from benchmarks.common.data.listing import FIRST_BYTES
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
@@ -37,6 +34,7 @@ NVIMGCODEC_VERSION = [0, 9]  # the oldest
 EXIF_ORIENTATION = 274  # the tag's number
 CPU_DEVICE_ID = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
 JPEG_END = b"\xff\xd9"
+MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)  # beyond it Pillow raises an error
 
 
 class Decoded(NamedTuple):
@@ -119,8 +117,7 @@ def import_problem(name: str) -> str | None:
 
 
 def _too_old_nvimgcodec() -> str | None:
-    """Up to 0.8 it allocates an image's memory by cudaMallocHost (src/imgproc/pinned_buffer.cpp). In a forked worker of
-    a process that uses CUDA that fails for each image, which Pillow would then decode."""
+    """Up to 0.8 it calls cudaMallocHost, which fails in a forked worker of a process that uses CUDA."""
     try:
         version = importlib.metadata.version(DECODERS["nvimgcodec"].package)
     except importlib.metadata.PackageNotFoundError:
@@ -163,9 +160,8 @@ def pillow_decoder() -> Decoder:
 def nvimgcodec_decoder(on_gpu: bool = False) -> Decoder:
     """on_gpu: it decodes on the current GPU of the calling thread.
 
-    On a GPU the whole image is decoded, as nvJPEG before 13.2 gets the edge of a region wrong, for which nvimgcodec
-    refuses regions there (its option enable_roi_fancy_upsampling). It is copied to the host, where the kernel that
-    resizes all other crops resizes its crop, too.
+    On a GPU the whole image is decoded, as nvJPEG before 13.2 gets the edge of a region wrong. The kernel that resizes
+    all other crops, on the host, resizes its crop, too.
     """
     library, params, decoder_of = _nvimgcodec()
 
@@ -197,7 +193,7 @@ def nvimgcodec_decoder(on_gpu: bool = False) -> Decoder:
 @functools.cache
 def _nvimgcodec() -> tuple[ModuleType, Any, Callable[[int, int, int], tuple[Any, int]]]:
     """The library, its parameters, and a function of (process id, thread id, device) that gives a decoder and its CUDA
-    stream. No two threads share a decoder, and none is used after a fork."""
+    stream."""
     with silence_stderr():
         library = importlib.import_module(NVIMGCODEC_MODULE)
 
@@ -264,20 +260,21 @@ AUTO_DECODERS = tuple(name for name, library in DECODERS.items() if library.in_a
 
 
 def check_decodable(content: bytes, height: int, width: int) -> None:
-    """Raise NeedsPillow for a truncated file and for a decompression bomb. A crop above the cut would look whole.
+    """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and for a size beyond
+    Pillow's limit, such as a damaged header's.
 
     Raises ValueError for an image without pixels. Some scanners write 0 into a JPEG's header and its height after its
     pixels (DNL); no library here reads that.
     """
     if not height or not width:
         raise ValueError(f"its header says {width} x {height} pixels")
-    if not content.endswith(JPEG_END) or height * width > max_pixels():
+    if not content.endswith(JPEG_END) or height * width > MAX_PIXELS:
         raise NeedsPillow
 
 
 @contextlib.contextmanager
 def silence_stderr() -> Iterator[None]:
-    """Drop what is written to stderr. nvimgcodec reports NVIDIA's other libraries as errors where they are missing."""
+    """nvimgcodec reports NVIDIA's other libraries as errors where they are missing."""
     sys.stderr.flush()
     saved_stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -4,11 +4,8 @@
     '12-480-132-99ab6a71545deb75'
 
 Classes, training images, validation images, and SHA-256 of all names and of the byte sizes of the first and the last
-file of each class. Paths and times are not in it, so it is the same on every machine. The plan takes it once; ranks do
-not. Needs no torch.
-
-It does not see other bytes in a file of the same size. Of the files between the first and the last of a class it sees
-the names only.
+file of each class. It is the same on every machine. The plan takes it once; ranks do not. It does not see other bytes
+in a file of the same size. Needs no torch.
 """
 
 import contextlib
@@ -69,10 +66,8 @@ def file_stat(path: str) -> list[int]:
 
 
 def cached_fingerprint(data: Path) -> str:
-    """The fingerprint of a data set, kept in the cache.
+    """The fingerprint of a data set, kept in the cache until the listing, or a file whose size is in it, has changed.
 
-    It is taken again when the listing of train/ or val/ has changed, or when a file whose size is in it was written
-    again, which no folder's time shows. Checking this takes at most two stats a class.
     Raises OSError and UserError as list_images does.
     """
     train, val = (list_images(data / part) for part in ("train", "val"))

@@ -1,7 +1,7 @@
 """Images by (epoch, position, index), and batches of them, from a folder of files or from a packed file.
 
-The augmentation of an image is drawn from (seed, epoch, position), so that pixels depend on neither the ranks, nor
-the loader's workers, nor where a resumed run started.
+Augmentation is drawn from (seed, epoch, position): pixels depend on neither the ranks, nor the loader's workers, nor
+where a resumed run started.
 """
 
 from collections.abc import Callable
@@ -133,8 +133,7 @@ class ImageDataset:
                 pixels, crop, by_pillow = self.decode(self.source.content(number), choose)
                 resize_into(pixels, crop, out)
                 return self._target_of_class[self.source.target(number)], problem, by_pillow
-            # Pillow raises errors of many types for damaged files. MemoryError counts as this image's fault too. If
-            # memory is short for another reason, the next images fail as well, and the run ends with this image's name.
+            # Pillow raises errors of many types for damaged files
             except Exception as error:
                 problem = problem or f"{self.source.name(number)!r} is not a readable image ({describe_error(error)})"
         return None, problem, False

@@ -1,7 +1,7 @@
 """The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them.
 
-ImageNet's 1.3 million names are one buffer and a table of offsets, which all ranks and their loader workers map from
-one file: an index in the cache folder, valid as long as no listed folder's modification time has changed.
+The names are one buffer and a table of offsets, which all ranks and their loader workers map from one file: an index in
+the cache folder, valid as long as no listed folder's modification time has changed.
 """
 
 import bisect
@@ -98,10 +98,8 @@ def list_images(folder: Path) -> ImageListing:
 
 
 def cache_path(path: Path, kind: str) -> Path:
-    """The file of the cache folder (XDG_CACHE_HOME, or ~/.cache) that holds what is known about `path`.
-
-    A user without a home has no cache: nothing below NO_HOME can be read or written.
-    """
+    """The file of the cache folder (XDG_CACHE_HOME, or ~/.cache) that holds what is known about `path`. A user without
+    a home has no cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or NO_HOME) / ".cache"
     name = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
     return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.{kind}"
@@ -149,8 +147,7 @@ class IndexTables:
 
 
 def list_names(folder: Path, names: Mapping[str, list[str]]) -> ImageListing:
-    """What list_images gives for a folder whose class folders hold these images. Nothing is read: the folder need not
-    exist."""
+    """What list_images would give for a folder whose class folders hold these images."""
     tables, classes = IndexTables(), sorted(names)
     for number, name in enumerate(classes):
         tables.add(name, number, [os.fsencode(image) for image in sorted(names[name])])

@@ -1,7 +1,6 @@
 """Images in, batches on the device out, the same global batches for every strategy and any number of ranks.
 
-sharding.py says which image is in which batch of which rank. The augmentation of an image is drawn from (seed, epoch,
-position), so that pixels depend on neither the ranks, nor the loader's workers, nor where a resumed run started.
+sharding.py says which image is in which batch of which rank.
 """
 
 import contextlib
@@ -100,8 +99,7 @@ class Loader:
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
         """(images - mean) / std as float32.
 
-        On a GPU this is one kernel, which rounds once. On the CPU it is two operations, which round twice, bit for bit
-        as in the proof's reference.
+        On a GPU this is one kernel, which rounds once. On the CPU it is two, bit for bit as in the proof's reference.
         """
         if self.device.type == "cpu":
             return images.to(torch.float32, memory_format=self.memory_format).sub_(self.mean).div_(self.std)

@@ -1,7 +1,7 @@
 """Arrays in one file that is mapped, not read, in the safetensors format.
 
 The file has 8 bytes of length, a JSON header with each array's type, shape and place, and the arrays one after the
-other. Many processes share the mapped pages. Nothing is unpickled. A truncated file does not match its header.
+other. Many processes share the mapped pages. A truncated file does not match its header.
 """
 
 import json
@@ -37,11 +37,9 @@ class DamagedFile(Exception):
 
 
 def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: int = 0) -> bytes:
-    """The bytes before arrays of these types and shapes, in this order.
+    """The bytes before arrays of these types and shapes, of which those of larger elements must come first.
 
     reserved_bytes: the header is padded to this length; 0: it is as short as it can be.
-
-    The arrays are mapped as they lie: put those of larger elements first.
     """
     entries: dict[str, Any] = {"__metadata__": metadata}
     offset = 0

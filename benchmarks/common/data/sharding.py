@@ -31,8 +31,7 @@ WHOLE_BATCH = Shard()
 class Sharding:
     """Which images one rank reads, in training and in validation.
 
-    reads_train_images: False on a rank that gets activations from another: it has targets to receive into, and reads
-    nothing.
+    reads_train_images: False on a rank that gets activations and targets from another.
     """
 
     train: Shard = dataclasses.field(default_factory=Shard)
@@ -43,9 +42,8 @@ class Sharding:
 class GlobalBatchSampler:
     """One shard's part of every global batch of an epoch, as lists of (epoch, position, index).
 
-    shuffle: an epoch has `num_steps` whole batches, taken from one permutation of the images after the other. So a data
-    set that is smaller than an epoch is repeated. Without shuffle every image comes exactly once: the last batch holds
-    the rest, and where the rest is less than one image a shard, some shards have no part in it.
+    shuffle: an epoch has `num_steps` whole batches, taken from one permutation of the images after the other. Without
+    shuffle every image comes exactly once: the last batch holds the rest, and some shards may have no part in it.
     """
 
     def __init__(
