@@ -69,7 +69,7 @@ class AllreduceOptions:
     only: Names = ()
     """Paths, such as gloo or horovod; default: all that are available."""
     output: OptionalPath = None
-    """CSV file to which each path's link and ratio to a bare loop are added, with commit, date and machine."""
+    """CSV file to which each path's ratio to a bare loop is added, with commit, date and machine."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ import functools
 import subprocess
 import sys
 
-import numpy
 import pandas
 import pytest
 import torch
@@ -17,8 +16,7 @@ from benchmarks.common.system.errors import UserError
 from scripts.options.study_options import AllreduceOptions
 from scripts.studies.allreduce import measure
 from scripts.studies.allreduce.allreduce_rank import AllReducePath, num_wrong_values
-from scripts.studies.allreduce.analysis import bandwidth_rows, fit_links, message_sizes, ratio_to_bare_loop, table
-from scripts.studies.allreduce.links import Link, bandwidths, fit_link, ring
+from scripts.studies.allreduce.analysis import bandwidth_rows, bandwidths, message_sizes, ratio_to_bare_loop, table
 from scripts.studies.allreduce.worker_pool import WorkerPool
 
 CPU = torch.device("cpu")
@@ -26,10 +24,10 @@ CPU = torch.device("cpu")
 
 def rounds(bare=1.0, num_rounds=3) -> pandas.DataFrame:
     """A link of 1 ms and 1 GB/s; a bare loop takes `bare` times as long."""
-    link, rows = Link(1e-3, 1e9), []
+    rows = []
     for number in range(num_rounds):
         for size in message_sizes(2**28):
-            seconds = ring(size, 2, link) * (1 + 0.01 * number)
+            seconds = 2 * (1e-3 + size / 2e9) * (1 + 0.01 * number)
             row = {"path": "gloo", "round": number, "ranks": 2, "bytes": size, "seconds": seconds, "wrong": 0}
             rows.append(row | {"cpu_s": 0.5 * seconds, "bare_seconds": bare * seconds, "bare_cpu_s": 0.5 * seconds})
     return pandas.DataFrame(rows)
@@ -49,8 +47,6 @@ def test_bandwidths_and_the_ratio_to_a_bare_loop():
     assert ratio_to_bare_loop(rounds(bare=1.05), "gloo") == pytest.approx((1.05, 1.05, 1.05))
     assert ratio_to_bare_loop(rounds(bare=1.05), "gloo", 2**20)[0] == pytest.approx(1.05)
     assert "268,435,456" in table(rows)
-    (fit,) = fit_links(rounds())
-    assert fit.bytes_per_s.value == pytest.approx(0.99e9, rel=1e-3) and fit.busy.value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -111,22 +107,8 @@ def test_the_command_checks_times_and_fits_real_ranks(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = pandas.read_csv(tmp_path / "a b" / "allreduce.csv")
     assert [*rows.bytes] == [1024, 4096, 16384] * 2 and (rows.wrong == 0).all() and (rows.seconds > 0).all()
-    assert [*pandas.read_csv(tmp_path / "a b" / "links.csv").path] == ["gloo"]
     assert "busbw / a bare loop's" in done.stdout
     assert (tmp_path / "a b" / "allreduce.png").stat().st_size > 10_000
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_fit_finds_the_link_that_was_planted(ranks):
-    """A ring's times give its link back, and noise an interval."""
-    rng = numpy.random.default_rng(0)
-    sizes = [2**power for power in range(10, 29, 2)]
-    clean = numpy.array([ring(size, ranks, Link(5e-5, 2e9)) for size in sizes])
-    seconds = clean * numpy.exp(0.02 * rng.standard_normal((10, len(sizes))))
-    fit = fit_link("gloo", ranks, sizes, seconds, 0.4 * seconds)
-    for known, value in ((fit.latency_s, 5e-5), (fit.bytes_per_s, 2e9)):
-        assert known.low < value < known.high and known.value == pytest.approx(value, rel=0.03)
-    assert fit.busy.value == pytest.approx(0.4)
 
 
 def test_bandwidths_are_those_of_nccl_tests():
@@ -140,13 +122,13 @@ def test_tables_of_an_earlier_session_are_kept(tmp_path, capsys):
     """Protects what took minutes or hours to measure: the same command again replaced its tables without a word.
     Mutant: nothing set aside."""
     first, again = rounds(), rounds(bare=2.0)
-    measure.write_results(first, bandwidth_rows(first), fit_links(first), "a machine", tmp_path)
+    measure.write_results(first, bandwidth_rows(first), "a machine", tmp_path)
     assert "earlier" not in capsys.readouterr().out
-    measure.write_results(again, bandwidth_rows(again), fit_links(again), "a machine", tmp_path)
+    measure.write_results(again, bandwidth_rows(again), "a machine", tmp_path)
     (aside,) = tmp_path.glob("earlier-*")
     for folder, rows in ((aside, first), (tmp_path, again)):
         assert pandas.read_csv(folder / "allreduce.csv").bare_seconds.tolist() == pytest.approx([*rows.bare_seconds])
-    assert {path.name for path in aside.iterdir()} == {"allreduce.csv", "bandwidths.csv", "links.csv"}
+    assert {path.name for path in aside.iterdir()} == {"allreduce.csv", "bandwidths.csv"}
     assert f"they are in {aside} now" in capsys.readouterr().out
 
 

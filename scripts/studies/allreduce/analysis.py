@@ -1,4 +1,4 @@
-"""Analysis of timed all-reduces: bandwidths with intervals, the ratio to a bare loop, and the fitted link.
+"""Analysis of timed all-reduces: bandwidths with intervals, and the ratio to a bare loop.
 
 Needs no torch.
 """
@@ -11,7 +11,6 @@ import pandas
 
 from scripts.stats.formatting import format_interval, text_table
 from scripts.stats.intervals import geometric_mean
-from scripts.studies.allreduce.links import LinkFit, bandwidths, fit_link
 
 SMALLEST_BYTES = 2**10
 LARGE_BYTES = 2**20  # as much as a gradient bucket holds, or more
@@ -44,6 +43,16 @@ def message_sizes(largest: int) -> list[int]:
     return sorted({min(SMALLEST_BYTES * 4**power, largest) for power in range(16)})
 
 
+def bandwidths(num_bytes: int, seconds: float, num_ranks: int) -> tuple[float, float]:
+    """(algorithm bandwidth, bus bandwidth) of an all-reduce in bytes/s.
+
+    As nccl-tests defines them (doc/PERFORMANCE.md): S / t, and S / t times 2 (n - 1) / n, which is what each link of a
+    ring carries.
+    """
+    algorithm = num_bytes / seconds
+    return algorithm, algorithm * 2 * (num_ranks - 1) / num_ranks
+
+
 def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
     """One row per path and size.
 
@@ -62,10 +71,10 @@ def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
                 bytes=num_bytes,
                 num_rounds=len(part),
                 seconds=mean_s,
-                algorithm_bytes_per_s=float(algorithm),
-                bus_bytes_per_s=float(bus),
-                bus_low=None if high_s is None else float(bandwidths(num_bytes, high_s, ranks)[1]),
-                bus_high=None if low_s is None else float(bandwidths(num_bytes, low_s, ranks)[1]),
+                algorithm_bytes_per_s=algorithm,
+                bus_bytes_per_s=bus,
+                bus_low=None if high_s is None else bandwidths(num_bytes, high_s, ranks)[1],
+                bus_high=None if low_s is None else bandwidths(num_bytes, low_s, ranks)[1],
                 over_bare=geometric_mean(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))[0],
                 wrong=int(part.wrong.sum()),
             )
@@ -87,17 +96,6 @@ def ratio_to_bare_loop(
     return geometric_mean(of_rounds.to_numpy(float))
 
 
-def fit_links(rows: pandas.DataFrame) -> list[LinkFit]:
-    """The link that fits each path's times; see fit_link."""
-    return [_fit(str(path), part) for path, part in rows.groupby("path", sort=False)]
-
-
-def _fit(path: str, part: pandas.DataFrame) -> LinkFit:
-    seconds, cpu_s = (part.pivot(index="round", columns="bytes", values=name) for name in ("seconds", "cpu_s"))
-    sizes = [int(size) for size in seconds.columns]
-    return fit_link(path, int(part.ranks.iloc[0]), sizes, seconds.to_numpy(float), cpu_s.to_numpy(float))
-
-
 def table(rows: Sequence[BandwidthRow]) -> str:
     """Bandwidth rows as text, with GB of 10^9 bytes."""
     lines = [HEADER]
@@ -117,13 +115,3 @@ def table(rows: Sequence[BandwidthRow]) -> str:
             )
         )
     return text_table(lines, left_aligned=(0,))
-
-
-def describe_fit(fit: LinkFit) -> str:
-    """The fit in one line."""
-    latency, rate, busy = fit.latency_s, fit.bytes_per_s, fit.busy
-    return (
-        f"{fit.path}: latency {1e6 * latency.value:.0f} [{1e6 * latency.low:.0f}, {1e6 * latency.high:.0f}] us, "
-        f"bandwidth {rate.value / 1e9:.2f} [{rate.low / 1e9:.2f}, {rate.high / 1e9:.2f}] GB/s; a rank's core is "
-        f"{100 * busy.value:.0f} % busy during an all-reduce"
-    )

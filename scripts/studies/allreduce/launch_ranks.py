@@ -1,7 +1,6 @@
 """How studies start ranks on this machine, so that nothing listens beyond loopback.
 
-launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on all interfaces of
-the machine, and whoever reaches one can run commands in torchrun: it unpickles what is put there.
+launchers/lib.sh does the same for strategies. torchrun's standalone mode would open two stores on all interfaces.
 """
 
 import os
@@ -25,10 +24,8 @@ def rank_environment(threads: int) -> dict[str, str]:
 
 
 def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
-    """(the words before a rank's program, variables besides `rank_environment`).
-
-    folder: a new one that only this user can write to. The stores of torchrun and of the ranks are files in it.
-    """
+    """(the words before a rank's program, variables besides `rank_environment`). folder: a new one, for the stores of
+    torchrun and of the ranks."""
     words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(num_ranks)]
     words += ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "--rdzv-endpoint", f"{folder}/torchrun"]
     words += ["--local-addr", "127.0.0.1", "--log-dir", os.devnull]  # without it a folder stays in /tmp
@@ -36,9 +33,7 @@ def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dic
 
 
 def horovodrun_command(num_ranks: int) -> list[str]:
-    """The words before a rank's interpreter and program.
-
-    horovodrun's server listens on the ranks' interface only: scripts/setup/install_horovod.sh changes its source so.
-    """
+    """The words before a rank's interpreter and program. scripts/setup/install_horovod.sh makes horovodrun's server
+    listen on the ranks' interface only."""
     words = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(num_ranks)]
     return [*words, "-H", f"localhost:{num_ranks}"]

@@ -4,8 +4,7 @@
 
 The paths are gloo (NCCL where there are GPUs) as DDP calls it, in float32 and, for compressed gradients, in bf16; and
 Horovod. Each size is checked, then timed interleaved with a bare loop of the library's simplest call. Bandwidths are
-those of nccl-tests (algbw and busbw). A fit of latency and bandwidth is the link model. Writes
-allreduce.csv, bandwidths.csv, links.csv and a chart. Exit code 1: a sum was wrong.
+those of nccl-tests (algbw and busbw). Writes allreduce.csv, bandwidths.csv and a chart. Exit code 1: a sum was wrong.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ from tqdm import tqdm
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import make_own_folder
+from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.forward_signals import die_with_parent
 from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.programs import run_main_and_exit
@@ -38,15 +37,12 @@ from scripts.studies.allreduce.analysis import (
     SMALLEST_BYTES,
     BandwidthRow,
     bandwidth_rows,
-    describe_fit,
-    fit_links,
     message_sizes,
     ratio_to_bare_loop,
     table,
 )
 from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
-from scripts.studies.allreduce.links import LinkFit, links_row
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
 from scripts.studies.measured_csv import add_rows, set_tables_aside
 
@@ -63,7 +59,7 @@ def main(options: AllreduceOptions) -> int:
     if num_ranks < 2:
         raise UserError(f"an all-reduce needs two ranks; set {option_as_typed('NPROC', 2)} or more")
     paths = choose_paths(options.only)
-    make_own_folder(options.out, "name a folder that you have made: --out")
+    make_folder(options.out)
     rows = []
     num_sizes = len(message_sizes(options.largest))
     with tqdm(total=len(paths) * options.rounds * num_sizes, desc="all-reduces", disable=None, leave=False) as bar:
@@ -92,11 +88,11 @@ def report(rows: pandas.DataFrame, about: str, out: Path, output: Path | None = 
 
     rows: of allreduce.csv. about: the machine. output: a CSV file that gets a row per path.
     """
-    of_sizes, fits = bandwidth_rows(rows), fit_links(rows)
+    of_sizes = bandwidth_rows(rows)
     print(f"{about}\n{table(of_sizes)}\n")
-    of_paths = [links_row(fit) | bare_loop_columns(rows, fit.path) for fit in fits]
-    print("\n" + "\n".join(map(describe_fit, fits)))
-    written = write_results(rows, of_sizes, fits, about, out)
+    ranks = {row.path: row.ranks for row in of_sizes}
+    of_paths = [{"path": path, "ranks": ranks[path]} | bare_loop_columns(rows, path) for path in ranks]
+    written = write_results(rows, of_sizes, about, out)
     print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
     if output:  # last, since it may be a file of another suite, which is refused
         add_rows(output, of_paths)
@@ -119,22 +115,19 @@ def bare_loop_columns(rows: pandas.DataFrame, path: str) -> dict[str, object]:
     return columns
 
 
-def write_results(
-    rows: pandas.DataFrame, of_sizes: list[BandwidthRow], fits: list[LinkFit], about: str, out: Path
-) -> list[Path]:
-    """Write the three tables and the chart into the folder `out`; returns their paths."""
+def write_results(rows: pandas.DataFrame, of_sizes: list[BandwidthRow], about: str, out: Path) -> list[Path]:
+    """Write both tables and the chart into the folder `out`; returns their paths."""
     tables = {
         "allreduce": rows,
         "bandwidths": pandas.DataFrame([dataclasses.asdict(row) for row in of_sizes]),
-        "links": pandas.DataFrame(map(links_row, fits)),
     }
-    make_own_folder(out, "name a folder that you have made: --out")
+    make_folder(out)
     set_tables_aside(out, [*tables])
     for name, frame in tables.items():
         write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))
     return [
         *(out / f"{name}.csv" for name in tables),
-        *save_chart(allreduce_chart(of_sizes, fits, about), out, "allreduce"),
+        *save_chart(allreduce_chart(of_sizes, about), out, "allreduce"),
     ]
 
 
