@@ -3,15 +3,13 @@
     ./bench run single mine --strategy-dir ../my-library/benchmarks
 
 Such a script is written as those of benchmarks/ are. torchrun starts it (launchers/external.sh). The requested settings
-of its runs have STRATEGY_SOURCE, a hash of the folder's Python files: runs of two versions are two groups. Only the
-user names the folder; no set, configuration or variable that happens to be in the environment of ./bench does. Needs
-no torch.
+of its runs have STRATEGY_SOURCE, a hash of the folder's Python files: runs of two versions are two groups. Needs no
+torch.
 """
 
 import functools
 import hashlib
 import importlib.util
-import itertools
 import os
 import re
 import sys
@@ -28,7 +26,6 @@ BENCHMARKS = ROOT / "benchmarks"
 FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
 """Which folder; and which strategy of it launchers/external.sh starts."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-MAX_FILES = 1000
 HASH_DIGITS = 16
 
 
@@ -66,24 +63,12 @@ def has_build(script: Path) -> bool:
 
 @functools.cache
 def source_hash(folder: Path) -> str:
-    """A hash of the names and bytes of all Python files below a folder. Raises UserError for more than MAX_FILES, and
-    for a folder that cannot be listed."""
+    """A hash of the names and bytes of all Python files below a folder, but for hidden folders."""
     digest = hashlib.sha256()
-    files = [*itertools.islice(python_files(folder, _refuse_unlisted), MAX_FILES + 1)]
-    for number, path in enumerate(sorted(files), 1):
-        if number > MAX_FILES:
-            raise UserError(
-                f"{option_as_typed(FOLDER_VARIABLE, str(folder))} has more than {MAX_FILES} Python files; name the "
-                "folder of the strategies alone"
-            )
+    for path in python_files(folder):
         name, content = path.relative_to(folder).as_posix(), path.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()[:HASH_DIGITS]
-
-
-def _refuse_unlisted(error: OSError) -> None:
-    """Python imports the __init__.py of a folder that it cannot list."""
-    raise UserError(f"{error.filename} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
 
 
 def load_external(script: Path) -> ModuleType:

@@ -67,8 +67,7 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_m
 def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple[int, dict[MemoryCase, str]]:
     """(images on a device with which all cases fit, why those that do not fit with their own batch_per_device do not).
 
-    The number is that of the cases, which all have the same, or its half, a quarter, and so on; at least 1, also where
-    even that does not fit. The host's free memory does not count: it differs from hour to hour.
+    The number is that of the cases, or its half, a quarter, and so on; at least 1, also where even that does not fit.
     """
     images = cases[0].config.batch_per_device
     reasons = why_runs_do_not_fit(cases, ranks_here, only_gpu_memory=True)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from benchmarks.common.store.output_files import refuse_output_of_others
 from benchmarks.common.store.results import append_csv
-from benchmarks.common.store.safe_names import read_text
 from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
@@ -64,20 +63,21 @@ def origin() -> dict[str, str]:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a small CSV file. Raises UserError as read_text does, and for what is no CSV file."""
+    """The rows of a small CSV file. Raises UserError for what is no CSV file."""
     try:
-        return [*csv.DictReader(io.StringIO(read_text(path).replace("\0", ""), newline=""))]
+        return [*csv.DictReader(io.StringIO(_read_text(path), newline=""))]
     except csv.Error as error:
         raise UserError(f"{path} is no CSV file ({error}); move it away") from None
 
 
 def read_whole_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a small CSV file that are whole, since a kill may cut the last one; [] without the file.
-
-    Raises UserError as read_text does.
-    """
+    """The rows of a small CSV file that are whole, since a kill may cut the last one; [] without the file."""
     if not path.exists():
         return []
-    text = read_text(path).replace("\0", "")
+    text = _read_text(path)
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
     return [row for row in reader if None not in row and None not in row.values()]
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace").replace("\0", "")

@@ -28,7 +28,7 @@ from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, report_verdict
-from scripts.studies.ab.sequential import last_look, look_at_rounds
+from scripts.studies.ab.sequential import look_at_rounds
 
 
 @pytest.fixture
@@ -106,63 +106,6 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
         with pytest.raises(UserError, match=f"{bad[:12]}.*{words}"):
             read(bad, **variables)
         assert path.read_text() == text and read("HEAD", **variables).commit
-
-
-@pytest.mark.medium
-def test_no_tag_of_a_fork_is_taken_for_a_commit(kept_clone, read):
-    """Protects whoever has fetched a fork, whose tags came along: one had the 12 digits by which a report names a
-    commit, others the name of a branch here or of a remote, and ab ran the fork's code. Mutants: what git takes; short
-    hashes alone; branches of this clone alone."""
-    own = kept_clone.git("rev-parse", "HEAD").strip()
-    fork = kept_clone.git("commit-tree", "-m", "of a fork", "HEAD^{tree}").strip()
-    described = f"v1-3-g{own[:7]}"
-    tags = (own[:12], own[:7], own[:5], "main", "upstream/main", "other", "stable", described, "20241101", "of-a-fork")
-    kept_clone.git("update-ref", "refs/remotes/upstream/main", own)
-    kept_clone.git("update-ref", "refs/remotes/other/HEAD", own)
-    kept_clone.git("update-ref", "refs/remotes/origin/stable", own)
-    for name in tags:
-        kept_clone.git("tag", name, fork)
-    try:
-        for text in (own[:12], own[:7], own[:12].upper(), f"commit:{own[:12]}", f"{own[:12]}~0", own, "HEAD"):
-            assert read(text).commit == own, text
-        assert read("refs/heads/main").commit == own
-        assert read("refs/tags/main").commit == read("refs/tags/20241101").commit == read("of-a-fork").commit == fork
-        with pytest.raises(UserError, match=r"main is the name of a tag, .* refs/heads/main, or refs/tags/main"):
-            read("main")
-        with pytest.raises(UserError, match=r"upstream/main is the name of a tag, .* refs/remotes/upstream/main, or"):
-            read("upstream/main~0")
-        with pytest.raises(UserError, match=r"other is the name of a tag, .* refs/remotes/other/HEAD, or"):
-            read("other")
-        with pytest.raises(UserError, match=r"stable is the name of a tag, .* refs/remotes/origin/stable, or"):
-            read("stable")
-        for name in ("20241101", own[:5], described):
-            with pytest.raises(UserError, match=f"{name} is the name of a tag, .* the hash of a commit, or refs/tags"):
-                read(name)
-    finally:
-        kept_clone.git("tag", "-d", *tags)
-        assert read("upstream/main").commit == own
-        for name in ("upstream/main", "other/HEAD", "origin/stable"):
-            kept_clone.git("update-ref", "-d", f"refs/remotes/{name}")
-    assert read("main").commit == own
-
-
-@pytest.mark.medium
-def test_no_tag_of_a_fork_is_taken_for_a_commit_that_git_names_itself(kept_clone, read):
-    """Protects who types ORIG_HEAD after a merge in another clone: here git has no such commit, takes the fork's tag of
-    that name, and ab ran the fork's code. Mutants: no look; names that end in _HEAD alone."""
-    fork = kept_clone.git("commit-tree", "-m", "of a fork", "HEAD^{tree}").strip()
-    tags = ("ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD", "stash", "AUTO_MERGE", "MERGE_AUTOSTASH", "bisect/bad", "a/HEAD")
-    for name in (*tags, "AHEAD-1", "stashed"):
-        kept_clone.git("tag", name, fork)
-    try:
-        for name in tags:
-            for text in (name, f"commit:{name}~0"):
-                with pytest.raises(UserError, match=f"{name} is the name of a tag, .*, or refs/tags/{name}"):
-                    read(text)
-        for name in ("refs/tags/ORIG_HEAD", "AHEAD-1", "stashed"):
-            assert read(name).commit == fork, name
-    finally:
-        kept_clone.git("tag", "-d", *tags, "AHEAD-1", "stashed")
 
 
 def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
@@ -289,18 +232,6 @@ def test_results_that_git_would_see_are_refused(untrained):
     assert not (untrained.folder / "artifacts").exists()
 
 
-@pytest.mark.medium
-def test_gpus_without_images_compare_on_synthetic_ones(untrained):
-    """Protects the comparison of two versions from timing JPEGs: imagenet-mini was read for 512 images a step. Mutant:
-    the variables as they were read."""
-    variables = {"CONFIG": "", "GPUS_PER_NODE": 1, "PLAN": "yes"}
-    done = untrained.run(A="flags:", B="flags:--lr 0.2", **variables)
-    assert done.returncode == 0 and "both train on one synthetic batch" in done.stdout, done.stderr
-    assert "all runs repeat one SYNTHETIC batch" in done.stderr
-    named = untrained.run(A="flags:", B="flags:", ARGS="--loader folder", **variables)
-    assert named.returncode == 2 and "data/imagenet-mini' does not exist" in named.stderr  # which it would read
-
-
 def test_a_shallow_clone_is_named(untrained):
     """Protects whoever compares in a workflow, where a checkout has one commit."""
     head = (untrained.folder / ".git/refs/heads").rglob("*")
@@ -389,26 +320,6 @@ def test_bench_ab_has_four_exit_codes(clone, recorder, results, words, code):
 # --- for real -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_commit_that_does_not_run_is_named_with_its_log(clone):
-    """Protects the whole path: a real run of a commit, then one whose source is no Python."""
-    results = clone.folder / "results" / "x"
-    done = clone.run(A="HEAD", B="flags:--lr 0.2", RESULTS="results/x")
-    assert done.returncode == 0 and any(line.startswith("sd from run to run: ") for line in done.stdout.splitlines())
-    for name in "AB":
-        rows = read_table(results / name, "runs")
-        assert [*rows.status] == [WARM_UP, "ok", "ok"] and rows.images_per_s.min() > 0
-    (clone.folder / "benchmarks/single.py").write_text("a syntax error\n")
-    bad = clone.commit("does not build")
-    here = clone.run(A="HEAD~1", B=bad)  # the plan reads this checkout's script
-    assert here.returncode == 2 and "benchmarks/single.py, line 1: invalid syntax; fix the script" in here.stderr
-    clone.git("checkout", "-q", "HEAD~1", "--", "benchmarks/single.py")
-    done = clone.run(A="HEAD~1", B=bad)
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == 4 and last.startswith(f"failed: B, {bad}: ") and "SyntaxError" in last
-    assert Path(last.partition("its log: ")[2]).exists() and clone.left_over() == []
-
-
 # --- the arithmetic -----------------------------------------------------------------------------------------------
 
 
@@ -434,16 +345,6 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
     assert output.err.splitlines()[-1] == "not decided: whether B is slower by more than 5 %"
     report_verdict(look_at_rounds(session(60.0, 60.5, 60.0, 60.5, 60.0, 60.5).log_ratios, 20), slow, tmp_path, None)
     assert "it stopped early, where the answer was clear: the interval allows for that, the" in capsys.readouterr().out
-
-
-def test_a_verdict_of_fewer_rounds_than_were_run_says_so(capsys, tmp_path):
-    """Protects from two means whose ratio is not the one below them. Mutant: the last line without the rounds."""
-    rates = {"A": [100.0] * 7, "B": [97.0, 104.0, 98.0, 101.0, 99.0, 102.0, 150.0]}
-    paired = PairedRounds(0, time.monotonic(), rates, list("ABBAABB"))
-    for most, fewer in ((20, True), (7, False)):
-        report_verdict(last_look(paired.log_ratios, most), paired, tmp_path, None)
-        said = "; 7 rounds were run; the ratio, its interval and the verdict are of the first 6"
-        assert capsys.readouterr().out.rstrip().endswith(said) == fewer
 
 
 # --- acceptance ---------------------------------------------------------------------------------------------------

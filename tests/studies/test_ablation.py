@@ -4,13 +4,12 @@
 """
 
 import csv
-import dataclasses
 import math
 import shutil
 
 import numpy
 import pytest
-from support import finish, recorded
+from support import recorded
 
 from benchmarks.common.config.config import FIELDS
 from benchmarks.common.store.results import append_rows
@@ -27,8 +26,6 @@ from scripts.studies.ablation.analysis import (
     OPTIONS,
     option_name,
     option_results,
-    requested_fields,
-    studied_strategies,
 )
 
 
@@ -67,28 +64,6 @@ def test_each_run_is_the_baseline_and_one_option(planned):
     assert together["fused"] and together["memory_format"] == "channels_last" and together["loader"] == "synthetic"
     assert not together["cuda_graphs"] and not together["cudnn_benchmark"]
     assert len({run.key for run in runs}) == len(runs)
-
-
-def test_each_run_has_the_name_of_its_option(planned):
-    """Protects the reader of progress lines: one name for each run, also for skipped ones whose option `single` does
-    not read. Mutant: labels of all settings that differ, by which `static_graph` of `single` is the baseline."""
-    for variables in ({}, {"NPROC": "1", "STRATEGY": "single"}):
-        runs = planned(**variables)
-        assert [run.name for run in runs] == [f"{run.strategy}, {option_name(run.requested)}" for run in runs]
-        assert len({run.name for run in runs}) == len(runs)
-
-
-def test_what_cannot_make_a_difference_here_is_no_run(planned):
-    """Protects sets from two runs under one key: with a core a rank, its share of the threads is the baseline."""
-    assert "a thread a core" not in [option_name(run.requested) for run in planned(NPROC="4")]
-    alone = {option_name(run.requested): run.variables["SKIP"] for run in planned(NPROC="1", STRATEGY="single")}
-    assert "two ranks or more" in alone["static_graph"] and alone["cudnn.benchmark"] == "needs a GPU"
-
-
-def test_the_baseline_is_without_what_the_user_turned_on(planned):
-    """Protects ratios of 1: with an option in the baseline as well, it would be worth nothing."""
-    plain, reported = (planned(ARGS=flags) for flags in ("", "--memory-format channels_last --fused --workers 3"))
-    assert [run.requested for run in reported] == [run.requested for run in plain]
 
 
 @pytest.mark.parametrize("gpus, flags, loader", [("1", "", "synthetic"), ("1", "--loader folder", "folder")])
@@ -167,17 +142,6 @@ def test_ratios_are_the_familys(measured):
 
 
 @pytest.mark.medium
-def test_the_study_of_one_process_has_its_table(planned, tmp_path):
-    """Protects `./bench run --one-gpu`: single reads none of DDP's options, so that its groups lack them. Mutant: names
-    by RunGroup.settings, which has only what the strategy reads."""
-    write_set(planned, tmp_path / "one", seed=1, NPROC="1", STRATEGY="single")
-    options = {option.name: option for option in option_results(load_set(tmp_path / "one"), "single")}
-    assert options["bf16"].ratio.verdict == "faster" and options["channels_last"].ratio is not None
-    assert options["static_graph"].why_not == "single has no such option"
-    assert studied_strategies(load_set(tmp_path / "one")) == ["single"]
-
-
-@pytest.mark.medium
 def test_the_study_is_a_table_a_file_and_a_chart(measured, capsys):
     """Protects what people see: a line an option, also of those that were not run, with n and intervals."""
     assert report.main(report.StudyChartOptions(measured, "ddp")) == 0
@@ -201,22 +165,3 @@ def test_two_studies_in_one_set_are_refused(measured, planned):
         append_rows(measured, "runs", [recorded(measured, row, **own)])
     with pytest.raises(UserError, match=r"in several settings: ddp.*norm batch.*norm group"):
         option_results(load_set(measured), "ddp")
-
-
-def test_a_set_without_a_baseline_says_what_makes_one(planned, tmp_path):
-    runs = [run for run in planned() if option_name(run.requested) != BASELINE_OPTION]
-    finish([dataclasses.replace(run, variables={}) for run in runs], tmp_path / "a set", images_per_s=1.0)
-    with pytest.raises(UserError, match=r"has no timed baseline of ddp; \./bench study ablation --strategy ddp"):
-        option_results(load_set(tmp_path / "a set"), "ddp")
-
-
-def test_every_option_alone_has_its_name():
-    """Protects points from taking each other's place."""
-    names = [
-        option_name(
-            requested_fields([option]) | {"threads_per_rank": 4 if CORES_OVER_RANKS in option.on.values() else 1}
-        )
-        for option in OPTIONS
-    ]
-    assert names == [option.name for option in OPTIONS]
-    assert option_name({}) == "" and option_name(requested_fields([]) | {"memory_format": "other"}) == ""

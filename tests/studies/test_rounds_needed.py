@@ -1,13 +1,11 @@
 """Power as people mean it: 80 of 100. By hand for two strategies, and by simulation for a family."""
 
 import math
-import re
 
 import numpy
 import pytest
 from result_sets import write_set
 from scipy import stats
-from sets.test_result_set import MET, add, asked
 from simulate import samples_of
 
 from benchmarks.common.system.errors import UserError
@@ -55,32 +53,7 @@ def test_a_set_says_what_it_found_and_what_more_would(tmp_path, capsys):
     assert out.count(" rounds (of the") == 3
 
 
-def test_the_family_is_the_pages(tmp_path):
-    """Protects the number of rounds from rows in no interval of the page. Mutant: every timed group counts, 4 here."""
-    for repeat in (1, 2, 3, 4, 5):
-        for n, (strategy, threads) in enumerate([("single", 1), ("single", 2), ("ddp", 1), ("ddp_amp", 1)]):
-            met = MET | {"precision": "bf16" if strategy == "ddp_amp" else "fp32"}
-            half = asked(strategy, 1 if strategy == "single" else 2, threads_per_rank=threads)
-            speed = (100 + 20 * n) * (1 + 0.01 * (repeat * (n + 2) % 5))
-            add(tmp_path, half, met, repeat=repeat, wall_s=60.0, images_per_s=speed)
-    results = load_set(tmp_path)
-    assert (len(results.groups), len(results.compared_groups)) == (4, 2)
-    first, *lines = rounds_needed.report_lines(results)
-    assert ": 2 strategies, baseline included; " in first
-    of_10, least = next((line, int(re.search("([0-9]+) rounds", line)[1])) for line in lines if " 10 %" in line)
-    assert f"about {4 * least} min" in of_10, "a round runs all four"
-
-
 def test_a_set_without_a_spread_is_a_users_error(tmp_path):
     (tmp_path / "runs.csv").write_text("run_id,strategy,status\n")
     with pytest.raises(UserError, match="two strategies"):
         rounds_needed.report_lines(load_set(tmp_path))
-
-
-def test_each_pair_has_a_spread_of_its_own():
-    logs = numpy.zeros((3, 4))
-    logs[1], logs[2] = (0.1, -0.1, 0.1, -0.1), (0.0, 0.0, 0.4, numpy.nan)
-    found = rounds_needed.ratio_spreads(samples_of(logs), [("1", "0"), ("2", "0")])
-    assert found["1", "0"] == pytest.approx(math.sqrt(0.04 / 3)) and found["2", "0"] == pytest.approx(
-        0.4 / math.sqrt(3)
-    )

@@ -5,13 +5,9 @@
 
 import csv
 import os
-import signal
-import socket
 import subprocess
-import time
 
 import numpy
-import pandas
 import pytest
 from support import environment, recorded, svg_text
 
@@ -19,7 +15,6 @@ from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.runner import run_plan
-from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.scaling import chart as plot_scaling
@@ -74,34 +69,18 @@ def launch(checkout, name, **variables):
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
 
 
-def test_the_launcher_refuses_before_anything_runs(checkout, tmp_path, tiny_data, tiny_config):
-    # Protects an hour of measuring from a typo in the last value: exit 2, one line, no folder left behind.
-    results, sweep = tmp_path / "new", {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 x"}
-    done = launch(checkout, "sweep", RESULTS=results, DATA=tiny_data, CONFIG=tiny_config, NPROC=2, **sweep)
-    assert done.returncode == 2 and not results.exists()
-    assert done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-    assert "'x'" in done.stderr and "number" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("variables", "words"),
     [
         ("STRATEGY=dpp KEY=bucket_cap_mb VALUES=1", ["'dpp'", "did you mean ddp"]),
-        ("STRATEGY=ddp KEY=bucket_cap VALUES=1", ["bucket_cap", "did you mean `bucket_cap_mb`"]),
         ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=1,-1", ["-1", "at least 0"]),
-        ("STRATEGY=ddp KEY=workers VALUES=1,1.5", ["'1.5'", "whole number"]),
         ("STRATEGY=ddp_amp KEY=precision VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
         ("STRATEGY=ddp KEY=global_batch VALUES=8,9", ["9", "2 ranks", "--global-batch 8"]),
         ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["VALUES", "./bench study sweep"]),
-        ("STRATEGY= KEY=workers VALUES=1", ["STRATEGY", "./bench study sweep"]),
         ("STRATEGY=single,ddp KEY=workers VALUES=1", ["one strategy", "'single ddp'"]),
-        ("STRATEGY=ddp KEY=workers VALUES=1 REPEATS=0", ["REPEATS is 0"]),
         ("STRATEGY=ddp KEY=workers VALUES=1 TIMEOUT=soon", ["TIMEOUT is 'soon'", "seconds"]),
-        ("STRATEGY=dpp RANKS=1,2", ["'dpp'", "did you mean ddp"]),
-        ("STRATEGY=ddp RANKS=1,0", ["'1 0'"]),
         ("STRATEGY=ddp RANKS=1,3 NUM_GPUS=0", ["3 ranks", "--global-batch 30", "RANKS"]),
         ("STRATEGY=ddp RANKS=2,2", ["two or more"]),
-        ("STRATEGY=ddp RANKS=", ["RANKS", "./bench study scaling"]),
         ("STRATEGY=ddp RANKS=1,8", ["8 ranks", "2 GPUs", "lower RANKS"]),
     ],
 )
@@ -224,66 +203,6 @@ def test_a_real_scaling_study_ends_in_efficiency(checkout, tmp_path, tiny_data, 
     assert (results / "charts" / "scaling_ddp.png").exists()
 
 
-@pytest.mark.slow  # test_launchers.py has the signal to a suite, test_bench_command.py the one to a real run
-def test_sigterm_ends_a_sweep_with_its_row_and_no_process(checkout, tmp_path, tiny_data, tiny_config):
-    # The signal reaches the run, its row says interrupted, no further run starts, and the exit code is 143.
-    results = tmp_path / "stopped"
-    env = environment(
-        RESULTS=results,
-        DATA=tiny_data,
-        CONFIG=tiny_config,
-        STRATEGY="single",
-        KEY="seed",
-        VALUES="1 2",
-        REPEATS=1,
-        ARGS="--epochs 100000",
-    )
-    process = subprocess.Popen(
-        [checkout / "launchers" / "all.sh", "sweep"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    deadline = time.monotonic() + 120
-    while not list(results.glob("logs/single-1-*/progress")):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
-    run_dir = next(results.glob("logs/single-1-*/progress")).parent
-    process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=60)[0].decode()
-    assert process.returncode == 143, output
-    assert list(read_table(results, "runs").status) == ["warm-up", "interrupted"]
-    left = []
-    for path in os.listdir("/proc"):
-        if path.isdecimal():
-            try:
-                with open(f"/proc/{path}/environ", "rb") as file:
-                    left += [path] if str(run_dir).encode() in file.read() else []
-            except OSError:
-                pass
-    assert not left
-
-
-@pytest.mark.parametrize(
-    ("options", "value"),
-    [
-        ("--seed 1 --split-size 4", "4"),
-        ("--split_size=4", "4"),
-        ("--split-size 4 --split-size 8", "8"),
-        ("--split-size-x 4", None),
-        ("", None),
-    ],
-)
-def test_the_swept_value_is_read_from_the_flags(options, value):
-    # As a command line is read: the last one wins, - and _ are the same.
-    assert parse_flags(options).get("split_size") == value
-
-
-@pytest.mark.parametrize(
-    ("options", "value"), [("--augment", "yes"), ("--augment --no-augment", "no"), ("--seed 1", None)]
-)
-def test_a_swept_boolean_is_read_from_its_flags(options, value):
-    # ./bench study sweep --key augment --values yes no makes --augment and --no-augment.
-    assert parse_flags(options).get("augment") == value
-
-
 @pytest.mark.medium
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     # Each value's line is total images over total seconds with the bootstrap interval, values in order of number.
@@ -329,45 +248,6 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, strategy, key, value
     assert axes.get_ylim()[0] == 0 and len(joined) == (key == "workers")
     if key == "compression":
         assert "dashed: single of the set around this one" in reported and "2 ranks" in figure.get_suptitle()
-
-
-@pytest.mark.parametrize(("started_at", "apart"), [("", False), ("2020-01-01T00:00:00+00:00", True), ("2999", True)])
-def test_a_baseline_that_took_no_turns_with_the_points_says_so(tmp_path, started_at, apart):
-    """Protects from a comparison with a baseline of another sweep, or of another hour. Mutants: one of the sides."""
-    add_runs(tmp_path, "ddp", 100, asked={"workers": 1})
-    add_runs(tmp_path, "single", 60, asked={"workers": 1}, world_size=1)
-    if started_at:
-        runs = pandas.read_csv(tmp_path / "runs.csv", dtype=str)
-        runs.loc[runs.strategy == "single", "started_at"] = started_at
-        runs.to_csv(tmp_path / "runs.csv", index=False)
-    results = load_set(tmp_path)
-    figure = plot_sweep.sweep_chart(results, "ddp", "workers", sweep_points(results, "ddp", "workers"))
-    said = figure.texts[-1].get_text()
-    assert ("dashed: single, measured before or after these runs" in " ".join(said.split())) == apart
-
-
-@pytest.mark.parametrize("why", ["nothing", "another name", "another user's", "a link", "a socket"])
-def test_a_sweep_takes_no_baseline_of_another_users_set(tmp_path, monkeypatch, why):
-    """Protects the chart's baseline, and the report, from the folder above, which may be /tmp: another user's runs.csv
-    there gave the dashed line, and any link or socket there stopped the report. Mutants: no look at the folder's name,
-    or at the owner; UserError passed on."""
-    inside = tmp_path / "set" / ("mine" if why == "another name" else "sweeps")
-    for number, value in enumerate(("none", "fp16")):
-        add_runs(inside, "horovod_ddp", 100 + number, asked={"compression": value})
-    add_runs(tmp_path / "set", "single", 60, asked={"compression": "none"}, world_size=1)
-    results = load_set(inside)
-    if why == "another user's":
-        monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
-    elif why == "a link":
-        (tmp_path / "set" / "link").symlink_to("/etc")
-    elif why == "a socket":
-        monkeypatch.chdir(tmp_path / "set")  # the path of a socket is short
-        socket.socket(socket.AF_UNIX).bind("agent")
-    points = sweep_points(results, "horovod_ddp", "compression")
-    text = plot_sweep.sweep_chart(results, "horovod_ddp", "compression", points).texts[-1].get_text()
-    assert ("of the set around this one" in text) == (why == "nothing") and ("without single" in text) == (
-        why != "nothing"
-    )
 
 
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
@@ -442,39 +322,6 @@ def test_scaling_over_single_is_of_one_precision(tmp_path):
     first, second = scaling_points(load_set(tmp_path), "ddp_amp")["strong"]
     assert first.over_single.value == pytest.approx(150 / 125, rel=0.05)
     assert second.over_single.value == pytest.approx(250 / 125, rel=0.05)
-
-
-@pytest.mark.parametrize(("strategy", "precision"), [("ddp", "fp32"), ("ddp_amp", "bf16")])
-def test_scaling_plans_the_baseline_in_the_strategys_precision(monkeypatch, strategy, precision):
-    user_variables = {"NPROC": "2", "NUM_GPUS": "0", "ARGS": "--loader synthetic", "STRATEGY": strategy, "RANKS": "1 2"}
-    for name, text in user_variables.items():
-        monkeypatch.setenv(name, text)
-    runs = scaling_plan.plan_runs(run_plan.read_variables())
-    alone = [run for run in runs if run.strategy == "single"]
-    assert alone and {run.config.precision for run in alone} == {precision}
-    assert {run.config.precision for run in runs if run.strategy == strategy} == {"fp32"}
-    assert all(("--precision bf16" in run.flags) == (precision == "bf16") for run in alone)
-
-
-def test_scaling_asks_the_settings(tmp_path):
-    # Another model at another number of ranks is no point; two whole studies in one set are refused.
-    for ranks, batch, asked in ((1, 32, {}), (2, 32, {}), (4, 32, {"norm": "group"})):
-        add_runs(tmp_path, "ddp", 100 * ranks, 1, world_size=ranks, global_batch=batch, asked=asked)
-    assert [point.num_devices for point in scaling_points(load_set(tmp_path), "ddp")["strong"]] == [1, 2]
-    add_runs(tmp_path, "ddp", 90, 1, asked={"norm": "group"})
-    with pytest.raises(UserError, match="several settings"):
-        scaling_points(load_set(tmp_path), "ddp")
-
-
-def test_efficiency_intervals_widen_with_the_noise_of_both_points(tmp_path):
-    # The interval is that of the ratio, scaled: it must hold the measured value and be wider than nothing.
-    for ranks, speed in ((1, 100), (2, 170)):
-        add_runs(tmp_path, "ddp", speed, noise=0.05, world_size=ranks, options="")
-    _, point = scaling_points(load_set(tmp_path), "ddp")["strong"]
-    assert (
-        point.efficiency_low < point.efficiency < point.efficiency_high
-        and point.efficiency_high / point.efficiency_low > 1.05
-    )
 
 
 def test_one_number_of_ranks_shows_no_scaling(tmp_path, capsys):

@@ -5,17 +5,12 @@
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
 interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
-block, A B B A all along or B A A B all along, by chance: so each follows A as often as B, and neither a steady drift
-nor what a run leaves behind for the next one is in the ratio. A disturbance that comes back with each block is. After
-each round sequential.py beside this says whether another is needed. It ends the rounds after a block, from six rounds
-on, or after the most rounds. However often it looks, and with "no verdict" counted as no error, it errs in at most
-about 5 % where rounds are independent, or AR(1) up to 0.5, and nearly normal; of those with a verdict
-more err, if rounds are AR (scripts/stats/README.md). REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows
-go to the result sets RESULTS/A and RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
+block, A B B A all along or B A A B all along, by chance. sequential.py says after each round whether another is
+needed. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and
+RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
 
 Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
 where that is not decided; 4 where a variant's run fails or this program crashes; 129, 130, 131 or 143 after a signal.
-The last line says which.
 """
 
 import dataclasses
@@ -31,7 +26,6 @@ import tyro
 
 from benchmarks.common.store.results import WARM_UP, read_table, write_json
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.store.safe_names import read_text
 from benchmarks.common.system import machine, source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
@@ -104,7 +98,7 @@ def main(found: dict[str, Any] | None = None) -> int:
         if (results / name / "runs.csv").exists():
             load_set(results / name).refuse_contradictions()
     if found is not None and (results / "ab.json").exists():
-        found |= json.loads(read_text(results / "ab.json")) | {"results": str(results)}
+        found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
     return report_verdict(result, paired, results, limit)
 
 

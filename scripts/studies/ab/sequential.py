@@ -1,19 +1,14 @@
 """Is B faster than A, measured round by round in one session? When to stop, and what can be said at any time.
 
-Each round gives one logarithm of a ratio: B's throughput over A's, run one after the other; two rounds are a block, A B
-B A or B A A B (scripts/studies/ab). After each block from FIRST_LOOK rounds on the interval is looked at, and a clear
-answer ends it. Looking at ordinary intervals would raise a false alarm in 15 %. So the 5 % are spent bit by bit (Lan
-and DeMets 1983), in the proportion (round / most) ** RHO (Kim and DeMets 1987), and an interval is as wide as its bit
-asks: all of them cover the ratio in 95 of 100 comparisons (repeated confidence intervals, Jennison and Turnbull 1989),
-so that a limit other than "equal" may be asked of them, and a stop for want of time does no harm.
+Each round gives one logarithm of a ratio: B's throughput over A's. After each block from FIRST_LOOK rounds on the
+interval is looked at, and a clear answer ends it. The 5 % of errors are spent bit by bit (Lan and DeMets 1983), in the
+proportion (round / most) ** RHO (Kim and DeMets 1987), so that all intervals cover the ratio in 95 of 100 comparisons
+(repeated confidence intervals, Jennison and Turnbull 1989), whenever one stops.
 
-Rounds may take after the one before. So a standard error is that of as many independent rounds as these are worth,
-n (1 - r) / (1 + r) with their lag-1 correlation r (Bayley and Hammersley 1946); the interval is as wide as rounds need
-that are AR(1; 0.5), or independent, whichever need more; and where r is more than chance explains there is no verdict.
-That is how it errs in at most about 5 % up to AR(1; 0.5), with no verdict counted as no error. Of those with a verdict
-more err there.
-Limits come from NUM_PATHS seeded paths, which do not
-depend on the noise's size.
+Rounds may take after the one before: a standard error is that of n (1 - r) / (1 + r) independent rounds, with their
+lag-1 correlation r (Bayley and Hammersley 1946); intervals are as wide as rounds need that are AR(1; 0.5), or
+independent, whichever need more; and where r is more than chance explains there is no verdict. Limits come from
+NUM_PATHS seeded paths. scripts/stats/README.md has the error rates.
 """
 
 import dataclasses
@@ -72,9 +67,8 @@ class LookLimits:
 def look_at_rounds(log_ratios: Sequence[float], most: int = MAX_ROUNDS, limit: float = 0.0) -> SequentialResult:
     """What to do after these rounds: log_ratios, of B's throughput over A's, of all so far.
 
-    most: rounds after which it ends in any case, set beforehand. limit: such as 0.05, where the question is whether B
-    is slower by more than 5 %: it ends when the interval lies on one side of 0.95. Raises ValueError for more rounds
-    than `most`, since the error rate would not hold.
+    most: rounds after which it ends in any case. limit: such as 0.05, where the question is whether B is slower by more
+    than 5 %. Raises ValueError for more rounds than `most`.
     """
     logs = numpy.asarray(log_ratios, dtype=float)
     num_rounds = len(logs)

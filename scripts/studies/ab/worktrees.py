@@ -8,7 +8,6 @@ them.
 
 import ast
 import contextlib
-import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -25,54 +24,12 @@ from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checko
 
 # Where Config is defined: today, and before benchmarks/common had folders.
 CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
-HASH_DIGITS = re.compile(r"[0-9a-fA-F]{7,64}")
-SHORT_DIGITS = re.compile(r"[0-9a-fA-F]{4,6}")  # git takes as few
-DESCRIBED = re.compile(r".*-g[0-9a-fA-F]{4,64}")  # what git describe says: a tag, a number of commits, a hash
-# What git itself names commits by, also where it has named none yet: gitglossary(7), "pseudoref".
-NAMES_OF_GIT = re.compile(
-    r"[A-Z_]+HEAD|.+/HEAD|AUTO_MERGE|MERGE_AUTOSTASH|BISECT_EXPECTED_REV|NOTES_MERGE_(PARTIAL|REF)|stash|bisect/.*"
-)
 VARIANT_KINDS = ("tree", "flags", "config", "python")  # of ./bench ab, with a colon
-OTHER_REFS = ("refs/{}", "refs/heads/{}", "refs/remotes/{}", "refs/remotes/{}/HEAD")  # git looks for a tag before most
 
 
 def find_commit(rev: str) -> str:
-    """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing.
-
-    The digits of a hash, 7 or more, are no tag: whoever fetches a fork gets its tags, and git would take one of that
-    name for the commit. Raises UserError for the name of a tag that is also that of a branch, here or of a remote, or
-    one of git's own, or that looks like a hash or like what git describe says.
-    """
-    name = re.split(r"[~^@:]", rev, maxsplit=1)[0]
-    if rev in VARIANT_KINDS:
-        raise UserError(
-            f"{rev} may be a variant without its colon; give {rev}:, or refs/heads/{rev}, or refs/tags/{rev}"
-        )
-    rest, found = rev[len(name) :], _commits_with_digits(name) if HASH_DIGITS.fullmatch(name) else None
-    if not found and git_succeeds("show-ref", "--verify", f"refs/tags/{name}"):
-        _refuse_tag_with_another_meaning(name)
-    if found is not None and len(found) > 1:
-        return ""
-    wanted = f"{(found or [name])[0]}{rest}^{{commit}}"
-    return git_text("rev-parse", "--verify", "--quiet", "--end-of-options", wanted).strip()
-
-
-def _refuse_tag_with_another_meaning(name: str) -> None:
-    """Raises UserError where somebody who types the name of this tag may mean something else by it."""
-    others = [ref.format(name) for ref in OTHER_REFS if git_succeeds("show-ref", "--verify", ref.format(name))]
-    # a clone may know a branch from its remote alone
-    others += git_text("for-each-ref", "--format=%(refname)", f"refs/remotes/*/{name}").split()
-    is_short_hash = SHORT_DIGITS.fullmatch(name) and _commits_with_digits(name)
-    looks_otherwise = any(pattern.fullmatch(name) for pattern in (HASH_DIGITS, DESCRIBED, NAMES_OF_GIT))
-    if others or is_short_hash or looks_otherwise:
-        other = others[0] if others else "the hash of a commit"
-        raise UserError(f"{name} is the name of a tag, which may be a fork's; give {other}, or refs/tags/{name}")
-
-
-def _commits_with_digits(digits: str) -> list[str]:
-    """The whole hashes of all commits whose hashes begin with these digits."""
-    objects = git_text("rev-parse", f"--disambiguate={digits.lower()}").split()
-    return [name for name in objects if git_text("cat-file", "-t", name).strip() == "commit"]
+    """The whole hash of a commit of this repository; '' where it has none of that name, or git is missing."""
+    return git_text("rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}").strip()
 
 
 def why_not_startable(commit: str, strategy: str) -> str:

@@ -5,15 +5,11 @@
     ./bench compare results/x results/y --day-sets results/u results/v results/w
 
 With one set: its strategies over `single`, and the others over the fastest; or `--strategy` over each other one. With
-two: each strategy of B over the same of A. These are two days, which recorded sets cannot tell from what is compared:
-there is a verdict only with a day-to-day spread, given or measured from three or more sets of the same settings. A
-family, such as all over `single`, has simultaneous intervals.
+two: each strategy of B over the same of A. These are two days: there is a verdict only with a day-to-day spread.
 
-`--fail-over 5%` is for CI: exit 1 where B is slower than A by more than 5 % with confidence, that is where the whole
-interval of B/A lies below 0.95, where B lacks a strategy that A has timed, and where too few rounds allow no verdict.
-Where the interval reaches over 0.95 to both sides nothing is decided, and that does not pass.
-Exit code: 0; 1 as above, or where no run is ok; 2 for a mistake, or for sets that are not alike; 3 with `--fail-over`
-where that is not decided, or the day's effect is unknown. Needs no torch.
+Exit code: 0; 1 with `--fail-over` where B is slower by more with confidence, lacks a strategy or has too few rounds,
+or where no run is ok; 2 for a mistake, or for sets that are not alike; 3 with `--fail-over` where that is not decided.
+Needs no torch.
 """
 
 import sys

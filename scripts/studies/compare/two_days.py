@@ -1,9 +1,7 @@
 """Two recorded sets are two days: B's throughput over A's, where each day has an effect of its own.
 
 More rounds do not make it smaller, and two sets cannot show it. It is measured from three or more sets of the same
-settings, or given; without it there is a ratio and no verdict. Days are assumed independent draws: where a machine
-becomes slower from day to day, A and B of days far apart differ. `./bench ab`, both in one session, has no such
-trouble. Needs numpy and scipy only.
+settings, or given; without it there is a ratio and no verdict. Days are assumed independent draws. Needs no torch.
 """
 
 import dataclasses
@@ -52,10 +50,9 @@ class DaySpread:
 def day_spread(sets: Sequence[Mapping[str, ThroughputSample]]) -> DaySpread:
     """Of three or more sets of the same settings, over the strategies and rounds that all of them have.
 
-    Random effects, by moments: the variance of the sets' means less what the runs' spread explains, without the mean of
-    their set and without what their round has in common in all sets: a machine that slows down alike in all sets
-    explains no difference. All strategies share a day, so they do not add degrees of freedom. Raises ValueError for
-    fewer sets, or no strategy with two rounds in all.
+    Random effects, by moments: the variance of the sets' means less what the runs' spread explains. All strategies
+    share a day, so they add no degrees of freedom. Raises ValueError for fewer sets, or no strategy with two rounds in
+    all.
     """
     names = [name for name in sets[0] if all(name in each for each in sets)]
     tables = [_rounds_of_all([each[name] for each in sets]) for name in names]
@@ -81,10 +78,8 @@ def ratios_between_days(
 ) -> dict[str, RatioEstimate]:
     """Throughput in B over that in A of each strategy in both, with simultaneous 95 % intervals.
 
-    The days are one comparison, whatever the number of strategies, and have half of the 5 %; the runs, paired by the
-    numbers of their rounds, have the other half. Rounds of one number have one order of strategies
-    (scripts/runner/round_order.py), so what the place in a round does cancels. A round that one set lacks is left out.
-    day: None where it is unknown, which allows no verdict.
+    The days are one comparison and have half of the 5 %; the runs, paired by the numbers of their rounds, have the
+    other half. day: None where it is unknown, which allows no verdict.
     """
     names = [name for name in a if name in b]
     return {name: ratio_between_days(a[name], b[name], day, len(names)) for name in names}

@@ -2,11 +2,10 @@
 
     ./bench decide results/v100 results/a100 results/h100 --price v100=3 --price a100=8 --price h100=20
 
-Machines are compared twice: at equal settings, by the strategies that ran with them on all machines; and each at its
-best, with settings of its own. Sets of unequal models, image sizes or data are refused. Prints tables and a sentence
-each, and writes decide.csv and a chart. The last line is the decision. A set is one day on one machine. So there is a
-decision only with a day-to-day spread, given or measured (two_days.py). Exit code: 0 where one machine is
-the cheapest with confidence, 3 where none is, 1 where nothing can be written, 2 for a mistake. Needs no torch.
+Machines are compared twice: at equal settings, and each at its best. Sets of unequal models, image sizes or data are
+refused. Prints tables and a sentence each, and writes decide.csv and a chart; the last line is the decision. Exit
+code: 0 where one machine is the cheapest with confidence, 3 where none is, 1 where nothing can be written, 2 for a
+mistake. Needs no torch.
 """
 
 import dataclasses
@@ -21,7 +20,6 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.folders_of_others import make_own_folder
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import DecideOptions
@@ -210,7 +208,7 @@ def write_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> Path:
     """Write decide.csv; returns its path. Raises UserError where the folder cannot be written."""
     path = folder / "decide.csv"
     try:
-        make_own_folder(folder, "name a folder that you have made: --output")
+        folder.mkdir(parents=True, exist_ok=True)
         write_text_atomically(path, table_text(DECIDE_COLUMNS, rows))
     except OSError as error:
         raise UserError(f"cannot write into {folder}: {error.strerror}; name another folder: --output") from None

@@ -3,10 +3,8 @@
     python -m scripts.studies.loaders.measure_loader_limit --config configs/smoke.yaml --results results/latest
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
-rank's. Without such flags Make's variables count. Training alone repeats one batch that is on the device already.
-With --results the windows go to the set's loader.csv, in place of those that were there; loader_limit.py says
-whether the loader is the limit. Images a second a core: over the CPU seconds that this process and its loader
-workers spent.
+rank's. Training alone repeats one batch that is on the device already. With --results the windows replace those of the
+set's loader.csv. Images a second a core: over the CPU seconds that this process and its loader workers spent.
 """
 
 import concurrent.futures
@@ -129,9 +127,8 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
 def kinds_in_order(launch: int, number: int) -> list[str]:
     """The kinds of windows in the order in which round `number` of a launch times them; round 0 warms up.
 
-    In the three rounds of a launch each kind has each place once, so that a steady fall of the clock cancels. Every
-    second launch has its rounds backwards, so that what does not cancel differs between launches, which the interval
-    sees. With one order, training alone was always timed before both together: the fall was taken for a cost.
+    In a launch each kind has each place once, and every second launch has its rounds backwards, so that a steady fall
+    of the clock is no cost of loading.
     """
     return [WINDOW_KINDS[index] for index in run_order(len(WINDOW_KINDS), (launch - 1) * ROUNDS + number)]
 

@@ -4,11 +4,9 @@
     ./bench study overhead --what same-decoder         # the same, where the suite decodes with Pillow, too
     ./bench study overhead --what instrumentation      # speed of a window with the clock / without
 
-`loop`: launches of benchmarks.ddp as it is, by torchrun. Alternately before and after its timed windows, the same ranks
-run as many steps of the bare loop: same model, files, batches and threads, and the same state of the machine. 1
-means that the suite is as fast; `same-decoder` leaves the gain of the suite's decoder out. `instrumentation`: windows
-of the same steps, alternately with and without the clock; 1 means that it costs nothing. Beside the wall clock, CPU
-time (user and system, of the first rank) gives a second ratio, which other programs on the machine disturb less.
+`loop`: launches of benchmarks.ddp by torchrun. Alternately before and after its timed windows, the same ranks run as
+many steps of the bare loop: same model, files, batches and threads. `instrumentation`: windows of the same steps,
+alternately with and without the clock. CPU time of the first rank gives a second ratio beside the wall clock's.
 """
 
 import json

@@ -3,12 +3,9 @@
     ./bench study profile -- --precision bf16 --memory-format channels_last
     ./bench study profile --strategy ddp --trace results/trace
 
-What follows -- is a configuration field; synthetic images, unless --loader says otherwise. torch.profiler is around
-`steps` steps of the strategy on one batch, after as many that warm up. The command starts the strategy's ranks, of
-which rank 0 prints. With --trace each rank writes a Chrome trace of its steps (traces.py). The roof of a kind of layer
-is what its operations at least take, each the longer of computing and moving (step_costs.py, unfused), where the GPU's
-peaks are known; on others only the time is printed. Profiled steps are slower than timed ones, by a few percent and
-more on a CPU.
+torch.profiler is around `steps` steps of the strategy on one batch, after as many that warm up. The command starts the
+strategy's ranks, of which rank 0 prints. With --trace each rank writes a Chrome trace of its steps (traces.py). The
+roof of a kind of layer is what its operations at least take, each the longer of computing and moving (step_costs.py).
 """
 
 import collections

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
-from benchmarks.common.system.folders_of_others import make_own_folder
 
 STEP_NAME = "ProfilerStep"
 """What torch.profiler calls a step, before # and its number."""
@@ -29,10 +28,9 @@ def trace_path(folder: Path, rank: int) -> Path:
 
 
 def open_trace_folder(folder: Path) -> None:
-    """Make the folder. Raises UserError where that fails, where another user could replace it, and where it has files
-    that would be read as traces."""
+    """Make the folder. Raises UserError where that fails, and where it has files that would be read as traces."""
     try:
-        make_own_folder(folder, "choose a folder that you have made")
+        folder.mkdir(parents=True, exist_ok=True)
         others = sorted(path.name for path in folder.iterdir() if path.suffix in (".gz", ".json"))
     except OSError as error:
         raise UserError(f"--trace {folder}: {error.strerror}; choose another folder") from None

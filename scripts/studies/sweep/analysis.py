@@ -85,12 +85,11 @@ def write_sweep_csv(results: ResultSet, strategy: str, key: str, points: Mapping
     with lock_tables(results.path):
         others = []
         if path.exists():
-            rows_there = read_rows(path)
-            others = [row for row in rows_there if (row.get("strategy"), row.get("key")) != (strategy, key)]
+            others = [row for row in read_rows(path) if (row.get("strategy"), row.get("key")) != (strategy, key)]
         out = io.StringIO()
         writer = csv.DictWriter(out, SWEEP_COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(others + rows)
+        writer.writerows([*others, *rows])
         write_text_atomically(path, out.getvalue())
     return path
 

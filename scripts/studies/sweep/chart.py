@@ -7,7 +7,6 @@ charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 f
 """
 
 import dataclasses
-import os
 from pathlib import Path
 
 import pandas
@@ -16,7 +15,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
-from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, load_set
@@ -122,21 +120,10 @@ def _measured_apart(baseline: RunGroup, points: dict[str, RunGroup]) -> bool:
 
 
 def _set_around(path: Path) -> ResultSet | None:
-    """The set in which the suite has put the sweep `path`; None where the folder above is no set, or not the user's.
-
-    A sweep in a folder of any name may lie in /tmp, where another user could put a runs.csv beside it.
-    """
-    real = path.resolve()
-    try:
-        owners = {real.parent.stat().st_uid, (real.parent / "runs.csv").lstat().st_uid}
-    except OSError:
-        return None
-    if real.name not in FOLDERS or owners != {os.geteuid()}:
-        return None
-    try:
-        return load_set(real.parent)
-    except UserError:  # as for a link in it: the sweep itself is sound
-        return None
+    """The set in which the suite has put the sweep `path`; None where the folder above is no set."""
+    folder = path.resolve()
+    is_in_set = folder.name in FOLDERS and (folder.parent / "runs.csv").exists()
+    return load_set(folder.parent) if is_in_set else None
 
 
 def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
