@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.common.store.results import SETTINGS_COLUMNS, read_table
+from benchmarks.common.store.results import read_table
 from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import ResultSet
 
@@ -35,7 +35,7 @@ def private_words(results: ResultSet, folders: Iterable[Path]) -> dict[str, str]
     """What stands for each private word of `results` and of the sets in `folders`, the longest word first."""
     variables = results.environment.get("variables", {})
     settings = [read_table(folder, "settings") for folder in folders]
-    halves = [json.loads(text) for table in settings for name in SETTINGS_COLUMNS for text in table[name] if text]
+    halves = [json.loads(text) for table in settings for name in ("asked", "met") for text in table[name] if text]
     listed = " ".join(str(variables.get(name) or "") for name in HOST_VARIABLES)
     hosts = [str(half["host"]) for half in halves if half.get("host")]
     hosts += [socket.gethostname(), socket.gethostname().split(".")[0]]
