@@ -177,7 +177,7 @@ def test_unlike_sets_are_refused_and_the_difference_named(compare, base, tmp_pat
     assert anyway.returncode == 0 and re.search(rf"warning: ddp: not alike in .*{column} \(", anyway.stderr)
     old = write_set(tmp_path / "old", {"ddp": 170}, num_repeats=2, old=True, **{column: value})
     done = compare(base, old)
-    assert done.returncode == 2 and "older schema" in done.stderr and f" {column} (" in done.stderr.splitlines()[-1]
+    assert done.returncode == 2 and f" {column} (" in done.stderr.splitlines()[-1]
 
 
 def test_one_round_is_no_verdict(compare, base, tmp_path):
