@@ -3,7 +3,6 @@ sessions of their own, and outlive a killed torchrun."""
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -109,19 +108,16 @@ def _is_rank(process: psutil.Process) -> bool:
 
 
 def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
-    """Append the Python stacks of the run's processes to `log`: by py-spy where it is installed, else by SIGUSR2,
-    for which exit_codes.run_and_exit registers faulthandler."""
+    """Append the Python stacks of the run's processes to `log`, by SIGUSR2 (exit_codes.run_and_exit)."""
     processes = processes_of_run(run_dir)
-    py_spy, deadline = shutil.which("py-spy"), time.monotonic() + STACKS_LIMIT_S
+    deadline = time.monotonic() + STACKS_LIMIT_S
     for process in processes:
         if time.monotonic() > deadline:
             break
-        with contextlib.suppress(psutil.Error, OSError, subprocess.SubprocessError):
+        with contextlib.suppress(psutil.Error, OSError):
             log.write(f"\n--- stack of pid {process.pid}: {' '.join(process.cmdline())[:150]}\n".encode())
             log.flush()
-            if py_spy:
-                subprocess.run([py_spy, "dump", "--pid", str(process.pid)], stdout=log, stderr=log, timeout=10)
-            elif _handles_sigusr2(process.pid):
+            if _handles_sigusr2(process.pid):
                 process.send_signal(signal.SIGUSR2)
                 time.sleep(STACK_WAIT_S)  # or the stacks would be written into each other
 

@@ -6,8 +6,7 @@
         TORCH_INDEX=URL an index with another build of the same torch, such as that of CPU builds; without hashes
         PIP_ARGS="--no-index --find-links DIR"      options for pip, which then installs in place of uv
 
-uv installs where it can, in a fraction of pip's time. pip's settings are handed to it; what it has no option for, and
-any failure of it, is pip's to do.
+uv installs, in a fraction of pip's time; pip does where it has settings of its own, such as a mirror, or uv fails.
 """
 
 import os
@@ -25,13 +24,6 @@ from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
 from benchmarks.common.system.repository import ROOT
 
 RECORD_NAME = "installed-from"  # in the environment: the words that say what was installed
-UV_VARIABLES = {
-    "index-url": ("UV_DEFAULT_INDEX", " "),
-    "extra-index-url": ("UV_INDEX", " "),
-    "find-links": ("UV_FIND_LINKS", ","),
-    "trusted-host": ("UV_INSECURE_HOST", " "),
-}
-"""uv's variable for each setting of pip, and what separates its values."""
 IGNORED_PIP_SETTINGS = {
     "default-timeout",
     "timeout",
@@ -73,16 +65,14 @@ def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
 
 def install(python: Path, words: list[str]) -> str:
     """Returns the name of what installed. Raises UserError where nothing could."""
-    settings, index = uv_settings(python), os.environ.get("TORCH_INDEX", "")
+    index = os.environ.get("TORCH_INDEX", "")
     if words[1].endswith(".lock"):  # no source either: its build would fetch what has no hash
         words = ["--require-hashes", "--only-binary", ":all:", *words]
-    if settings is not None and get_uv(python):
+    if not os.environ.get("PIP_ARGS") and not has_pip_settings(python) and get_uv(python):
         uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
         # As pip: the best version of all indexes, not the first index that has the name.
         uv += ["--index-strategy", "unsafe-best-match"]
-        if index:
-            settings["UV_INDEX"] = f"{settings.get('UV_INDEX', '')} {index}".strip()
-        if not run([*uv, *words], "uv installs", settings):
+        if not run([*uv, *words], "uv installs", {"UV_INDEX": index} if index else {}):
             return "uv"
         print("setup: uv could not (above); pip tries", file=sys.stderr)
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -98,26 +88,11 @@ def without_user(url: str) -> str:
     return re.sub(r"//[^/]*@", "//", url)
 
 
-def uv_settings(python: Path) -> dict[str, str] | None:
-    """pip's own settings as uv's variables; None where some have none, or where PIP_ARGS is set."""
-    if os.environ.get("PIP_ARGS"):
-        return None
+def has_pip_settings(python: Path) -> bool:
+    """Whether pip has settings of its own (pip.conf, PIP_*), such as a mirror, which uv does not read."""
     listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
-    words = {}
-    for line in listed.stdout.splitlines():  # one line a place: what a variable says (last) overrides a file's
-        name, _, value = line.partition("=")
-        if name.startswith(":env:") or name.split(".")[0] in ("global", "install"):
-            words[name.rpartition(".")[2]] = value.strip("'\"")
-    certificate = words.pop("cert", None)
-    if certificate:
-        os.environ["SSL_CERT_FILE"] = certificate
-    if words.keys() - UV_VARIABLES.keys() - IGNORED_PIP_SETTINGS:
-        return None
-    return {
-        variable: separator.join(values)
-        for name, (variable, separator) in UV_VARIABLES.items()
-        if (values := words.get(name, "").split())
-    }
+    names = {line.partition("=")[0].rpartition(".")[2] for line in listed.stdout.splitlines() if "=" in line}
+    return bool(names - IGNORED_PIP_SETTINGS)
 
 
 def get_uv(python: Path) -> bool:

@@ -165,30 +165,13 @@ def test_a_locked_set_up_asks_for_hashes_of_everything(machine, tmp_path):
     assert "--require-hashes" in commands[-2] and "--require-hashes" not in commands[-1]
 
 
-PIP_CONFIG = """
-:env:.cert='/etc/ca.crt'
-global.index-url='https://mirror.example/simple'
-global.extra-index-url='https://one.example/simple https://two.example/simple'
-"""
-
-
-def test_uv_gets_pips_own_settings(machine, tmp_path):
-    """Protects sites with a mirror: pip.conf and PIP_* hold whatever installs; what uv has no word for goes to pip."""
-    from scripts.setup.install import uv_settings
-
-    def python(output):
-        path = tmp_path / "python"
-        path.write_text(f"#!/bin/sh\ncat <<'EOF'\n{output}\nEOF\n")
-        path.chmod(0o755)
-        return path
-
-    assert uv_settings(python(PIP_CONFIG)) == {
-        "UV_DEFAULT_INDEX": "https://mirror.example/simple",
-        "UV_INDEX": "https://one.example/simple https://two.example/simple",
-    }
-    assert uv_settings(python("global.find-links='/a /b'")) == {"UV_FIND_LINKS": "/a,/b"}
-    assert os.environ.pop("SSL_CERT_FILE") == "/etc/ca.crt"
-    assert uv_settings(python("global.client-cert='/my/key.pem'")) is None
+def test_pip_installs_where_it_has_settings_of_its_own(machine, tmp_path):
+    """Protects sites with a mirror: pip.conf and PIP_* hold whatever installs."""
+    machine(None)
+    _, commands = installed(tmp_path, PIP_SAYS="global.index-url='https://mirror.example/simple'")
+    assert commands[-1].startswith("-m pip install ")
+    _, commands = installed(tmp_path / "other", PIP_SAYS="global.timeout='60'")
+    assert commands[-1].startswith("-m uv pip install ")
 
 
 # --- locks --------------------------------------------------------------------------------------------------------
