@@ -10,7 +10,6 @@ import pandas
 
 from scripts.pages.study_sections import ReportTable
 from scripts.sets.device_use import device_use, why_lower_mfu
-from scripts.sets.epoch_time import EpochTime
 from scripts.sets.proofs import proof_text, short_proof
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
@@ -136,9 +135,9 @@ def _mean(values: pandas.Series) -> str:
 
 
 def scale_with_interval(
-    value: float, estimate: Estimate | RatioEstimate | EpochTime | None, style: Callable[[float], str]
+    value: float, estimate: Estimate | RatioEstimate | None, style: Callable[[float], str]
 ) -> str:
-    """A value that is in proportion to a throughput, a ratio or an epoch, with the interval of that."""
+    """A value that is in proportion to a throughput or a ratio, with the interval of that."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return style(value)
     low, high = (value * bound / estimate.value for bound in (estimate.low, estimate.high))

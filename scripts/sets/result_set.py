@@ -46,15 +46,6 @@ class ResultSet:
         rows = [group.ok_runs for group in self.groups]
         return pandas.concat(rows) if rows else pandas.DataFrame(columns=list(TABLES["runs"]))
 
-    @functools.cached_property
-    def loads_before(self) -> pandas.Series:
-        """Load average before each ok run and warm-up, in their order; none of ranks on other nodes, as under Slurm:
-        such a row has steal_pct, and no other_cpu_pct."""
-        runs = _read(self.path, "runs")
-        elsewhere = runs.steal_pct.notna() & runs.other_cpu_pct.isna()
-        ran = runs[((runs.status == "ok") | (runs.status == WARM_UP)) & ~elsewhere]
-        return ran.sort_values("started_at", kind="stable").load_average.dropna()
-
     def refuse_contradictions(self) -> None:
         """Raise UserError where nothing can be concluded from the set."""
         if self.contradictions:

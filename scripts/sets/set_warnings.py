@@ -17,7 +17,6 @@ from scripts.sets.window_warnings import OTHERS_PCT, outliers, slow_first_window
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
 
-BUSY_BEFORE, BUSY_BETWEEN = 0.75, 1.25  # load average over cores: before the first run, and after others of the set
 BUSY_SHARE = 0.1  # of the runs
 WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/loader_limit.py
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
@@ -94,32 +93,14 @@ def oversubscribed(results: ResultSet) -> Iterator[CausedWarning]:
 
 
 def busy(results: ResultSet) -> Iterator[CausedWarning]:
-    """What other programs took of the cores during the runs; where nobody recorded that, the load average before them,
-    which may be of the suite's own ranks. One disturbed run is in the spread; many make the level itself doubtful."""
-    num_cores = results.environment.get("num_cores")
-    loads, others = results.loads_before, results.ok_runs.other_cpu_pct.dropna()
-    if len(others):
-        disturbed = others[others >= OTHERS_PCT]
-        if len(disturbed) > BUSY_SHARE * len(others):
-            yield CausedWarning(
-                f"the machine was busy: other programs took {OTHERS_PCT} % of its cores' time or more in "
-                f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run "
-                "again."
-            )
-        return
-    if not isinstance(num_cores, int) or num_cores < 1 or loads.empty:
-        return
-    if loads.iloc[0] > BUSY_BEFORE * num_cores:
+    """What other programs took of the cores during the runs. One disturbed run is in the spread; many make the level
+    itself doubtful."""
+    others = results.ok_runs.other_cpu_pct.dropna()
+    disturbed = others[others >= OTHERS_PCT]
+    if len(disturbed) > BUSY_SHARE * len(others):
         yield CausedWarning(
-            f"the machine was busy before the first run: load average {loads.iloc[0]:.1f} on "
-            f"{plural(num_cores, 'core')}; close other programs, wait a minute, and run again."
-        )
-    later = loads.iloc[1:][loads.iloc[1:] > BUSY_BETWEEN * num_cores]
-    if len(later):
-        yield CausedWarning(
-            f"the machine was busy before {plural(len(later), 'later run')}: load average up to {later.max():.1f} on "
-            f"{plural(num_cores, 'core')}; something else was running, the ranks have too many "
-            "threads, or it is the load of the runs before."
+            f"the machine was busy: other programs took {OTHERS_PCT} % of its cores' time or more in "
+            f"{len(disturbed)} of {plural(len(others), 'run')}, up to {others.max():.0f} %; close them, and run again."
         )
 
 
