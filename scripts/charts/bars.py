@@ -95,7 +95,6 @@ def draw_bars(axes: Axes, bars: list[Bar], num_sets: int, header: str) -> None:
 
 
 def _cells(axes: Axes, bars: list[Bar], header: str) -> None:
-    """A line a bar at the right of the axes, in columns: n, the value right-aligned, its interval."""
     rows = [("n", header, ""), *(bar.cells for bar in bars)]
     n_width, value_width = (max(len(row[column]) for row in rows[1:]) * LETTER_WIDTH for column in (0, 1))
     n_width = max(n_width, 2 * LETTER_WIDTH)

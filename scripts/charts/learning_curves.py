@@ -97,7 +97,6 @@ NOTES = (
 
 
 def _same(families: dict[str, list[Curve]]) -> list[str]:
-    """Which curves are drawn as one."""
     merged = [" = ".join(curve.label for curve in family) for family in families.values() if len(family) > 1]
     return [f"one line by epoch, since all recorded digits are the same: {'; '.join(merged)}."] if merged else []
 
@@ -134,7 +133,6 @@ def _draw(axes: Axes, table: pandas.DataFrame | None, style: dict) -> None:
 
 
 def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
-    """At the last point, a little aside for each curve, so that they do not hide each other."""
     accuracy, table = top1_accuracy(curve.group), curve.tables.get("val top-1, %")
     if table is None or accuracy is None or accuracy.low is None or accuracy.high is None:
         return
@@ -149,7 +147,6 @@ def _draw_interval(axes: Axes, curve: Curve, shift: float, style: dict) -> None:
 
 
 def _draw_by_seconds(axes: Axes, curve: Curve, style: dict[str, Any]) -> Line2D:
-    """Returns the line, for the legend."""
     table = curve.tables.get("val top-1, %")
     if table is None or curve.seconds.empty:
         return axes.plot([], [], **style)[0]

@@ -95,7 +95,6 @@ def _in_order(samples: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _lines_by_run(samples: pandas.DataFrame, panel: tuple) -> dict[str, Line]:
-    """Each run's line in a panel of TELEMETRY; a sum leaves out samples in which one device gave no value."""
     kind, column, _, factor, how = panel
     mine = samples[samples.device.str.startswith(kind)]
     num_devices = mine[mine[column].notna()].groupby("run_id").device.nunique()

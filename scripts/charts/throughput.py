@@ -127,7 +127,6 @@ def groups_by_model(sets: list[ResultSet]) -> dict[str, list[tuple[int, RunGroup
 
 
 def _fastest_first(bars: list[Bar]) -> list[Bar]:
-    """By their own values, which are over several baselines; the same strategy of all sets together."""
     best: dict[str, float] = {}
     for bar in bars:
         best[bar.label] = max(bar.value, best.get(bar.label, 0.0))
@@ -137,7 +136,6 @@ def _fastest_first(bars: list[Bar]) -> list[Bar]:
 def _bar_panels(
     title: str, sets: list[ResultSet], works: dict[str, list[Bar]], header: str
 ) -> tuple[Figure, list[Axes], Axes]:
-    """A panel for each work, under its name where there are several; and the legend's place."""
     figure, panels, legend = make_bar_figure(title, sets, *map(len, works.values()))
     for axes, (work, bars) in zip(panels, works.items(), strict=True):
         draw_bars(axes, bars, len(sets), header)
@@ -151,7 +149,6 @@ def _all(works: dict[str, list[Bar]]) -> list[Bar]:
 
 
 def _about_n(bars: list[Bar]) -> str:
-    """What n is, with its values, for captions."""
     return f"n: runs x timed windows of each; {', '.join(dict.fromkeys(bar.cells[0] for bar in bars))}."
 
 

@@ -108,7 +108,6 @@ def _beside_best(ranking: Ranking, faster: list[str]) -> str:
 
 
 def _answer_of_one(timed: list[RunGroup]) -> str:
-    """Of a set with one strategy, in variants of which no two need to be comparable."""
     best = max(timed, key=lambda group: group.timed_throughput.value)
     speed = f"{format_number(best.timed_throughput.value)} images/s"
     only = "One process ran alone" if best.strategy == BASELINE else f"Only {best.strategy} has a time"
@@ -125,7 +124,6 @@ def _scope(timed: list[RunGroup], best: RunGroup) -> str:
 
 
 def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
-    """What keeps every pair without a verdict, in plain words."""
     whys = dict.fromkeys(each.why for each in (ranking.over_best | over).values() if each.why)
     if not whys:
         return "no two strategies ran with the same settings"
@@ -137,7 +135,6 @@ def _why_none(ranking: Ranking, over: dict[str, RatioEstimate]) -> str:
 
 
 def _unseen(ratios: dict[str, RatioEstimate]) -> str:
-    """Up to which difference the pairs with a verdict say little, and which have none."""
     found = [each.smallest_difference for each in ratios.values() if each.smallest_difference is not None]
     least = max(found, default=0.0)
     text = f"; the minimum detectable effect is at most {100 * least:.0f} % at a nominal power of 80 %" if found else ""
@@ -173,7 +170,6 @@ def in_words(end: str, labels: list[str], names: str) -> str:
 
 
 def _name(labels: list[str], noun: str) -> str:
-    """The names, or how many there are where they are many."""
     return join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} {noun}".rstrip()
 
 
@@ -219,7 +215,6 @@ def headline(results: ResultSet) -> list[str]:
 
 
 def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
-    """Sentences on the groups of another precision: the ratio to their own baseline, or that they have none."""
     bases, over = results.baseline_label_of, results.speedups
     compared = [
         f"{each.label} is {_times(over[each.label])} {bases[each.label]}" for each in others if each.label in bases
@@ -230,7 +225,6 @@ def _not_ranked(results: ResultSet, others: list[RunGroup]) -> list[str]:
 
 
 def _highest_mean(results: ResultSet, best: RunGroup, excluded: bool) -> str:
-    """The best group's figures. excluded: whether every group that was compared with it is slower with confidence."""
     device = best.ok_runs.iloc[0].device_name or "this machine"
     estimate = best.timed_throughput
     speed = f"{format_with_interval(estimate.value, estimate.low, estimate.high, format_number)} images/s"

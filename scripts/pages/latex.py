@@ -125,7 +125,6 @@ def compile_pdf(source: Path) -> Path | None:
 
 
 def _copy_sources(source: Path, folder: Path) -> None:
-    """Copy the .tex file and its charts to `folder`: TeX would also read packages that lie in the set."""
     charts = folder / "charts"
     charts.mkdir()
     for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.png"))]:

@@ -58,7 +58,6 @@ def _interleaved(results: ResultSet, timed: list[RunGroup]) -> bool:
 
 
 def _requested(timed: Iterable[RunGroup], name: str) -> str:
-    """The requested value of a field, '' where groups differ in it or one did not record it."""
     values = {
         format_setting(group.identity.requested.get(name)) if group.identity.recorded else "unknown" for group in timed
     }
@@ -79,7 +78,6 @@ def _of_windows(results: ResultSet, timed: list[RunGroup]) -> list[str]:
 
 
 def _windows(results: ResultSet, timed: list[RunGroup]) -> str:
-    """3 windows; '' where runs did not record them."""
     ids = set(results.table("windows").run_id)
     if not all(group.ok_runs.run_id.isin(ids).all() for group in timed):
         return ""
@@ -153,7 +151,6 @@ def checklist(results: ResultSet) -> list[tuple[str, str]]:
 
 
 def _proofs(results: ResultSet) -> str:
-    """A proof has a length of its own; one that differs in more from its runs says in what."""
     copies = {group.label for group in results.groups if group.is_aa_copy}
     rows = {
         row["strategy"]: row["same update?"].partition(EXCEPTIONS)

@@ -35,7 +35,6 @@ from scripts.pages.report_tables import (
     SAME_UPDATE,
     SUMMARY_COLUMNS,
     describe_aa,
-    describe_mfu,
     describe_shared_drift,
     summary_rows,
     table_rows,
@@ -127,7 +126,6 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
 
 
 def _as_part_of_a_page(tag: str, name: str) -> str:
-    """A tag of an SVG file whose ids begin with `name`, without the XML namespaces, which a page does not need."""
     tag = re.sub(r'(\sid=")', rf"\g<1>{name}-", tag)
     tag = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", tag)
     return re.sub(r' xmlns(:\w+)?="[^"]*"', "", tag).replace("xlink:href=", "href=")
@@ -165,7 +163,7 @@ def make_report(results: ResultSet) -> Report:
         "commands": reproduction_commands(results),
         "launches": launch_lines(results),
         "facts": environment_facts(results),
-        "explain": (*COLUMN_MEANINGS, *describe_mfu(results)),
+        "explain": COLUMN_MEANINGS,
         "same_update": SAME_UPDATE,
         "collect_env": str(results.environment.get("collect_env", "")),
         "first_run": min(results.ok_runs.started_at),
@@ -209,7 +207,6 @@ def main(options: ReportOptions) -> int:
 
 
 def _print_pdf(source: Path) -> None:
-    """The PDF of report.tex, where there is a LaTeX; else what makes it. It is no part of the report's exit code."""
     try:
         made = compile_pdf(source)
         print(f"  {made}" if made else f"no {PROGRAM} here, which makes a PDF of report.tex: {REMEDY}")

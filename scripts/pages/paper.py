@@ -43,7 +43,6 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
 
 
 def _row(results: ResultSet, group: RunGroup) -> dict[str, str]:
-    """Cells of a timed strategy: text, and numbers for siunitx."""
     rate, over = group.timed_throughput, results.speedups.get(group.label)
     joules = group.ok_runs.energy_j_per_image.dropna()
     energy = mean_interval(joules.to_numpy(float)) if len(joules) else None

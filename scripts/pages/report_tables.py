@@ -9,7 +9,7 @@ import numpy
 import pandas
 
 from scripts.pages.study_sections import ReportTable
-from scripts.sets.device_use import device_use, why_lower_mfu
+from scripts.sets.device_use import device_use
 from scripts.sets.proofs import proof_text, short_proof
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
@@ -126,7 +126,6 @@ def _table_row(results: ResultSet, group: RunGroup) -> dict:
 
 
 def _mean(values: pandas.Series) -> str:
-    """The mean over runs with Student's 95 % interval; '' where nothing was measured."""
     values = values[numpy.isfinite(values)]
     if values.empty:
         return ""
@@ -134,9 +133,7 @@ def _mean(values: pandas.Series) -> str:
     return format_with_interval(mean, low, high, format_number)
 
 
-def scale_with_interval(
-    value: float, estimate: Estimate | RatioEstimate | None, style: Callable[[float], str]
-) -> str:
+def scale_with_interval(value: float, estimate: Estimate | RatioEstimate | None, style: Callable[[float], str]) -> str:
     """A value that is in proportion to a throughput or a ratio, with the interval of that."""
     if estimate is None or estimate.low is None or estimate.high is None:
         return style(value)
@@ -176,12 +173,6 @@ def shared_drift_test(results: ResultSet) -> str:
     """The test by which the mean over strategies drifts, and its p-value; '' where that is not seen."""
     p_value = shared_drift_p_value(log_table({group.label: group.sample for group in results.timed_groups}))
     return f"permutation test, p = {p_value:.2g}" if p_value < DRIFT_LEVEL else ""
-
-
-def describe_mfu(results: ResultSet) -> list[tuple[str, str]]:
-    """Why the fastest has not the highest MFU, where that is so: a column's name, and what to know of it."""
-    uses = [(group.label, use) for group in results.groups if (use := device_use(group, results.environment))]
-    return [("MFU of the fastest", why)] if (why := why_lower_mfu(uses)) else []
 
 
 def wall_tables(results: ResultSet) -> list[ReportTable]:

@@ -112,7 +112,6 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
 
 
 def _external_strategies(results: Path, runs: "pandas.DataFrame") -> list[str]:
-    """The set's strategies of another repository that --strategy-dir finds. Says on stderr which it does not find."""
     others = sorted({*runs.strategy} - {*strategy_list.all_strategies(), ""})
     found = [name for name in others if strategy_list.is_known(name)]
     for name in others:
@@ -122,8 +121,6 @@ def _external_strategies(results: Path, runs: "pandas.DataFrame") -> list[str]:
 
 
 def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
-    """Raises UserError for a strategy without an ok run: else the proof would pass without it. One that was skipped is
-    named on stderr."""
     for name in strategies:
         statuses = {*runs.status[runs.strategy == name]}
         if "ok" in statuses:
@@ -135,7 +132,6 @@ def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str
 
 
 def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
-    """settings.json of a run. Raises UserError where there is none, or where it lacks what a run needs."""
     settings = RunFolder(results / "logs" / run_id).settings()
     missing = [name for name in REQUIRED_SETTINGS if name not in settings["asked"]]
     if missing or not strategy_list.is_known(settings["asked"]["strategy"]):

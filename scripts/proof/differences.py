@@ -96,7 +96,6 @@ def compare_with_nearest(interval: Interval, run: State, outcomes: list[State]) 
 
 
 def _findings(interval: Interval, run: State, reference: State, rounding_of: dict[str, float]) -> list[Finding]:
-    """The two findings of compare(). rounding_of: the measured rounding of each tensor."""
     differences = distances(run, reference, norm_of_difference)
     typical = [name for name in differences if name.startswith(MOMENTUM)] or list(differences)
     median_rounding = max(SMALLEST_TOLERANCE, statistics.median(rounding_of[name] for name in typical))

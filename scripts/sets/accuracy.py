@@ -137,7 +137,6 @@ def describe_top1(groups: Sequence[RunGroup]) -> str:
 
 
 def _counts(found: Sequence[Top1Accuracy]) -> str:
-    """n = 1 seed, 3 runs, rounds equal in all recorded digits"""
     num_seeds, num_runs = ({each.num_seeds for each in found}, {each.num_runs for each in found})
     text = f"n = {plural_of_several(num_seeds, 'seed')}, {plural_of_several(num_runs, 'run')}"
     if any(each.num_runs > each.num_seeds for each in found):
@@ -146,14 +145,12 @@ def _counts(found: Sequence[Top1Accuracy]) -> str:
 
 
 def _differ(first: Top1Accuracy, second: Top1Accuracy) -> tuple[float, str]:
-    """p-value, and whose test. Both take two models' answers to one image for independent, which they are not."""
     if first.num_seeds > 1:
         return welch_p_value(first.fractions, second.fractions, first.num_images), "Welch"
     return fisher_p_value(*((each.num_correct, each.num_images) for each in (first, second))), "Fisher"
 
 
 def _batches(groups: Sequence[RunGroup]) -> str:
-    """What may differ: the images that BatchNorm sees at once; '' where the model has none."""
     if any(architecture_of(str(group.settings.get("arch"))).normalisation != "BatchNorm" for group in groups):
         return ""
     sizes = {size for group in groups if (size := _images_at_once(group))}
@@ -164,7 +161,6 @@ def _batches(groups: Sequence[RunGroup]) -> str:
 
 
 def _images_at_once(group: RunGroup) -> float | None:
-    """Images of the part of a batch that passes the model at once; None where its shape was not recorded."""
     batch = _global_batch(group)
     num_shards, num_microbatches = (group.settings.get(name) for name in ("num_shards", "num_microbatches"))
     if not batch or not num_shards or not num_microbatches:
@@ -173,5 +169,4 @@ def _images_at_once(group: RunGroup) -> float | None:
 
 
 def _global_batch(group: RunGroup) -> int | None:
-    """Images of a step: as requested, or what the images of a device came to."""
     return group.settings.get(RESOLVED_GLOBAL_BATCH) or group.settings.get("global_batch")

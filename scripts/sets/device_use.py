@@ -85,7 +85,6 @@ def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] =
 
 
 def _measured_again(row: Any, peak: float, measured: dict, other_peaks: Sequence[dict]) -> list[float]:
-    """The peak, and those of the other passes and of other sets."""
     again = [*(measured | {"tflops": each} for each in measured.get("passes", [])), *other_peaks]
     found = (
         peak_tflops(row.device_name, row.precision, row.threads_per_rank, {"measured_peak": each})[0] for each in again
@@ -94,33 +93,10 @@ def _measured_again(row: Any, peak: float, measured: dict, other_peaks: Sequence
 
 
 def _mfu_bounds(mfu: float, throughput: Estimate, peaks: Sequence[float]) -> tuple[float, float] | None:
-    """peaks: each over the one that `mfu` is of."""
     if throughput.low is None or throughput.high is None:
         return None
     low, high = (mfu * bound / throughput.value for bound in (throughput.low, throughput.high))
     return low / max(peaks), high / min(peaks)
-
-
-def why_lower_mfu(uses: Sequence[tuple[str, DeviceUse]]) -> str:
-    """A sentence on the fastest where another has a higher MFU; '' where none has."""
-    known = [(use.mfu, label, use) for label, use in uses if use.mfu is not None]
-    if not known:
-        return ""
-    fastest_mfu, fastest, most = max(known, key=lambda entry: entry[2].tflops)
-    best_mfu, other, best = max(known, key=lambda entry: entry[0])
-    if best_mfu <= fastest_mfu:
-        return ""
-    return (
-        f"{fastest} computes most a second, {most.tflops:#.3g} TFLOP/s, with an MFU of {100 * fastest_mfu:.1f} %, "
-        f"below the {100 * best_mfu:.1f} % of {other}: "
-        f"MFU is of the peak of all devices in the precision in use, here {_peak(most)}, there {_peak(best)}. What is "
-        "no product (BatchNorm, ReLU, the loader, communication) does not grow faster with it."
-    )
-
-
-def _peak(use: DeviceUse) -> str:
-    devices = "1 device" if use.num_devices == 1 else f"{use.num_devices} devices"
-    return f"{use.peak_tflops:,.3g} TFLOP/s of {devices} in {use.precision}"
 
 
 def peak_tflops(

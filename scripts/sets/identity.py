@@ -111,12 +111,10 @@ def differing_fields(identities: list[Identity]) -> list[str]:
 
 
 def _are_of_several_sets(hosts: Sequence[object]) -> bool:
-    """Whether some are what a published set says, and some are not: nobody knows whether they are the same."""
     return len({PUBLISHED_HOST.fullmatch(str(each)) is None for each in hosts if each is not None}) > 1
 
 
 def _identities_with_field(name: str, identities: list[Identity]) -> list[Identity]:
-    """The identities that can have this field."""
     kinds = {each.recorded for each in identities if name in each.fields}
     return [each for each in identities if each.recorded in kinds and (name in each.fields or name not in NEWER_FIELDS)]
 
@@ -159,7 +157,6 @@ def group_labels(
 
 
 def _format_briefly(name: str, value: object, num_cores: int | None) -> str:
-    """As _format_field, but "bf16", "channels_last", "compile", "no augment"; a switch at its default has no name."""
     if isinstance(value, bool) and name in FIELDS:
         switched = name if value else f"no {name}"
         return "" if value == FIELDS[name].default else switched

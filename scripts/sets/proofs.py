@@ -70,7 +70,6 @@ def other_exceptions(exceptions: str) -> list[str]:
 
 
 def _text_of_seed(group: RunGroup, runs: Identity, known: list) -> str:
-    """The same of those runs of the group that have one seed. known: rows of equivalence.csv, with their settings."""
     gaps = [(row, _differing(identity, runs)) for row, identity in known]
     covering = [(row, names) for row, names in gaps if not _others(names)]
     if not covering:
@@ -85,7 +84,6 @@ def _text_of_seed(group: RunGroup, runs: Identity, known: list) -> str:
 
 
 def _of_each_seed(identity: Identity) -> list[Identity]:
-    """The identity of a group for each seed, where its rounds take the seeds of a list in turn."""
     if "seeds" not in identity.requested:
         return [identity]
     requested = {name: value for name, value in identity.requested.items() if name != "seeds"}
@@ -103,13 +101,11 @@ def _other_source(row: Any, group: RunGroup) -> list[str]:
 
 
 def _differing(proof: Identity, group: Identity) -> list[str]:
-    """The fields in which a proof differs from a group; of a proof without resolved settings, the requested fields."""
     found = differing_fields([proof, group if proof.has_resolved_settings else Identity(group.requested, {})])
     return [name for name in found if name not in NOT_OF_UPDATE]
 
 
 def _others(names: list[str]) -> list[str]:
-    """The fields that may not differ; what only follows from others is named where no others are."""
     names = [name for name in names if name.removesuffix(RESOLVED_SUFFIX) not in MAY_DIFFER_FROM_PROOF]
     return [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)] or names
 

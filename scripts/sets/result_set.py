@@ -183,13 +183,11 @@ def find_contradictions(path: Path, runs: pandas.DataFrame, groups: list[RunGrou
 
 
 def _without_warm_up(runs: pandas.DataFrame) -> pandas.DataFrame:
-    """runs.csv without what only warmed the machine, and a column `session`."""
     runs = runs.assign(session=session_numbers(runs))
     return runs[(runs.status != WARM_UP) & (runs["repeat"] != 0)].reset_index(drop=True)
 
 
 def _read(path: Path, name: str) -> pandas.DataFrame:
-    """A table. Raises UserError where it cannot be read."""
     try:
         return read_table(path, name)
     except OSError as error:

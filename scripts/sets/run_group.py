@@ -102,7 +102,6 @@ def group_runs(
 def _make_group(
     label: str, strategy: str, identity: Identity, rows: pandas.DataFrame, windows: Mapping[str, Windows]
 ) -> RunGroup:
-    """The group of these rows. Its windows are those of its ok runs that have a throughput."""
     ok_rows = rows.loc[rows.status == "ok", ["run_id", "images_per_s"]]
     found = {row.Index: _windows_of(row, windows) for row in iterate_rows(ok_rows)}
     timed = {index: of_run for index, of_run in found.items() if of_run is not None}
@@ -129,7 +128,6 @@ def _windows_of(row: Any, timed: Mapping[str, Windows]) -> Windows | None:
 
 
 def _rows_by_identity(rows: pandas.DataFrame, found: list[Identity]) -> list[tuple[Identity, pandas.DataFrame]]:
-    """The rows of a strategy by their identities; a row without resolved settings joins the group of its request."""
     by_key: dict[str, tuple[Identity, list]] = {}
     waiting = []
     for index, status, identity in zip(rows.index, rows.status, found, strict=True):

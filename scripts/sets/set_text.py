@@ -55,7 +55,6 @@ def describe_images(groups: Iterable[RunGroup]) -> str:
 
 
 def _images_of(group: RunGroup) -> str:
-    """Sets of an older suite have no fingerprint, but say whether the images were synthetic."""
     if {format_setting(loader) for loader in group.ok_runs.loader} == {"synthetic"}:
         return "synthetic images"
     found = COUNTS.match(str(group.identity.requested.get("fingerprint") or ""))

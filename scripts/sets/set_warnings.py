@@ -202,7 +202,6 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
 
 
 def _numbers(version: object) -> list[int]:
-    """The first two numbers of a version: [2, 15] of 2.15.0+cpu."""
     return [int(number) for number in re.findall(r"\d+", str(version))[:2]]
 
 

@@ -53,7 +53,6 @@ def unsteady(results: ResultSet) -> Iterator[CausedWarning]:
 
 
 def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
-    """How many strategies each cause was seen in, the most frequent first, and its remedy."""
     found: dict[str, list[UnsteadyCause]] = {}
     for cause in (cause for causes in seen for cause in causes):
         found.setdefault(cause.name, []).append(cause)
@@ -67,7 +66,7 @@ def _count_causes(seen: list[list[UnsteadyCause]]) -> str:
 
 
 def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
-    """What the counters say: steal, other programs, a lower clock; or that each is below its limit or missing."""
+    """What the counters say: steal, other programs, a lower clock; or that none shows the cause."""
     causes = []
     steal, others = group.ok_runs.steal_pct.max(), group.ok_runs.other_cpu_pct.max()
     if steal >= STEAL_PCT:
@@ -84,21 +83,8 @@ def unsteady_causes(results: ResultSet, group: RunGroup) -> list[UnsteadyCause]:
         causes.append(UnsteadyCause("a lower clock", text, "see to cooling and power limits"))
     if causes:
         return causes
-    text = f"{_counters_below_limits(steal, others, slowest / fastest)}; the cause is unknown"
     remedy = "close other programs" if math.isnan(others) else "try a machine of your own"
-    return [UnsteadyCause("an unknown cause", text, remedy)]
-
-
-def _counters_below_limits(steal_pct: float, others_pct: float, clock_share: float) -> str:
-    """How much each counter says at most, and which were not recorded (NaN). clock_share: of the fastest run's."""
-    counters = {
-        "steal": (steal_pct, "steal was at most {:.1f} %"),
-        "other programs": (others_pct, "other programs took at most {:.1f} % of its cores' time"),
-        "clocks": (100 * clock_share, "each run's mean clock was at least {:.1f} % of the fastest run's"),
-    }
-    found = ", ".join(text.format(value) for value, text in counters.values() if not math.isnan(value))
-    missing = ", ".join(name for name, (value, _) in counters.items() if math.isnan(value))
-    return "; ".join(filter(None, [found, f"not recorded: {missing}" if missing else ""]))
+    return [UnsteadyCause("an unknown cause", "no counter shows the cause", remedy)]
 
 
 def slow_first_window(results: ResultSet) -> Iterator[CausedWarning]:

@@ -139,7 +139,6 @@ def test_a_clock_that_was_lower_is_named(tmp_path):
     telemetry["clock_mhz"] = 3000.0
     found = find_warnings(results)
     assert found and not [text for text in found if "MHz" in text]
-    assert "each run's mean clock was at least 100.0 % of the fastest run's; the cause is unknown" in found[0]
     telemetry.loc[telemetry.run_id == "ddp-1", "clock_mhz"] = 2400.0
     (found,) = [text for text in find_warnings(results) if "MHz" in text]
     assert found.startswith("ddp: unsteady") and "2400 MHz, another's 3000" in found
