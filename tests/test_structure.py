@@ -102,7 +102,7 @@ def test_plain_steps_are_equal():
     assert len(steps) == 1
 
 
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+LINK = re.compile(r"(?m)(?:\]\(|^\[[^\]]+\]: )(?!https?:|#)([^)#\s]+)")
 
 
 def test_links_between_documents_lead_somewhere():
