@@ -5,6 +5,7 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 
@@ -13,6 +14,8 @@ from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.train.clock import check_windows_fit
+from scripts.commands.command_table import find_command
+from scripts.commands.run_command import parse
 
 # The lowest first. A folder imports folders of lower lines only; a study may import another study.
 LAYERS = [
@@ -105,16 +108,32 @@ def test_plain_steps_are_equal():
 LINK = re.compile(r"(?m)(?:\]\(|^\[[^\]]+\]: )(?!https?:|#)([^)#\s]+)")
 
 
-def test_links_between_documents_lead_somewhere():
+def documents():
     listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True)
-    paths = [ROOT / name for name in listed.stdout.splitlines()]
+    return [ROOT / name for name in listed.stdout.splitlines()]
+
+
+def test_links_between_documents_lead_somewhere():
     dead = {
         f"{path.relative_to(ROOT)}: {target}"
-        for path in paths
+        for path in documents()
         for target in LINK.findall(path.read_text())
         if not (path.parent / target).exists()
     }
     assert dead == set()
+
+
+def test_commands_in_documents_are_taken():
+    """Protects who copies a line of ./bench: the command is there, and its options take the values that stand there."""
+    for path in documents():
+        text = re.sub(r"(?s)```\w*\n(.*?)```", lambda found: re.sub("(?m)^", "    ", found[1]), path.read_text())
+        lines = re.findall(r"(?m)`([^`\n]+)`|^ {4}(.+)$", text.replace("\\\n", " "))
+        for found in re.findall(r"(?m)(?:^|\s)\./bench ([^#;|\n]+)", "\n".join(map("".join, lines))):
+            words = shlex.split(re.sub(r"<[\w|]+>", "x", found))
+            command, rest = find_command(words)
+            assert command or words[0] in ("COMMAND", "make", "--help") or path.name == "CHANGELOG.md", found
+            if command and rest and "..." not in words:
+                parse(command, rest[: rest.index("--")] if "--" in rest else rest)
 
 
 @pytest.mark.parametrize("document", ["tests/faults/README.md", "SECURITY.md"])
