@@ -11,7 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import open_set_file, replace_atomically
+from benchmarks.common.system.files import replace_atomically
 from scripts.stats.formatting import format_number, printable
 
 PROGRAM = "pdflatex"
@@ -128,5 +128,4 @@ def _copy_sources(source: Path, folder: Path) -> None:
     charts = folder / "charts"
     charts.mkdir()
     for path, copies in [(source, folder), *((chart, charts) for chart in source.parent.glob("charts/*.png"))]:
-        with open_set_file(path) as file:
-            (copies / path.name).write_bytes(file.read())
+        shutil.copy(path, copies)

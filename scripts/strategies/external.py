@@ -19,7 +19,6 @@ from types import ModuleType
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.python_files import python_files
 from benchmarks.common.system.repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -69,6 +68,12 @@ def source_hash(folder: Path) -> str:
         name, content = path.relative_to(folder).as_posix(), path.read_bytes()
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()[:HASH_DIGITS]
+
+
+def python_files(folder: Path) -> list[Path]:
+    """All below the folder, but for hidden folders, such as environments."""
+    found = sorted(folder.rglob("*.py"))
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def load_external(script: Path) -> ModuleType:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.store.output_files import refuse_output_of_others
+from benchmarks.common.store.output_files import check_output
 from benchmarks.common.store.results import append_csv
 from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
@@ -25,9 +25,9 @@ def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
     """Add `rows`, which have the same columns, to the CSV file `path`: whole or not at all, with commit, date, machine.
 
     replace: they replace those that are there. Raises UserError where the file has other columns or cannot be written,
-    and as refuse_output_of_others does.
+    and as check_output does.
     """
-    refuse_output_of_others(path, makes_folder=True)
+    check_output(path, makes_folder=True)
     columns = [*rows[0], *(of_all := origin())]
     append_csv(path, columns, [row | of_all for row in rows], replace=replace)
 

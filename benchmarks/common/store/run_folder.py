@@ -35,10 +35,9 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import SCHEMA, Half
 from benchmarks.common.store.results import write_json, write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import read_set_file, replace_atomically
+from benchmarks.common.system.files import replace_atomically
 
 RUN_DIR_VARIABLE = "RUN_DIR"
-MAX_SETTINGS_BYTES = 2**26  # of settings.json
 
 
 class RunFolder:
@@ -92,9 +91,9 @@ class RunFolder:
         """
         path = self.path / "settings.json"
         try:
-            settings: dict[str, Any] = json.loads(read_set_file(path, MAX_SETTINGS_BYTES))
+            settings: dict[str, Any] = json.loads(path.read_bytes())
             schema, _, _ = settings["schema"], settings["asked"].items(), (settings.get("met") or {}).items()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
         if not isinstance(schema, int) or schema > SCHEMA:
             raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
@@ -107,8 +106,8 @@ class RunFolder:
     def has_settings(self) -> bool:
         """Whether the plan, of this or of a newer suite, made this folder."""
         try:
-            settings = json.loads(read_set_file(self.path / "settings.json", MAX_SETTINGS_BYTES))
-        except (OSError, ValueError, RecursionError):
+            settings = json.loads((self.path / "settings.json").read_bytes())
+        except (OSError, ValueError):
             return False
         return isinstance(settings, dict) and {"schema", "asked"} <= settings.keys()
 
@@ -163,7 +162,7 @@ class RunFolder:
         path = self.path / "summary.json"
         if not path.exists():
             return None
-        summary: dict[str, Any] = json.loads(read_set_file(path, MAX_SETTINGS_BYTES))
+        summary: dict[str, Any] = json.loads(path.read_bytes())
         return summary
 
     def write_cause(self, status: str, reason: str, rank: int) -> None:
@@ -179,7 +178,7 @@ class RunFolder:
         causes = []
         for path in self.path.glob("cause-*.json"):
             try:
-                causes.append(json.loads(read_set_file(path, MAX_SETTINGS_BYTES)))
+                causes.append(json.loads(path.read_bytes()))
             except (OSError, ValueError) as error:
                 print(f"warning: {path} cannot be read: {error}")
         return sorted(causes, key=lambda cause: cause["at"])

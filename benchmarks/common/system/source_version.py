@@ -38,18 +38,6 @@ def is_shallow() -> bool:
     return git("rev-parse", "--is-shallow-repository") == b"true\n"
 
 
-def is_in_history(commit: str) -> bool:
-    """Whether the commit that is checked out has it, a hash, among its ancestors, or is it."""
-    return git("merge-base", "--is-ancestor", commit, "HEAD") is not None
-
-
-def whole_hash(commit: str) -> str | None:
-    """The 40 digits of a commit in the history of what is checked out, whose hash begins with `commit`; None without
-    one. A tag or a branch of that name, which a fork may have, is not looked at. git takes 40 digits for a hash."""
-    objects = (git("rev-parse", f"--disambiguate={commit}") or b"").decode().split()
-    return next((name for name in objects if is_in_history(name)), None)
-
-
 def git(*arguments: str) -> bytes | None:
     """What git prints about this checkout; None where git fails or is missing, and where this is no checkout.
 

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import load_config, resolve_global_batch
-from benchmarks.common.store.output_files import refuse_output_of_others
+from benchmarks.common.store.output_files import check_output
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import die_with_parent
@@ -43,7 +43,7 @@ NUM_EMPTY_WINDOWS = 1000
 
 
 def main(options: OverheadOptions) -> int:
-    refuse_output_of_others(options.output, makes_folder=True)
+    check_output(options.output, makes_folder=True)
     if options.pairs < 6:
         raise UserError(f"--pairs is {options.pairs}, but a spread needs at least 6")
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]

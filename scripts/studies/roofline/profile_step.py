@@ -27,7 +27,7 @@ from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.ranks import NotStarted
-from benchmarks.common.store.output_files import refuse_output_of_others, write_output
+from benchmarks.common.store.output_files import check_output, write_output
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import Unavailable, UserError
@@ -183,7 +183,7 @@ def text_of(rows: list[dict]) -> str:
 def main(options: ProfileOptions, config: Config) -> int:
     if options.steps < 1:
         raise UserError(f"--steps is {options.steps}, but must be 1 or more")
-    refuse_output_of_others(options.output)
+    check_output(options.output)
     measured = measure(options, config)
     if measured is None:
         return 0
