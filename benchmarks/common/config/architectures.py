@@ -1,8 +1,5 @@
-"""What is known of each architecture without torch: its optimizer, that optimizer's defaults, and what it refuses.
-
-How it is built and where it can be cut: benchmarks/common/model/model_families.py. The optimizer, and what it keeps of
-a weight: `optimizer_of` and `state_of_zeros` of benchmarks/common/model/model.py.
-"""
+"""What is known of each architecture without torch: its optimizer, that optimizer's defaults, and what it refuses. How
+it is built: benchmarks/common/model/model_families.py."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,16 +15,13 @@ class Architecture:
     """The facts of an architecture. The defaults are those of a ResNet.
 
     family: the name of its class in torchvision, and of its entry in FAMILIES.
-    normalisation: its kind of layer. norms: values that the field `norm` may have.
-    optimizer: what trains it. defaults: values of configuration fields that neither a file nor a flag sets; {}: those
-        of Config.
+    norms: values that the field `norm` may have.
+    defaults: values of configuration fields that neither a file nor a flag sets; {}: those of Config.
     least_image_size, patch_size: image_size is a multiple of patch_size, and at least the other.
-    float32_between_blocks: in bf16, what a block hands on is float32, because parameters that autocast leaves in
-        float32 are added to it or multiplied with it.
+    float32_between_blocks: in bf16, what a block hands on is float32.
     channels_last_between_blocks: what a block hands on lies in memory as (N, H, W, C), whatever memory_format says.
     last_exact_cut: the largest number of blocks before a cut at which a pipeline agrees with the whole model to the
-        last bit; 0: at every cut. Behind it, gradients lie otherwise in memory than in the whole model, and sums over
-        them have another order.
+        last bit; 0: at every cut. Behind it, sums over gradients have another order.
     """
 
     family: str = "ResNet"
@@ -80,12 +74,12 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(arch: str) -> Architecture:
-    """The facts of an architecture; those of a ResNet for a name that is none, which whoever reads it refuses."""
+    """The facts of an architecture; those of a ResNet for a name that is none."""
     return ARCHITECTURES.get(arch, Architecture())
 
 
 def why_refused(arch: str, norm: str, image_size: int) -> str:
-    """Why this architecture does not take these values of `norm` and `image_size`; '' where it does."""
+    """Why this architecture does not take these values; '' where it does."""
     facts = architecture_of(arch)
     if norm not in facts.norms:
         return f"norm {norm}: {arch} has {facts.normalisation}, which --norm does not replace; leave --norm out"

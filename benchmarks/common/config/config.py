@@ -207,13 +207,12 @@ BATCH_FIELDS = ("global_batch", "batch_per_device")  # one of them is 0
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple[object, ...]) -> Config:
     """Defaults, those of the architecture, then the file that `--config` names, then flags. Each overrides the one
-    before. What a file says of its own architecture's optimizer does not count where a flag chooses an architecture
-    with another optimizer.
+    before.
 
-    args: the command line without the program's name (default sys.argv[1:]).
-    allowed: for a field, the values that the calling strategy supports, such as norm=("batch", "group").
-    Raises UserError for a mistake in the file, for a value out of range, and for one that the architecture does not
-    take. Exits with 2 and tyro's message for a mistake in a flag.
+    args: the command line without the program's name (default sys.argv[1:]). allowed: for a field, the values that the
+    calling strategy supports, such as norm=("batch", "group"). Raises UserError for a mistake in the file, and for a
+    value that is out of range or that the architecture or the strategy does not take. Exits with 2 and tyro's message
+    for a mistake in a flag.
     """
     args = sys.argv[1:] if args is None else args
     path = _flag(args, "config")
@@ -239,7 +238,8 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 
 def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:
-    """What a file says, over the defaults of the architecture that is trained."""
+    """What a file says, over the defaults of the architecture that is trained. What it says of another optimizer does
+    not count."""
     arch_in_file = in_file.get("arch", "")
     trained = architecture_of(arch_flag or arch_in_file or Config.arch)
     if arch_in_file and architecture_of(arch_in_file).optimizer != trained.optimizer:
@@ -248,7 +248,6 @@ def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:
 
 
 def _check_ranges(config: Config) -> None:
-    """Raises UserError for a number that is outside of its Range."""
     for name, allowed in RANGES.items():
         value = getattr(config, name)
         if isinstance(value, str) or (name == "global_batch" and value == 0 and config.batch_per_device):
@@ -280,10 +279,8 @@ def find_field(text: str) -> str:
 
 
 def _one_batch(values: dict[str, Any], source: str) -> dict[str, Any]:
-    """`values`, with 0 for the batch field that they do not set. Raises UserError where they set both.
-
-    source: where the values come from, for the message.
-    """
+    """`values`, with 0 for the batch field that they do not set. Raises UserError where they set both. source: for the
+    message."""
     set_fields = [name for name in BATCH_FIELDS if values.get(name)]
     if len(set_fields) > 1:
         raise UserError(f"{source} has both {' and '.join(set_fields)}; leave one out")

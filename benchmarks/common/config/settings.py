@@ -2,14 +2,10 @@
 
     {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
 
-Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every
-field of the configuration, with `auto` where it says `auto`. The plan writes this half before the start, so that
-skipped and killed runs have it. Resolved, stored as "met": the value of each `auto`, the machine, the versions, the
-commit. The reporting rank collects this half (Record.finish), and the supervisor adds the commit, the local changes and
-the kernels' variables, and writes it (supervisor.write_row).
-
-Whether two runs are pooled is decided in scripts/sets/identity.py, from the fields of both halves that count here; in
-an old set that recorded no settings, from columns of runs.csv. Needs no torch.
+Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the
+configuration, with `auto` where it says `auto`. The plan writes it before the start. Resolved, stored as "met": the
+value of each `auto`, the machine, the versions, the commit. The reporting rank collects it (Record.finish), and the
+supervisor adds what it knows. scripts/sets/identity.py decides whether two runs are pooled. Needs no torch.
 """
 
 import dataclasses
@@ -95,7 +91,7 @@ def drop_not_compared(half: Half) -> Half:
 
 
 def settings_hash(requested: Half, resolved: Half | None = None) -> str:
-    """A hash of the fields of both halves that are compared; of the requested half for a run that resolved nothing."""
+    """A hash of the fields of both halves that are compared."""
     halves = [drop_not_compared(requested), *([drop_not_compared(resolved)] if resolved else [])]
     text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]

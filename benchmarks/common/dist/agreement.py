@@ -34,11 +34,10 @@ EXACT_HEX_DIGITS = 13  # 52 bits, which a float64 holds exactly
 class StopRequest:
     """Whether this rank was asked to stop, and before which step all ranks do so.
 
-    Ranks get a signal at different steps. Some get it while they wait in a collective, where Python runs no handler. So
-    a thread reads the signal. It posts in the run's folder how many steps its rank has begun. Before its next step,
-    each rank waits until all have posted. The largest posted number is the last step: every rank can still reach it. If
-    a post is missing after `post_limit_s`, all ranks stop at their next call of `agree` instead. The first rank that
-    decides between the two decides for all. A run that is not asked to stop pays nothing for this.
+    Ranks get a signal at different steps, and some while they wait in a collective, where Python runs no handler. So a
+    thread reads the signal, and posts in the run's folder how many steps its rank has begun. Before its next step each
+    rank waits until all have posted: the largest number is the last step. If a post is missing after `post_limit_s`,
+    all ranks stop at their next call of `agree` instead. The first rank that decides between the two decides for all.
     """
 
     def __init__(self, context: RankContext, folder: RunFolder | None, post_limit_s: float):
@@ -50,7 +49,6 @@ class StopRequest:
         self.last_step: float | None = None
 
     def read_signals(self, reading_end: socket.socket) -> None:
-        """Read the numbers of signals until the writing end is closed."""
         while numbers := reading_end.recv(64):
             asked = [number for number in numbers if number in STOP_SIGNALS]
             if asked and not self.signum:
@@ -91,11 +89,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_request(config: Config, context: RankContext) -> Iterator[StopRequest]:
-    """A StopRequest that signals set, in a run with checkpoints. In other runs the signals kill at once.
-
-    SIGTERM is what schedulers and launchers send, SIGINT what torch.multiprocessing sends to ranks whose parent has
-    gone; SIGUSR1 is what launchers/slurm.sh asks Slurm to send first.
-    """
+    """A StopRequest that signals set, in a run with checkpoints. In other runs the signals kill at once."""
     stop = StopRequest(context, RunFolder.current(), min(POST_LIMIT_S, config.timeout_s / 4))
     with contextlib.ExitStack() as undo:
         if config.checkpoint_dir:
@@ -117,8 +111,8 @@ def agree(
 ) -> int:
     """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop.
 
-    losses: of the last steps, scalars on the device, or None on ranks without one. signum: the signal
-    that this rank got, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
+    losses: of the last steps, scalars on the device, or None on ranks without one. signum: the signal that this rank
+    got, or 0. Returns the signal to obey, or 0. Raises Diverged on every rank, with the first bad step.
     """
     news = torch.zeros(len(losses) + 1, dtype=torch.float64, device=device)
     known = [loss for loss in losses if loss is not None]
@@ -148,8 +142,8 @@ def count_devices(devices: Sequence[torch.device], context: RankContext, all_red
 
 
 def identities(devices: Sequence[torch.device], context: RankContext) -> list[int]:
-    """Numbers that tell devices apart over all ranks: GPUs by the vendor's UUID, since two nodes, or two Slurm tasks,
-    have a GPU 0 each, which can be the same one; on CPUs the rank."""
+    """Numbers that tell devices apart over all ranks: GPUs by their UUID, as two tasks may share a GPU 0; on CPUs the
+    rank."""
     if context.device.type != "cuda":
         return [context.rank]
     names = [str(torch.cuda.get_device_properties(device).uuid) for device in devices]

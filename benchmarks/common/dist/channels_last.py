@@ -14,8 +14,7 @@ def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def contiguous_views(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
-    """Weights and buffers of `model` by name, and what its optimizer keeps of each weight, such as momentum: contiguous
-    views. The number of steps is left out, since it is the same on all ranks."""
+    """Weights and buffers of `model` by name, and what its optimizer keeps of each weight, as contiguous views."""
     states = optimizer.state if optimizer else {}
     named = {name: states[tensor] for name, tensor in model.named_parameters() if tensor in states}
     moments = {

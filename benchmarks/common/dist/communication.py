@@ -41,10 +41,8 @@ def ddp_communication(model: DistributedDataParallel) -> Communication:
 
 @contextlib.contextmanager
 def _without_communication(model: DistributedDataParallel) -> Iterator[None]:
-    """DDP's no_sync for one step, which leaves out the broadcast of buffers as well as the gradients.
-
-    By itself no_sync leaves out the broadcast of the *next* forward pass (DDP._post_forward).
-    """
+    """DDP's no_sync for one step, which leaves out the broadcast of buffers as well as the gradients. By itself no_sync
+    leaves out the broadcast of the *next* forward pass."""
     model.require_forward_param_sync = False
     try:
         with model.no_sync():
@@ -79,8 +77,7 @@ class _NoComputation(torch.nn.Module):
 
 
 def _ddp_communicate(model: DistributedDataParallel) -> Communicate:
-    """DDP's own communication: its buckets, in its order and by its hooks, and its broadcast of buffers, around a
-    module that computes nothing."""
+    """DDP's own communication, with its buckets and hooks, around a module that computes nothing."""
     parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
     gradients: list[torch.Tensor] = []
 
@@ -100,10 +97,6 @@ def _ddp_communicate(model: DistributedDataParallel) -> Communicate:
 
 
 def _small_random(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """A tensor like each parameter, of values so small that PowerSGD's memory of errors hardly changes by them.
-
-    PowerSGD divides by the norms of its columns: zeros would make that memory NaN. They also draw less power than
-    gradients do.
-    """
+    """A tensor like each parameter, of tiny values: by zeros PowerSGD's memory of errors would become NaN."""
     generator = torch.Generator().manual_seed(0)
     return [torch.empty_like(each).copy_(1e-6 * torch.randn(each.shape, generator=generator)) for each in parameters]

@@ -29,8 +29,7 @@ KINDS: dict[Precision, tuple[torch.dtype, bool]] = {  # type, and whether produc
 def measure_peak() -> dict:
     """TFLOP/s of the best of many products and convolutions on device 0, or on the CPU with a rank's threads.
 
-    Returns device_name, threads, tflops by precision, for each in which a run can compute here, and the tflops of each
-    pass, which tell their spread.
+    Returns device_name, threads, tflops by precision, and the tflops of each pass, which tell their spread.
     """
     cuda = usable_gpus() > 0  # none with DEVICE=cpu
     device = torch.device("cuda", 0) if cuda else torch.device("cpu")
@@ -54,7 +53,7 @@ def measure_peak() -> dict:
 
 
 def _can_compute(precision: Precision, capability: tuple[int, int] | None) -> bool:
-    """Whether some strategy computes in it here: a V100 refuses bf16, or takes long to emulate it."""
+    """Whether some strategy computes in it here."""
     try:
         return resolve_precision(precision, capability, mixed=precision == "fp16") == precision
     except UserError:
@@ -62,10 +61,7 @@ def _can_compute(precision: Precision, capability: tuple[int, int] | None) -> bo
 
 
 def _peak_operations(dtype: torch.dtype, device: torch.device) -> Iterator[tuple[float, Callable[[], object]]]:
-    """(FLOPs, the work): products of n x n matrices, 2 n^3 FLOPs, and convolutions as in the middle of a ResNet.
-
-    Small ones, on a CPU, fit between two interruptions on a busy machine.
-    """
+    """(FLOPs, the work): products of n x n matrices, 2 n^3 FLOPs, and convolutions as in the middle of a ResNet."""
 
     def done(work: Callable[..., object], *operands: Any) -> Callable[[], object]:
         def run() -> None:
@@ -86,7 +82,6 @@ def _peak_operations(dtype: torch.dtype, device: torch.device) -> Iterator[tuple
 
 
 def _tflops(flops: float, work: Callable[[], object]) -> float:
-    """TFLOP/s of the fastest of MEASURE_S seconds of repetitions."""
     work()  # libraries load and choose their kernels
     fastest_s, until = float("inf"), time.perf_counter() + MEASURE_S
     while time.perf_counter() < until:

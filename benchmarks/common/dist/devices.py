@@ -49,13 +49,12 @@ def set_up_rank(
     devices_per_rank: int = 1,
     mixed: bool = False,
 ) -> tuple[Config, RankContext]:
-    """Configure this process for its rank: the device (a GPU, or the CPU where there is none), the threads
-    (THREADS_PER_RANK, from the launcher), the seed, the precision, and on a CPU that freed memory is kept. Returns
-    the configuration, now with the global batch and the precision that `auto` stands for, and the context.
+    """Configure this process for its rank: device, threads (THREADS_PER_RANK), seed, precision. Returns the
+    configuration, now with the global batch and the precision that `auto` stands for, and the context.
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
-    devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision.
-    Raises UserError where the machine has no GPU of that number, and as resolve_precision does.
+    devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision. Raises UserError where the
+    machine has no GPU of that number, and as resolve_precision does.
     """
     num_gpus = usable_gpus()
     use_cuda = num_gpus > 0
@@ -95,16 +94,15 @@ def set_up_rank(
 
 
 def set_kernels(config: Config) -> None:
-    """Set what torch keeps for the whole process: whether products and convolutions of float32 may be TF32 (by torch's
-    own default cuDNN's may), and cuDNN's two switches for its choice of algorithms."""
+    """Set what torch keeps for the whole process: whether float32 may be TF32, and cuDNN's choice of algorithms."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
     torch.backends.cudnn.deterministic = config.cudnn_deterministic
 
 
 def process_group_options(config: Config, context: RankContext) -> dict[str, Any]:
-    """Keyword arguments of init_process_group that every strategy shares: backend, timeout and, for NCCL,
-    the device, without which a barrier would guess it. In RENDEZVOUS_FILE, where a launcher names one, ranks meet."""
+    """Keyword arguments of init_process_group that every strategy shares: backend, timeout, the file where ranks meet,
+    if a launcher names one, and, for NCCL, the device, without which a barrier would guess it."""
     options: dict[str, Any] = {"backend": context.backend, "timeout": timedelta(seconds=config.timeout_s)}
     if context.rendezvous_file:
         options |= {
@@ -167,8 +165,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def used_gpus(device: torch.device) -> list[int]:
-    """Numbers of the GPUs that this process uses, whose device is `device`; none on a CPU. One that it never used has
-    no memory of it, and asking more of it would start a context there."""
+    """Numbers of the GPUs that this process uses; none on a CPU. Asking more of another would start a context there."""
     if device.type != "cuda":
         return []
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
@@ -188,14 +185,14 @@ def device_name(device: torch.device, num_used: int = 1) -> str:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory used, 10^6 bytes: what torch allocated since reset_peak_memory on that GPU of this process which had
-    most, or the process's RSS since its start."""
+    """Most memory used, 10^6 bytes: what torch allocated since reset_peak_memory on the GPU that had most, or the
+    process's RSS since its start."""
     if device.type == "cuda":
         return max((torch.cuda.max_memory_allocated(index) for index in used_gpus(device)), default=0) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Have peak_memory_mb forget what came before, on GPUs. A process's RSS has a peak since its start only."""
+    """Have peak_memory_mb forget what came before, on GPUs."""
     for index in used_gpus(device):
         torch.cuda.reset_peak_memory_stats(index)

@@ -1,7 +1,7 @@
 """How a strategy divides a step over devices, and what is known of a strategy before it is built. Needs no torch.
 
-Every script has a function `layout(config, num_devices) -> Layout`. The run stores the part that changes the arithmetic
-(STORED_FIELDS), which the proof's reference repeats. The memory check asks for the layout before anything runs.
+Every script has a function `layout(config, num_devices) -> Layout`. The run stores STORED_FIELDS, which the proof's
+reference repeats. The memory check asks for the layout before anything runs.
 """
 
 import dataclasses
@@ -83,20 +83,16 @@ def resolve_layout(config: Config, layout: Layout) -> Layout:
 
 
 def stored_fields(layout: Layout) -> dict[str, int | str | bool]:
-    """The fields of a layout that a run's settings hold."""
     return {name: getattr(layout, name) for name in STORED_FIELDS}
 
 
 @dataclasses.dataclass(frozen=True)
 class StrategyFacts:
-    """What has to be known of a strategy before torch is imported.
+    """What has to be known of a strategy before torch is imported, in a constant `FACTS = StrategyFacts(...)` with
+    literal arguments: scripts.strategies.strategy_list reads it without importing the script. By default these values.
 
-    A script says it in a constant, `FACTS = StrategyFacts(...)`, with literal arguments. The function strategy_facts of
-    scripts.strategies.strategy_list reads it without importing the script. A script without FACTS has the defaults.
-
-    mixed_precision: the strategy is about mixed precision and scales gradients: where fp32, the default, is requested,
-        it runs what `auto` stands for.
-    one_node: the strategy cannot span nodes.
+    mixed_precision: the strategy scales gradients; where fp32, the default, is requested, it runs what `auto` stands
+    for. one_node: it cannot span nodes.
     """
 
     mixed_precision: bool = False

@@ -8,12 +8,11 @@ from benchmarks.common.system.errors import UserError
 
 
 def resolve_precision(requested: Precision, capability: tuple[int, int] | None, mixed: bool = False) -> Precision:
-    """The precision in which a run computes: fp32, tf32, bf16 or fp16.
+    """The precision in which a run computes: fp32, tf32, bf16 or fp16. Raises UserError where the device or the script
+    cannot.
 
     capability: CUDA's compute capability of the GPU, the least one of several; None on a CPU. mixed: the script scales
-    gradients, as fp16 needs it, and is about mixed precision: where the default, fp32, is requested, it takes what
-    auto stands for.
-    Raises UserError where the device or the script cannot compute in it.
+    gradients, as fp16 needs it; where the default, fp32, is requested, it takes what auto stands for.
     """
     # Not torch.cuda.is_bf16_supported(), which is true of Volta and Turing: they emulate it.
     has_bf16 = capability is None or tuple(capability) >= (8, 0)

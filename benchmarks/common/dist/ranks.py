@@ -1,8 +1,5 @@
-"""Who this process is among the others: rank, local_rank and world_size, whoever started it.
-
-torchrun, Slurm and horovodrun each set environment variables of their own. This is the one place that reads them, and
-those that say where ranks meet. What they hold is passed on as values: RankInfo and SlurmStep.
-"""
+"""Who this process is among the others: rank, local_rank and world_size, from torchrun's, Slurm's or horovodrun's
+variables."""
 
 import contextlib
 import dataclasses
@@ -50,10 +47,9 @@ class RankInfo:
 def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.environ) -> RankInfo:
     """This process's RankInfo from the environment, and which launcher set it.
 
-    torchrun comes first: inside a Slurm job its variables are the ones that are about this process. Slurm's
-    are believed only in a step that srun started (SLURM_STEP_NUM_TASKS): a shell or batch script in an
-    allocation has SLURM_PROCID too. Raises UserError where a variable is missing or is no number, and NotStarted where
-    `expected` (torchrun, horovodrun or srun) did not start the process.
+    torchrun comes first: inside a Slurm job its variables are the ones about this process. Slurm's are believed only in
+    a step that srun started: a shell in an allocation has SLURM_PROCID too. Raises UserError for a wrong variable, and
+    NotStarted where `expected` (torchrun, horovodrun or srun) did not start the process.
     """
     found = "none"
     for launcher in ("torchrun", "horovodrun", "srun"):
@@ -116,8 +112,7 @@ def _num_nodes(env: Mapping[str, str], launcher: str, world_size: int) -> int:
 def rank_zero_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
     """Rank 0 runs the block alone, then all the others do: for work whose result is found on disk.
 
-    barrier: blocks until every rank has called it. Every rank must enter; an exception on rank 0 does not
-    keep the others waiting.
+    barrier: blocks until every rank has called it. An exception on rank 0 does not keep the others waiting.
     """
     if rank != 0:
         barrier()

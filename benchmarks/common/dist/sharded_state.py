@@ -34,7 +34,6 @@ def _whole(value: Any) -> Any:
 
 
 def _shard_of(whole: Any, tensor: torch.Tensor) -> Any:
-    """`whole` as `tensor` is: a shard of it, where that is one."""
     if not (isinstance(tensor, DTensor) and isinstance(whole, torch.Tensor) and whole.shape == tensor.shape):
         return whole
     return distribute_tensor(whole.to(tensor.device), tensor.device_mesh, tensor.placements)

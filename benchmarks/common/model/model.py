@@ -16,9 +16,11 @@ from benchmarks.common.system.errors import UserError
 
 
 def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
-    """A torchvision model with weights drawn from config.seed on the CPU, so that every rank, strategy and
-    device starts from the same ones; float32, but its forward pass computes in config.precision where that is bf16.
-    Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as prepare_compiler does."""
+    """A torchvision model with weights drawn from config.seed on the CPU, so that every rank, strategy and device
+    starts from the same ones; float32, but its forward pass computes in bf16 where config.precision is that.
+
+    Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as prepare_compiler does.
+    """
     if config.norm == "sync" and device.type != "cuda":
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
     torch.manual_seed(config.seed)
@@ -42,10 +44,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class InBf16(nn.Module):
-    """Mixed into a module's class: autocast around its forward pass. With float32_output it returns float32.
-
-    Another class, and no other `forward` on the module itself: DataParallel's replicas would call the first GPU's.
-    """
+    """Mixed into a module's class: autocast around its forward pass. Another class, and no other `forward` on the
+    module itself: DataParallel's replicas would call the first GPU's."""
 
     float32_output = True
 
@@ -56,9 +56,8 @@ class InBf16(nn.Module):
 
 
 def autocast_forward(config: Config, module: ModuleT, float32_output: bool = True) -> ModuleT:
-    """Change `module` so that its forward pass runs in bf16 autocast, where config.precision is bf16; returns it. fp16
-    is not turned on here: its script has its own autocast, beside its gradient scaler. float32_output: the output is
-    cast to float32, as scores are; activations between stages stay bf16."""
+    """Change `module` so that its forward pass runs in bf16 autocast, where config.precision is bf16; returns it.
+    float32_output: the output is cast to float32, as scores are; activations between stages stay bf16."""
     if config.precision == "bf16":
         kind = type(module)
         module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"float32_output": float32_output})
@@ -66,8 +65,8 @@ def autocast_forward(config: Config, module: ModuleT, float32_output: bool = Tru
 
 
 def flops_per_image(config: Config, num_classes: int) -> int:
-    """FLOPs of training on one image: convolutions and matrix products, a multiply-add counted as 2, of a forward
-    pass and a backward pass of twice as many (as in arXiv:2204.02311, appendix B; the first layer's is less)."""
+    """FLOPs of training on one image: convolutions and matrix products, a multiply-add counted as 2, of a forward pass
+    and a backward pass of twice as many (arXiv:2204.02311, appendix B)."""
     with torch.device("meta"):
         net = draw_model(config, num_classes)
     return 3 * flops_and_shapes([net], config.image_size)[0][0]
@@ -80,8 +79,7 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The class of the architecture's optimizer, and its keyword arguments: SGD with momentum, or AdamW, whose first
-    beta is `momentum`."""
+    """The class of the architecture's optimizer, and its keyword arguments. AdamW's first beta is `momentum`."""
     options = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": config.fused or None}
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         return torch.optim.AdamW, options | {"betas": (config.momentum, ADAM_BETA2)}
@@ -89,8 +87,7 @@ def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str,
 
 
 def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the optimizer keeps of a parameter, under its own names, as before the first step: of SGD the momentum, if
-    there is any; of AdamW both moments, and the number of steps, which is on the CPU unless the update is fused."""
+    """What the optimizer keeps of a parameter, under its own names, as before the first step."""
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         num_steps = torch.zeros((), device=parameter.device if config.fused else "cpu")
         return {"step": num_steps} | {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
@@ -98,21 +95,16 @@ def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.T
 
 
 def start_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Momentum of zeros before the first step, where SGD has momentum: that step computes the same as without
-    (momentum x 0 + gradient). SGD's fused update starts from memory that nobody has written
-    (torch.optim.sgd._fused_sgd: empty_like), which it keeps where a gradient scaler has it leave the first step out.
-    AdamW starts from zeros by itself."""
+    """Momentum of zeros before the first step, which then computes the same. SGD's fused update starts from memory that
+    nobody has written (torch.optim.sgd._fused_sgd), and keeps it where a gradient scaler skips the first step."""
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("momentum") else ():
             optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def learning_rate(config: Config, epoch: float) -> float:
-    """Learning rate at a moment of training, `epoch` counting passes as a real number from 0.
-
-    The peak of peak_learning_rate after a linear warm-up (arXiv:1706.02677), then constant, divided by 10 every 30
-    epochs, or a cosine to 0 (arXiv:1608.03983 without restarts).
-    """
+    """Learning rate at a moment of training, `epoch` counting passes as a real number from 0: a linear warm-up, then
+    constant, divided by 10 every 30 epochs, or a cosine to 0 (arXiv:1608.03983 without restarts)."""
     peak = peak_learning_rate(config)
     if epoch < config.lr_warmup_epochs:
         return peak * epoch / config.lr_warmup_epochs
@@ -125,8 +117,8 @@ def learning_rate(config: Config, epoch: float) -> float:
 
 
 def peak_learning_rate(config: Config) -> float:
-    """`lr` for this global batch: in proportion to the batch with SGD (arXiv:1706.02677), and to its square root with
-    AdamW (arXiv:2205.10287)."""
+    """`lr` for this global batch: in proportion with SGD (arXiv:1706.02677), by its square root with AdamW
+    (arXiv:2205.10287)."""
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         return config.lr * math.sqrt(config.global_batch / config.lr_batch)
     return config.lr * config.global_batch / config.lr_batch

@@ -1,8 +1,6 @@
 """The families of torchvision's models: how each is built, and the blocks between which it can be cut.
 
-    family_of(net).parts(net)    # net's own modules, a list for each block
-
-What is known of an architecture without torch: benchmarks/common/config/architectures.py.
+family_of(net).parts(net)    # net's own modules, a list for each block
 """
 
 import dataclasses
@@ -24,14 +22,9 @@ from benchmarks.common.config.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Models of one class.
-
-    model: their class. blocks: the classes of their residual blocks.
-    build: the model of config.arch on the default device, with weights drawn from torch's random numbers.
-    parts: a model's modules that run one after the other, a list for each residual block. What comes before the first
-        block is in its list, and what comes after the last in that one's. Every parameter is the model's own, so that
-        its state_dict has torchvision's names whatever is done with the parts.
-    """
+    """Models of one class. blocks: the classes of their residual blocks. build: the model of config.arch on the default
+    device. parts: a model's own modules in their order, a list for each residual block; the first has the stem, the
+    last the head."""
 
     model: type[nn.Module]
     blocks: tuple[type[nn.Module], ...]
@@ -56,7 +49,6 @@ def draw_model(config: Config, num_classes: int) -> nn.Module:
 
 
 def build_resnet(config: Config, num_classes: int) -> nn.Module:
-    """With GroupNorm where that is requested, else BatchNorm."""
     options = {"norm_layer": functools.partial(nn.GroupNorm, 32)} if config.norm == "group" else {}
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, **options)
 
@@ -70,13 +62,11 @@ def resnet_parts(net: ResNet) -> list[list[nn.Module]]:
 
 
 def build_convnext(config: Config, num_classes: int) -> nn.Module:
-    """Without stochastic depth: each rank would leave out other blocks of other images, so that no two strategies would
-    compute the same update. torchvision's default in training is 0.1."""
+    """Without stochastic depth: each rank would leave out other blocks, so that no two strategies would agree."""
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, stochastic_depth_prob=0.0)
 
 
 def convnext_parts(net: ConvNeXt) -> list[list[nn.Module]]:
-    """A strided convolution is in the list of the block after it."""
     parts: list[list[nn.Module]] = []
     before: list[nn.Module] = []
     for layer in net.features:
@@ -91,11 +81,7 @@ def convnext_parts(net: ConvNeXt) -> list[list[nn.Module]]:
 
 
 def build_vit(config: Config, num_classes: int) -> nn.Module:
-    """For images of config.image_size alone: it has a position embedding for each patch.
-
-    Evaluation computes attention as training does, and not by torch's fast path: neither the FLOP counter nor tensors
-    without data know that operation.
-    """
+    """For images of config.image_size alone. Without torch's fast path of attention, which no FLOP counter knows."""
     torch.backends.mha.set_fastpath_enabled(False)
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, image_size=config.image_size)
 
@@ -108,8 +94,7 @@ def vit_parts(net: VisionTransformer) -> list[list[nn.Module]]:
 
 
 class Tokens(nn.Module):
-    """What a vision transformer does before its blocks, with its own modules and parameters: images (N, 3, H, W) to
-    tokens (N, 1 + patches, width), the first of which is the class token."""
+    """What a vision transformer does before its blocks: images (N, 3, H, W) to tokens (N, 1 + patches, width)."""
 
     def __init__(self, net: VisionTransformer):
         super().__init__()

@@ -61,8 +61,7 @@ def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
 
 
 def blocks_of(net: nn.Module) -> list[nn.Sequential]:
-    """The parts between which a cut can lie, each of net's own modules: residual blocks, the first with the stem, the
-    last with the classifier."""
+    """The parts between which a cut can lie: residual blocks, the first with the stem, the last with the classifier."""
     return [nn.Sequential(*modules) for modules in family_of(net).parts(net)]
 
 
@@ -88,11 +87,7 @@ def num_microbatches(config: Config, num_stages: int) -> int:
 
 
 def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch.
-
-    Counted by torch.utils.flop_counter on copies without data (the meta device), which takes milliseconds. A backward
-    pass takes about twice as many, in every stage alike. FLOPs are not time: see block_times.
-    """
+    """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch."""
     counters = [FlopCounterMode(display=False) for _ in stages]
     shapes = _forward(stages, counters, image_size)
     return [(counter.get_total_flops(), shape) for counter, shape in zip(counters, shapes, strict=True)]
@@ -119,8 +114,8 @@ def rows_between(
 
 
 def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Module:
-    """Flat rows, (N, values), to what a stage takes, (N, *shape). What a block handed on lies in memory as in the whole
-    model, on which the order of sums depends; images lie as they are loaded."""
+    """Flat rows, (N, values), to what a stage takes, (N, *shape), in the memory layout of the whole model, on which the
+    order of sums depends."""
     if is_image or not ARCHITECTURES[config.arch].channels_last_between_blocks:
         return nn.Unflatten(1, tuple(shape))
     channels, *pixels = shape
@@ -142,22 +137,14 @@ def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
 
 def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:
     """Time of a micro-batch of num_images in each block, relative to each other: a roofline's estimate, in bytes that
-    could be moved.
-
-    Early blocks have few FLOPs for their large activations: normalisation, ReLU and addition only move them. Late
-    blocks have large weights, which a small micro-batch shares among few images. So each operation counts as the longer
-    of its computation and its reading and writing, weights included. A backward pass takes twice a forward pass, in
-    every block alike: it computes, and moves, as much for its input's gradients, for which it reads the weights again,
-    and as much for the weights' own, which it writes.
-    """
+    could be moved. Each operation counts as the longer of its computation and its reading and writing, weights
+    included. A backward pass takes about twice a forward pass, in every block alike."""
     counters = [_Roofline() for _ in blocks]
     _forward(blocks, counters, image_size, num_images)
     return [counter.bytes for counter in counters]
 
 
 class _Roofline(TorchDispatchMode):
-    """Sums what operations take."""
-
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0.0
@@ -190,12 +177,10 @@ def _forward(
 class Staged(nn.Module):
     """Stages in turn, each on its own device, over micro-batches of `split_size` images (0: all at once).
 
-    Kernels on GPUs run after the call that asked for them has returned. So when a micro-batch has been sent on,
-    its second stage and the next micro-batch's first stage are both waiting, each on its own GPU, and run at the
-    same time. This is PyTorch's model-parallel tutorial's PipelineParallelResNet50, written as one loop.
-
-    In training, BatchNorm normalises each micro-batch by its own statistics and updates the running ones once for
-    each: split_size changes the training as a smaller batch would, and not only its speed.
+    Kernels on GPUs run after the call that asked for them has returned. So a micro-batch's second stage and the next
+    one's first stage run at the same time, each on its own GPU, as in the PipelineParallelResNet50 of PyTorch's
+    tutorial. In training, BatchNorm normalises each micro-batch by its own statistics: split_size changes the training,
+    too.
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
@@ -222,10 +207,7 @@ def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def num_splits(split_size: int, num_images: int) -> int:
-    """Micro-batches of up to split_size images (0: no limit) that a rank's num_images make.
-
-    Raises UserError where a micro-batch would be larger than the batch it is a part of.
-    """
+    """Micro-batches of up to split_size images (0: no limit) that a rank's num_images make. Raises UserError."""
     if split_size > num_images:
         raise UserError(
             f"split_size {split_size} is larger than the {num_images} images of a rank; lower it, or use 0 for no split"

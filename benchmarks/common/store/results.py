@@ -56,12 +56,11 @@ def append_csv(
 ) -> None:
     """Add rows to a CSV file, whole or not at all; they are on the disk when this returns.
 
-    columns: of a new file. key: a file with this column gets the other columns that it lacks, empty in its rows; '':
-    a file must have exactly `columns`. replace: the rows replace those of an old file. skip_existing: a row is left out
+    columns: of a new file. key: a file with this column gets the other columns that it lacks, empty in its rows; '': a
+    file must have exactly `columns`. replace: the rows replace those of an old file. skip_existing: a row is left out
     if a line already begins with its first cell. One process writes at a time, to a new file that replaces the old one.
-    A kill, a full disk or a power cut leaves the earlier rows. A half-written last line is dropped.
-    Raises KeyError for an unknown column, and UserError where the folder cannot be written, the file has other
-    columns, or another process is writing in the folder for too long.
+    A half-written last line is dropped. Raises KeyError for an unknown column, and UserError where the folder cannot be
+    written, the file has other columns, or another process is writing for too long.
     """
     with lock_tables(path.parent):
         remove_left_over(path)
@@ -98,7 +97,6 @@ def remove_left_over(path: Path) -> None:
 
 
 def _text_of(path: Path) -> str:
-    """Bytes that are not UTF-8 become what write_text_atomically writes as these bytes; line ends become line feeds."""
     return path.read_text(encoding="utf-8-sig", errors="surrogateescape")
 
 
@@ -142,10 +140,8 @@ def write_json(path: Path, value: object) -> None:
 
 @contextlib.contextmanager
 def lock_tables(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock while a table in it is read, changed and written again: one process at a time does.
-
-    Raises UserError for a full disk, a folder that cannot be written, and a process that keeps the lock.
-    """
+    """Hold the folder's lock while a table in it is read, changed and written again. Raises UserError for a folder that
+    cannot be written, and a process that keeps the lock."""
     lock = folder / ".writing"
     try:
         with hold_lock(lock, LOCK_LIMIT_S):
@@ -162,9 +158,8 @@ def lock_tables(folder: Path) -> Iterator[None]:
 def read_table(results: Path, table: str) -> "pandas.DataFrame":
     """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
 
-    Numbers are numbers; other columns are text, without the mark of `format_cell`, '' where empty. A line that is
-    not whole is skipped. For that, and for an unknown status, a warning goes to stderr. Sets of older schemas lack
-    columns and still read. A missing file is an empty table. Raises OSError for a file that cannot be read.
+    Numbers are numbers; other columns are text, '' where empty. A line that is not whole is skipped, with a warning. A
+    missing file is an empty table. Raises OSError for a file that cannot be read.
     """
     return read_numbered_table(results, table)[0]
 

@@ -54,10 +54,8 @@ class RunFolder:
 
     @classmethod
     def current(cls) -> "RunFolder | None":
-        """The folder of the run that this process belongs to; None where no supervisor started it.
-
-        Other programs have a variable of this name, too. What lies in the folder that it names then is not ours.
-        """
+        """The folder of the run that this process belongs to; None without one. Other programs have a variable of this
+        name, too."""
         path = os.environ.get(RUN_DIR_VARIABLE)
         folder = cls(path) if path else None
         return folder if folder and folder.has_settings() else None
@@ -74,10 +72,7 @@ class RunFolder:
         raise AssertionError("a thousand runs in one second")
 
     def write_requested(self, config: Config, requested: Half, flags: str = "") -> None:
-        """Write the configuration, for the script, and the requested half of the settings.
-
-        flags: the user's command line beside the file, for people to read.
-        """
+        """Write the configuration, for the script, and the requested half of the settings. flags: as typed."""
         write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": requested})
         defaults = vars(Config(config=config.config))  # a file cannot name itself
         own = architecture_of(config.arch).defaults  # written in any case: Config's default is another value
@@ -100,7 +95,7 @@ class RunFolder:
         return settings
 
     def add_resolved(self, resolved: Half) -> None:
-        """Add the resolved half, whole; write_row of the supervisor calls it. Raises UserError as `settings` does."""
+        """Add the resolved half, whole."""
         write_json(self.path / "settings.json", self.settings() | {"met": resolved})
 
     def has_settings(self) -> bool:
@@ -129,14 +124,11 @@ class RunFolder:
         return None
 
     def post_stop(self, rank: int, steps_begun: int) -> None:
-        """Tell the other ranks how many steps this one has begun. Raises OSError.
-
-        A symbolic link, not a file: nobody can see it half written.
-        """
+        """Tell the other ranks how many steps this one has begun: by a link, which nobody can see half written. Raises
+        OSError."""
         os.symlink(str(steps_begun), self.path / f"stop-{rank}")
 
     def posted_stops(self, world_size: int) -> list[int]:
-        """The numbers of steps that ranks have posted, of those ranks that have."""
         steps = []
         for rank in range(world_size):
             with contextlib.suppress(OSError):

@@ -1,8 +1,5 @@
 """Accelerators that are not NVIDIA's: the suite uses none of them, and says so instead of training on the CPU silently.
-
-A device node alone shows nothing that computes, since laptops have one for their display. What counts is torch: a ROCm
-build, or one that reports an XPU or MPS. Needs the standard library alone.
-"""
+What counts is torch: a ROCm build, or one that reports an XPU or MPS. Needs the standard library alone."""
 
 import os
 from pathlib import Path

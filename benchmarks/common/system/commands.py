@@ -17,11 +17,8 @@ def shell_word(value: object) -> str:
 
 
 def make_assignment(name: str, value: object) -> str:
-    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value.
-
-    '' where no argument does that: make takes no line end, and drops spaces around a value. bash removes the quotes.
-    make expands the value once, `$(shell ...)` too, unless each $ is doubled.
-    """
+    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value; '' where none does
+    that."""
     text = str(value)
     if not text.isprintable() or text != text.strip():
         return ""

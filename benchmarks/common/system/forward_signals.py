@@ -30,11 +30,7 @@ def ending_signals() -> list[signal.Signals]:
 
 def die_with_parent() -> Callable[[], None]:
     """For subprocess's preexec_fn, and an executor's initializer: the kernel sends the child SIGTERM when this process
-    ends, even by SIGKILL.
-
-    The kernel does so when the thread ends that started the child, so start the child from the main thread. The setting
-    survives exec (prctl(2)).
-    """
+    ends, even by SIGKILL. Start the child from the main thread: what counts is the thread's end (prctl(2))."""
     return functools.partial(_end_with, os.getpid())
 
 
@@ -47,9 +43,9 @@ def _end_with(parent: int) -> None:
 def end_on_signals() -> None:
     """From now on an ending signal ends this process with one line on stderr and exit code 128 + signal.
 
-    SystemExit is raised, so that temporary folders are removed and child processes end. During an import the process
-    exits at once, since an exception may become another one there. A second signal is ignored, since a terminal and
-    make may both send one. A third ends the process at once. Forked children have Python's own handlers.
+    SystemExit is raised, so that temporary folders are removed and child processes end; during an import the process
+    exits at once. A second signal is ignored, since a terminal and make may both send one. A third ends the process at
+    once. Forked children have Python's own handlers.
     """
     owner, received = os.getpid(), 0
 
@@ -83,11 +79,8 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 class SignalForwarder:
-    """Runs processes, one at a time. SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process is a SIGTERM to its child.
-
-    The child gets SIGTERM for a SIGINT, too, since a shell may have told it to ignore SIGINT. The child has the time
-    that it needs to clean up. It also gets SIGTERM when this process is killed.
-    """
+    """Runs processes, one at a time. An ending signal to this process is a SIGTERM to its child, which has the time
+    that it needs to clean up. It also gets SIGTERM when this process is killed."""
 
     def __init__(self) -> None:
         self.signum = 0
@@ -99,12 +92,9 @@ class SignalForwarder:
     def run(self, command: Sequence[object], *, after_signal: bool = False, **popen: Any) -> int:
         """Run `command` to its end; returns its exit code, less than 0 where a signal ended it.
 
-        after_signal: start it although a signal was received before. Else it is not started then, and the signal's
-        number, less than 0, is returned.
-
-        popen: keywords of subprocess.Popen. With start_new_session, a signal goes to the child's whole group.
-
-        The child inherits inheritable file descriptors, such as a set's lock, and so holds the lock until its own end.
+        after_signal: start it although a signal was received before; else the signal's number, less than 0, is
+        returned. popen: keywords of subprocess.Popen. With start_new_session, a signal goes to the child's whole group.
+        The child inherits inheritable file descriptors, such as a set's lock.
         """
         num_received = self._num_received  # first: what comes from here on ends the child
         if self.signum and not after_signal:

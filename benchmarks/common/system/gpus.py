@@ -55,7 +55,7 @@ BUILDS = (
 @dataclass(frozen=True)
 class NvidiaSmiResult:
     """The output of nvidia-smi. gpus: (name, compute capability) of each, () for an unknown one. problem: why there is
-    no output; empty where there is."""
+    no output."""
 
     gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()
     driver: str = ""
@@ -63,8 +63,8 @@ class NvidiaSmiResult:
 
 
 def query_gpus() -> NvidiaSmiResult:
-    """The GPUs and the driver of this machine, unless DEVICE=cpu or CUDA_VISIBLE_DEVICES hides all. Waits at most
-    NVIDIA_SMI_TIMEOUT_S seconds for nvidia-smi. Raises UserError for a wrong DEVICE."""
+    """The GPUs and the driver of this machine, unless DEVICE=cpu or CUDA_VISIBLE_DEVICES hides all. Raises UserError
+    for a wrong DEVICE."""
     if wants_cpu():
         return NvidiaSmiResult(problem="DEVICE=cpu asks for no GPU")
     visible = visible_devices()
@@ -120,7 +120,6 @@ def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """The numbers of a version: (7, 0) for 7.0."""
     return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
@@ -145,7 +144,6 @@ def choose_build(found: NvidiaSmiResult) -> tuple[TorchBuild, str]:
 
 
 def _why_incompatible(build: TorchBuild, found: NvidiaSmiResult) -> str:
-    """Why the build does not run on all GPUs; empty where it does."""
     if platform.machine() not in build.machines:
         return f"CUDA {build.cuda} builds are not made for {platform.machine()}"
     for name, capability in found.gpus:
@@ -169,8 +167,7 @@ def usable_gpus() -> int:
     """How many GPUs torch can run kernels on here; 0 where there is none, or DEVICE or CUDA_VISIBLE_DEVICES hides all.
 
     Raises UserError where torch has an accelerator that is not NVIDIA's, and where there are GPUs that are not hidden,
-    but torch cannot use them: the driver is too old for this torch, this torch has no kernels for them, or no CUDA, or
-    CUDA_VISIBLE_DEVICES names a GPU that is missing.
+    but torch cannot use them.
     """
     visible, named = os.environ.get("CUDA_VISIBLE_DEVICES"), visible_devices()
     hidden = wants_cpu() or named == []
@@ -210,8 +207,8 @@ def usable_gpus() -> int:
 
 
 def has_kernels(built_for: list[str], capability: tuple[int, ...]) -> bool:
-    """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major
-    version up to its minor one, or PTX, which the driver compiles for any later GPU."""
+    """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major version
+    up to its minor one, or PTX."""
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
         major, minor = int(digits[:-1]), int(digits[-1])
@@ -222,7 +219,6 @@ def has_kernels(built_for: list[str], capability: tuple[int, ...]) -> bool:
 
 
 def _why_unusable(torch: ModuleType, found: NvidiaSmiResult, visible: str | None) -> str:
-    """Why CUDA does not start although there are GPUs, and what to do."""
     there = _oldest_gpu(found) if found.gpus else "an NVIDIA GPU"
     if not torch.version.cuda:
         return f"{there} is here, but torch {torch.__version__} is built without CUDA; {_remedy(found, reinstall=True)}"
@@ -244,10 +240,7 @@ def _needed_driver(cuda: str) -> int:
 
 
 def _remedy(found: NvidiaSmiResult, reinstall: bool = False) -> str:
-    """What to install instead, as one command.
-
-    reinstall: pip would take the installed version for the right one, as it takes 2.15.0+cpu for 2.15.0.
-    """
+    """What to install instead, as one command. reinstall: pip would take 2.15.0+cpu for 2.15.0."""
     try:
         build, _ = choose_build(found)
     except UserError as error:

@@ -1,7 +1,7 @@
 """Which machine this is, and what about it changes the kernels that compute: facts of a run's settings. Needs no torch.
 
-A name alone is no identity: containers share names, and a cluster gives a name to another board. So a host is a hash of
-its name, machine-id, board, processor and microcode. `./bench publish` writes "host 1" for it.
+Containers share names, and a cluster gives a name to another board. So a host is a hash of name, machine-id, board,
+processor and microcode.
 """
 
 import contextlib
@@ -59,11 +59,8 @@ def vector_flags() -> list[str]:
 
 
 def emulates_bf16(flags: Collection[str]) -> bool:
-    """Whether oneDNN has no kernels in bf16 for an x86 processor with these vector_flags.
-
-    It has some from AVX-512 and from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control": avx512_core, avx2_vnni_2).
-    False where the flags are unknown, and on other processors, of which none was measured.
-    """
+    """Whether oneDNN has no kernels in bf16 for an x86 processor with these vector_flags: it has some from AVX-512 and
+    from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control")."""
     return "sse2" in flags and not {"avx512bw", "avx_ne_convert"} & set(flags)
 
 
@@ -94,8 +91,8 @@ def kernel_variables(env: Mapping[str, str]) -> str:
 
 
 def nccl_conf(env: Mapping[str, str]) -> str:
-    """A hash of the files from which NCCL reads its variables, where the environment does not set them; NONE without
-    any: NCCL_CONF_FILE, or else ~/.nccl.conf, and /etc/nccl.conf (nccl/src/misc/param.cc, initEnvFunc)."""
+    """A hash of the files from which NCCL reads its variables; NONE without any: NCCL_CONF_FILE, or else ~/.nccl.conf,
+    and /etc/nccl.conf (nccl/src/misc/param.cc, initEnvFunc)."""
     own = env.get("NCCL_CONF_FILE", "")
     if not own:
         with contextlib.suppress(KeyError):  # a user whom the system does not list
@@ -109,7 +106,6 @@ def _cpuinfo() -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """What a file holds; '' where it is missing or not for this user."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -39,21 +39,15 @@ def num_gpus() -> int:
 
 
 def min_compute_capability() -> tuple[int, int] | None:
-    """The least compute capability of the GPUs of a run; None without GPUs.
-
-    Of GPUs that cannot be queried, such as those of a cluster's nodes, the newest architecture is assumed. Where they
-    lack something, their runs fail with a message.
-    """
+    """The least compute capability of the GPUs of a run; None without GPUs. Of GPUs elsewhere the newest is assumed."""
     if not num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
         return None
     return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=NEWEST_CAPABILITY)
 
 
 def gpu_memory_bytes(num_used: int) -> float | None:
-    """Memory of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says.
-
-    None where there are no GPUs, or none that can be queried.
-    """
+    """Memory of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says; None where
+    nobody knows."""
     if not num_gpus():
         return None
     if text := os.environ.get("GPU_MEMORY_GB", ""):
@@ -70,11 +64,7 @@ def gpu_names() -> str:
 
 
 def _visible_gpus() -> list:
-    """torch's properties of each GPU that it can use; empty where NUM_GPUS stands for GPUs that are elsewhere.
-
-    Properties alone make no CUDA context (torch's test/test_cuda_primary_ctx.py), which would take half a GB of each
-    GPU from the runs that this process plans.
-    """
+    """torch's properties of each GPU that it can use. They make no CUDA context, which would take memory from runs."""
     with contextlib.suppress(UserError):
         if num_visible := usable_gpus():
             import torch
@@ -84,27 +74,24 @@ def _visible_gpus() -> list:
 
 
 def num_cores() -> int:
-    """Cores that this process may use: those that it may run on, and no more than its container's quota of processor
-    time comes to."""
+    """Cores that this process may run on, and no more than its container's quota of processor time comes to."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.floor(min(allowed, quota_cores())))
 
 
 def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
-    """How many cores the quotas of this process's control groups come to, as `docker run --cpus` and Kubernetes set
-    them; infinity without any. folder: where control groups are mounted, of version 2 or 1 (man 7 cgroups)."""
+    """How many cores the quotas of this process's control groups come to, as `docker run --cpus` sets them; infinity
+    without any. folder: where control groups are mounted, of version 2 or 1 (man 7 cgroups)."""
     return min(map(_quota_of_group, _control_groups("cpu", folder, membership)), default=math.inf)
 
 
 def free_group_memory_bytes(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Memory that this process's control groups leave it, as `docker run --memory` and Slurm's --mem limit it; infinity
-    without any limit. Arguments: as of quota_cores."""
+    """Memory that this process's control groups leave it, as Slurm's --mem limits it; infinity without a limit."""
     return min(map(_free_memory_of_group, _control_groups("memory", folder, membership)), default=math.inf)
 
 
 def _control_groups(controller: str, folder: Path, membership: Path) -> list[Path]:
-    """The folders of this process's control groups that may limit what the controller counts, with those around
-    them. Folders may be missing."""
+    """The folders of this process's control groups that may limit what the controller counts, and those around."""
     groups: list[Path] = []
     try:
         lines = membership.read_text().splitlines()
@@ -121,7 +108,6 @@ def _control_groups(controller: str, folder: Path, membership: Path) -> list[Pat
 
 
 def _quota_of_group(group: Path) -> float:
-    """Processor time over time; infinity without a quota."""
     with contextlib.suppress(OSError, ValueError):
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
@@ -133,8 +119,7 @@ def _quota_of_group(group: Path) -> float:
 
 
 def _free_memory_of_group(group: Path) -> float:
-    """Bytes that the group's limit leaves; infinity without a limit. Pages of files that nobody has used lately count
-    as free, as the kernel drops them first (memory.stat in the kernel's documentation of control groups)."""
+    """Bytes that the group's limit leaves. Pages of files that nobody has used lately count as free."""
     with contextlib.suppress(OSError, ValueError):
         if (group / "memory.max").exists():
             limit, used, dropped_first = group / "memory.max", group / "memory.current", "inactive_file"
@@ -147,7 +132,6 @@ def _free_memory_of_group(group: Path) -> float:
 
 
 def _number_in(path: Path, name: str) -> int:
-    """The number behind a name in a file of lines `name number`; 0 where there is none."""
     with contextlib.suppress(OSError):
         if found := re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE):
             return int(found[1])
@@ -160,26 +144,20 @@ def num_ranks() -> int:
 
 
 def threads_per_rank(ranks: int) -> int:
-    """THREADS_PER_RANK, else an equal share of the cores.
-
-    On a CPU one rank stands for one device: every strategy gets the share of one rank, `single` too, so that it is
-    to two ranks what one GPU is to two.
-    """
+    """THREADS_PER_RANK, else an equal share of the cores: on a CPU one rank stands for one device."""
     return number_from_env("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
 
 
 def resolve_num_workers(requested: int | str, on_gpu: bool) -> int:
-    """The loader workers of a rank. `auto` leaves one of the rank's cores to the process that feeds the GPU.
-
-    Without a GPU that is 0: each core belongs to a rank, which computes on it.
-    """
+    """The loader workers of a rank. `auto`: with a GPU the rank's cores minus one, else 0, as the rank computes on
+    them."""
     if requested != "auto":
         return int(requested)
     return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
 def node_rank() -> int:
-    """NODE_RANK, this node's number among the NNODES nodes, from 0 on. Raises UserError where either is wrong."""
+    """NODE_RANK, this node's number among the NNODES nodes, from 0 on. Raises UserError."""
     num_nodes = number_from_env("NNODES", "a number of nodes") or 1
     node = number_from_env("NODE_RANK", "the number of this node, of which the first is 0", least=0) or 0
     if node >= num_nodes:
@@ -189,9 +167,7 @@ def node_rank() -> int:
 
 def ranks_and_nodes(ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES.
-
-    Raises UserError where one of these variables holds anything else.
-    """
+    Raises UserError."""
     if text := os.environ.get("HOSTS", ""):
         hosts = [match for host in text.split(",") if (match := HOST.fullmatch(host))]
         if len(hosts) != text.count(",") + 1:

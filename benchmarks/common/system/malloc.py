@@ -13,13 +13,9 @@ OWN_CHOICE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PA
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep most of what the main thread frees, for the next tensor of that size. Older versions return
-    blocks of more than LARGEST_BEFORE bytes. Without mallopt, as in musl, nothing changes.
-
-    By default glibc can return large blocks to the kernel, which clears each page anew when it is used again. Whether
-    it does depends on what else the process has allocated. The last block of ResNet-18, trained alone on eight images
-    of 48 px, took 29 ms with the default, and 14 ms with memory kept.
-    """
+    """Have glibc keep most of what the main thread frees, for the next tensor of that size. By default it can return
+    large blocks to the kernel, which clears each page anew: a step may then take twice as long. Without mallopt, as in
+    musl, nothing changes."""
     if any(os.environ.get(name) for name in OWN_CHOICE) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -2,11 +2,8 @@
 
     print(f"lower {option_as_typed('REPEATS')}")
 
-An option of ./bench reaches launchers and jobs as an environment variable, which VARIABLE_OF_OPTION names: nothing else
-gives it a name. In which other places a new option stands, scripts/options/run_options.py says. A message names it
-as its reader typed it: `./bench COMMAND` lists the options that COMMAND has in the variable TYPED_OPTIONS, which all
-processes of the command inherit. With make, and where a launcher is started by hand, that variable is empty. Needs no
-torch.
+An option of ./bench reaches launchers and jobs as an environment variable, which VARIABLE_OF_OPTION names. `./bench
+COMMAND` lists the options that COMMAND has in the variable TYPED_OPTIONS. Needs no torch.
 """
 
 import os

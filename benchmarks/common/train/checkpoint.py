@@ -26,8 +26,8 @@ LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
 
 
 class Checkpointer:
-    """The checkpoints of one run. Every rank calls `save` and `resume`. Only the reporting rank writes. Each rank
-    reads for itself, so that states which ranks do not share need no broadcast."""
+    """The checkpoints of one run. Every rank calls `save` and `resume`. Only the reporting rank writes; each reads for
+    itself."""
 
     def __init__(self, strategy: Strategy):
         self.strategy, self.config = strategy, strategy.config
@@ -161,10 +161,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def resumed_file(config: Config) -> Path:
-    """The file that --resume reads. It lies in the run's folder.
-
-    If that holds no checkpoints, it may lie in the folder above: older versions had one folder for all runs of a suite.
-    """
+    """The file that --resume reads: in the run's folder, or, if that holds no checkpoints, in the folder above."""
     folder, name = Path(config.checkpoint_dir), f"{config.resume_from}.pt"
     if RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists():
         return folder.parent / name
@@ -172,10 +169,8 @@ def resumed_file(config: Config) -> Path:
 
 
 def best_acc1_on_disk(config: Config, num_classes: int) -> float:
-    """The top-1 accuracy of the run's best.pt in percent: it may be of an epoch after the checkpoint that is resumed.
-
-    0 where there is no such file, none that can be read, or one of another model.
-    """
+    """The top-1 accuracy of the run's best.pt in percent; 0 where there is none that can be read, or one of another
+    model."""
     path = Path(config.checkpoint_dir) / "best.pt"
     if not path.is_file():
         return 0.0
@@ -193,10 +188,8 @@ def remedy_for(config: Config) -> str:
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:
-    """The state that --resume asks for, on the CPU; None where there is nothing to resume.
-
-    Raises UserError for a file that is truncated, foreign, or of another model.
-    """
+    """The state that --resume asks for, on the CPU; None where there is nothing to resume. Raises UserError for a file
+    that is truncated, foreign, or of another model."""
     if not config.resume:
         return None
     if not config.checkpoint_dir:

@@ -30,9 +30,8 @@ Moment = Any
 class Clock:
     """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it.
 
-    device: the rank's first. devices: all that it computes on; empty: the first alone. With several GPUs a moment is
-    when all of them have done what they were given before: a stream of the clock's own waits for theirs, so that none
-    of them waits for another.
+    device: the rank's first. devices: all that it computes on. With several GPUs a moment is when all have done what
+    they were given before: a stream of the clock's own waits for theirs.
     """
 
     def __init__(self, device: torch.device, devices: Sequence[torch.device] = ()):
@@ -59,11 +58,7 @@ class Clock:
         return self.num_steps
 
     def stop(self) -> tuple[float, list[float]]:
-        """Close the window: (seconds from start until the device is done, milliseconds of each step).
-
-        On a CPU the seconds are from the first moment to the last. Another reading of the clock would count the time
-        for which a busy machine stops the process between the two.
-        """
+        """Close the window: (seconds from start until the device is done, milliseconds of each step)."""
         synchronize(self.device)
         if self.device.type == "cuda":
             seconds = time.perf_counter() - self.started_s
@@ -73,7 +68,6 @@ class Clock:
         return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
 
     def now(self) -> Moment:
-        """A moment of the devices: an event in a queue of a GPU, seconds on a CPU."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -109,10 +103,8 @@ def time_first_step(step: Step, device: torch.device, columns: dict[str, Any]) -
 
 
 def check_windows_fit(config: Config, num_steps: int) -> None:
-    """Raises UserError where no timed window fits into epochs of num_steps steps.
-
-    One starts after the warm-up, and not in an epoch's first step, which waits for the loader to start.
-    """
+    """Raises UserError where no timed window fits into epochs of num_steps steps: after the warm-up, and not in an
+    epoch's first step."""
     for epoch in range(config.epochs):
         first = max(1, config.warmup_steps - epoch * num_steps)
         if first + config.window_steps <= num_steps:

@@ -1,8 +1,7 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
-The engine adds no wait to a timed window: losses and accuracies stay on the device. It reads them, all-reduces
-them and saves between windows only: in `_check_and_save`, and at the end of an epoch. A window of local SGD is an
-exception: it ends when all ranks have done its steps.
+The engine adds no wait to a timed window: losses and accuracies stay on the device, and are read between windows. A
+window of local SGD ends when all ranks have done its steps.
 """
 
 import dataclasses
@@ -62,8 +61,6 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
 
 
 class _Run:
-    """One training: its rows, its counters, and where it stands."""
-
     def __init__(self, strategy: Strategy, checkpoints: Checkpointer, clock: Clock):
         self.strategy, self.checkpoints, self.clock = strategy, checkpoints, clock
         self.stop: StopRequest
@@ -229,12 +226,10 @@ class _Run:
         return at["epoch"], at["step"]
 
     def _best_on_disk(self) -> float:
-        """What one rank reads, all know: ranks that disagreed on the best would wait for each other."""
         best_acc1 = best_acc1_on_disk(self.config, self.strategy.num_classes) if self.context.reports else 0.0
         return self.all_reduce(torch.tensor([best_acc1], dtype=torch.float64, device=self.context.device)).item()
 
     def summarize(self) -> None:
-        """The summary of the run, from the windows and the last evaluation."""
         images = sum(window.images for window in self.windows)
         seconds = sum(window.seconds for window in self.windows)
         flops = flops_per_image(self.config, self.strategy.num_classes) if self.context.reports else None

@@ -39,9 +39,8 @@ def timed_out(reason: str) -> bool:
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     """Call `main`, on an exception note the cause, and end the process at once: this never returns.
 
-    At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, and, though
-    all went well, at times for a thread of gloo that waits for the interpreter (pytorch issue 190489; torch 2.10).
-    rank: of this process, where the environment does not say.
+    At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, or for a
+    thread of gloo (pytorch issue 190489). rank: of this process, where the environment does not say.
     """
     guard_output()
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the supervisor asks a run that hangs for its stacks

@@ -2,22 +2,18 @@
 
     ARGS="--account-steps 10" launchers/ddp.sh        # rows of steps.csv that have data_ms
 
-The steps of the breakdown come after the timed windows and the last evaluation, so that neither sees a mark. Every mark
-books the time since the mark before it on a phase: the phases of a step leave no gap, and their sum is the step's time,
-which is measured by itself. On a GPU, marks are events in its queue: data_ms is then the time that the device waited
-for data, not the time that the loader worked beside it. Marks come from torch's hooks and from Loader.with_marks.
+These steps come after the timed windows and the last evaluation. Every mark books the time since the mark before it on
+a phase, so that phases leave no gap. On a GPU, marks are events in its queue. Marks come from torch's hooks and from
+Loader.with_marks.
 
-- data: in Loader.fetch. copy: in Loader.to_device, with the conversion to float32. Of a copy that goes on beside the
-  step before, that is what the device still has to wait for when this step starts.
+- data: in Loader.fetch. copy: in Loader.to_device. Of a copy beside the step before, what the device still waits for.
 - forward: from there to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
 - backward: from there to the optimizer's update, with the unscaling of gradients under AMP.
-- optimizer: the update. other: the rest, such as the meters, the learning rate, and local SGD's averages of weights.
-- exposed communication: how much longer forward and backward take with communication than without it, for which each
-  step has a twin that leaves it out. It holds the wait for slower ranks. Single values can be below zero, where noise
-  is larger than what they measure. Step, twin and the communication alone are interleaved, in all orders.
+- optimizer: the update. other: the rest, such as the meters, and local SGD's averages of weights.
+- exposed communication: how much longer forward and backward take with communication than in a twin without it. It
+  holds the wait for slower ranks. Step, twin and the communication alone are interleaved, in all orders.
 - wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
-  of the model and no backward pass runs. There the steps of every rank have a row, for they differ. FSDP waits in hooks
-  of its modules, and local SGD in its averages, between no two marks: other phases hold these waits, and wait is empty.
+  and no backward pass runs, of every rank. FSDP and local SGD wait within other phases: there it is empty.
 """
 
 import contextlib
@@ -57,7 +53,6 @@ class PhaseRecorder:
         self.marks.append((phase, self.clock.now()))
 
     def record(self, work: Callable[[], None]) -> Marks:
-        """The marks that `work` leaves. What follows its last mark is booked on `other`."""
         self.marks = [("", self.clock.now())]
         work()
         self.mark("other")
@@ -115,8 +110,8 @@ def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> 
 def _interleave(
     works: Mapping[str, Callable[[], None]], num_times: int, recorded: Callable[[Callable[[], None]], Marks]
 ) -> dict[str, list[Marks]]:
-    """The marks of each work, by its name, from num_times times. Orders alternate, so that no work always follows the
-    same one. Before that each is done once: the loader starts, and allocators find their sizes again."""
+    """The marks of each work, by its name, from num_times times, in alternating orders, after one time that does not
+    count."""
     for work in works.values():
         recorded(work)
     marks_of: dict[str, list[Marks]] = {name: [] for name in works}
@@ -137,11 +132,7 @@ def _within(
 
 
 class _BackwardHooks:
-    """Marks the start of every backward pass, and its end where `waits`: what comes after is booked on `wait`.
-
-    A pass starts with the hook of the loss, or of the activations that a stage hands on. Its end is a callback of the
-    autograd engine, which torch's own wrappers use, too.
-    """
+    """Marks the start of every backward pass, and its end where `waits`: what comes after is booked on `wait`."""
 
     def __init__(self, mark: Mark, waits: bool):
         self.mark, self.waits = mark, waits
@@ -218,7 +209,6 @@ def _endless(train: Loader, first_epoch: int, mark: Mark) -> Batches:
 
 
 def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduce: AllReduce) -> list[dict]:
-    """Rows for steps.csv of every rank's steps, rank by rank."""
     names = list(steps[0])
     table = gather([step[name] for step in steps for name in names], context, all_reduce)
     rows = []
@@ -229,7 +219,6 @@ def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduc
 
 
 def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:
-    """Milliseconds of each phase, and of the WHOLE."""
     phases_ms = dict.fromkeys(MARKED_PHASES, 0.0)
     for (_, before), (phase, after) in itertools.pairwise(marks):
         phases_ms[phase] += clock.between_ms(before, after)
@@ -248,12 +237,8 @@ def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | Non
 
 
 def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Columns of runs.csv: exposed_comm_ms and comm_ms, means in milliseconds, and overlap_pct.
-
-    Overlap: how much of the communication the backward pass hid, in per cent of what it takes alone. 0 also where it
-    cost more than it takes alone: on a CPU it takes cores from the backward pass, and the wait for the slowest rank is
-    in it.
-    """
+    """Columns of runs.csv: exposed_comm_ms and comm_ms, means in milliseconds, and overlap_pct: how much of the
+    communication the backward pass hid, in per cent of what it takes alone, cut to 0 to 100."""
     exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
     if not comm_ms:
         return {"exposed_comm_ms": exposed}

@@ -90,7 +90,7 @@ class Record:
             )
 
     def report_progress(self, steps_done: int) -> None:
-        """Leave in the run's folder how far training is: the supervisor draws its bar from that."""
+        """Leave in the run's folder how far training is, for the supervisor's bar."""
         now = time.monotonic()
         if self.folder:
             step_s = 0.0  # unknown: the time before the first report holds more than steps
@@ -103,8 +103,8 @@ class Record:
         """Leave for the supervisor what only the run knows; in a run without one, print the throughput.
 
         measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
-        settings, stored as "met". It goes into the row, too, where runs.csv has a column for it; None empties that
-        column and is no setting. Raises ValueError for a column that has the other source in columns.py.
+        settings, stored as "met", and in the row where runs.csv has a column for it; None empties that column and is no
+        setting. Raises ValueError for a column that has the other source in columns.py.
         """
         settings = {name for name, value in resolved.items() if value is not None}
         if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
@@ -140,7 +140,7 @@ class Record:
 
 
 def cudagraph_skips() -> int:
-    """Compiled graphs of this process that Inductor does not replay as CUDA graphs, of which it only warns."""
+    """Compiled graphs of this process that Inductor does not replay as CUDA graphs."""
     from torch._dynamo.utils import counters  # seconds, which only a run that compiles has spent already
 
     return counters["inductor"]["cudagraph_skips"]
@@ -159,9 +159,8 @@ def _versions() -> dict[str, str]:
 
 
 def _kernels(context: RankContext, devices_per_node: int) -> dict[str, str]:
-    """What else chooses the kernels: torch's level of the CPU, which ATEN_CPU_CAPABILITY lowers, the GPU's driver, NCCL
-    and a hash of its files of variables. '' for what the run does not use. Environment variables are recorded by the
-    supervisor: `kernel_variables` in benchmarks/common/system/host.py."""
+    """What else chooses the kernels: torch's level of the CPU, the GPU's driver, NCCL and its files of variables; ''
+    where unused."""
     # one process on several GPUs, such as DataParallel's, sums and broadcasts by NCCL without a process group
     without_group = context.backend == "none" and context.device.type == "cuda" and devices_per_node > 1
     nccl = torch.cuda.nccl.version() if without_group or context.backend.startswith("nccl") else ()

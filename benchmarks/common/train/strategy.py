@@ -36,9 +36,8 @@ class TrainingState:
     """How ranks synchronise, save and load what training goes on from. None: the default of Strategy's methods.
 
     sync: gives all ranks what they hold differently, before it is evaluated or saved. save: what a checkpoint holds,
-    whole: `model` under torchvision's names, `optimizer`, and what else the script needs. Where ranks divide these, it
-    makes them whole, as in benchmarks/zero1.py. load: loads a checkpoint, which holds what `save` returned, on the CPU.
-    Every rank calls all three. extra: more objects to save, by name.
+    whole: `model` under torchvision's names, `optimizer`, and what else the script needs. load: loads what `save`
+    returned, on the CPU. Every rank calls all three. extra: more objects to save, by name.
     """
 
     sync: Callable[[], None] | None = None
@@ -56,8 +55,7 @@ class Strategy:
     computes on; empty: the context's. shut_down: leaves the process group, once all ranks are done.
 
     columns: more of the resolved settings, which only the script knows, such as the size of DDP's buckets. Runs that
-    differ in one are not pooled, unless NOT_COMPARED has it. Where runs.csv has a column of that name, the value is
-    there, too. The value None leaves that column empty, and is no part of the settings (Record.finish).
+    differ in one are not pooled, unless NOT_COMPARED has it. None leaves a column of runs.csv empty, and is no setting.
     """
 
     config: Config
@@ -80,8 +78,7 @@ class Strategy:
         return len(self.loaders.train.classes)
 
     def sync_state(self) -> None:
-        """Give all ranks what they hold differently; by default rank 0's buffers, since each rank's BatchNorm saw only
-        its shard."""
+        """Give all ranks what they hold differently; by default rank 0's buffers."""
         if self.state.sync:
             self.state.sync()
         else:
@@ -102,6 +99,5 @@ class Strategy:
 
 
 def load_whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Load a checkpoint on a rank that holds all of it."""
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
