@@ -188,16 +188,6 @@ def test_a_resumed_run_keeps_the_better_best_of_its_folder(trained, checkpoints,
     assert (said in capsys.readouterr().out) == bool(best_acc1)
 
 
-def test_a_run_with_nothing_to_resume_keeps_the_better_best_of_its_folder(trained, checkpoints, capsys):
-    """Protects best.pt where last.pt was lost: --resume then trains from the beginning. Mutant: the file on the disk is
-    read only where there is a checkpoint to resume."""
-    config, saved = trained  # on synthetic images, where each epoch has a top-1 of 0
-    save_checkpoint(checkpoints, "best.pt", saved | {"best_acc1": 50.75})
-    fit(single.build(dataclasses.replace(config, checkpoint_dir=str(checkpoints), resume=True)))
-    assert torch.load(checkpoints / "best.pt", weights_only=True)["best_acc1"] == 50.75
-    assert "reaches its top-1, 50.75 %; there is no checkpoint to resume" in capsys.readouterr().out
-
-
 def test_the_checkpoint_before_the_last_is_kept(checkpoints):
     """Protects --resume-from previous; best.pt has no such history."""
     for number in (1, 2, 3):
@@ -261,14 +251,6 @@ def test_nothing_to_resume_is_a_beginning_and_no_folder_is_a_mistake(checkpoints
     assert "nothing to resume" in capsys.readouterr().out
     with pytest.raises(UserError, match="resume needs --checkpoint-dir"):
         load_checkpoint(Config(resume=True), 4)
-
-
-def test_a_folder_that_cannot_be_written_is_a_users_error(tmp_path):
-    """Protects the reader of the message; root can write anywhere but below a file and into /proc."""
-    (tmp_path / "file").touch()
-    for folder in (tmp_path / "file" / "deeper", Path("/proc/self/checkpoints")):
-        with pytest.raises(UserError, match=r"cannot write the checkpoint .*; the one before is kept"):
-            save_checkpoint(folder, "last.pt", small_state(1))
 
 
 @pytest.mark.medium
@@ -367,17 +349,6 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("ALLOCATION", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert run_plan.make_run(variables, run_plan.RunTemplate("single", config)).config.resume
-
-
-def test_checkpoints_from_before_runs_had_folders_are_found(checkpoints, tmp_path, monkeypatch):
-    """Protects trainings that an older suite began, in the folder above; only where a launcher has started the run."""
-    save_checkpoint(checkpoints, "last.pt", small_state(3))
-    config = Config(checkpoint_dir=str(checkpoints / "ddp-1"), resume=True)
-    assert load_checkpoint(config, 4) is None
-    monkeypatch.setenv("RUN_DIR", str(make_run_folder(tmp_path / "run")))
-    assert load_checkpoint(config, 4)["model"]["weight"][0] == 3
-    save_checkpoint(checkpoints / "ddp-1", "last.pt", small_state(4))
-    assert load_checkpoint(config, 4)["model"]["weight"][0] == 4
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):

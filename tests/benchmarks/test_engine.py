@@ -69,13 +69,6 @@ def summary(run_dir) -> dict:
 # --- the contract -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("argument", ["redcue", "gather", "world_size"])
-def test_a_misspelt_argument_is_an_error_and_not_a_column(config, argument):
-    """Protects scripts that others write: before, `redcue=` trained on one rank's sums and failed at the last row."""
-    with pytest.raises(TypeError, match=argument):
-        dataclasses.replace(single.build(config), **{argument: lambda tensor: tensor})
-
-
 def test_build_trains_nothing_and_its_step_trains(config):
     """Protects probes: build(config) trains nothing, and its step can be timed elsewhere."""
     strategy = single.build(config)
@@ -83,19 +76,6 @@ def test_build_trains_nothing_and_its_step_trains(config):
     strategy.step(*next(iter(strategy.loaders.train)))
     after = [*strategy.model.parameters()]
     assert not any(torch.equal(*pair) for pair in zip(before[:1], after[:1], strict=True))
-
-
-def test_the_clock_can_be_another(config):
-    """Protects the other seam, by which the overhead probe puts its own windows between the engine's."""
-    started = []
-
-    class Counting(Clock):
-        def start(self):
-            started.append(self.device)
-            super().start()
-
-    fit(single.build(config), Counting(CPU))
-    assert started == [CPU]
 
 
 @pytest.mark.parametrize("period", [0, 4])

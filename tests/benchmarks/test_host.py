@@ -15,7 +15,7 @@ from support import ROOT, STRATEGIES
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.system import host as hosts
 from benchmarks.common.system import machine
-from benchmarks.common.system.host import host, kernel_variables, machine_facts, nccl_conf, vector_flags
+from benchmarks.common.system.host import host, kernel_variables, machine_facts, nccl_conf
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
@@ -162,12 +162,6 @@ def test_a_containers_limit_of_memory_bounds_what_is_free(tmp_path, membership, 
         (tmp_path / "groups" / name).write_text(f"{text}\n")
     assert machine.free_group_memory_bytes(tmp_path / "groups", tmp_path / "own") == free_bytes
     assert machine.free_group_memory_bytes(tmp_path / "groups", tmp_path / "none") == math.inf
-
-
-def test_flags_are_those_of_vectors():
-    flags = vector_flags()
-    assert flags == sorted(flags) and "smep" not in flags and "vmx" not in flags
-    assert {*machine_facts()} == {"num_cores", "cpu_flags", "kernel", "host"}
 
 
 def read_fields(path, seen) -> set[str]:

@@ -63,8 +63,3 @@ def test_a_rank_uses_the_memory_again_that_it_has_freed():
 def test_a_user_may_choose_otherwise(name, value):
     """Protects a variable that a user has set, which is recorded in the settings. Mutant: the suite's values anyway."""
     assert page_faults("keep", **{name: value}) > FEW
-
-
-def test_tunables_of_other_parts_of_glibc_leave_memory_kept():
-    """Protects the speed of a cluster that sets another tunable for all. Mutant: any GLIBC_TUNABLES counts."""
-    assert page_faults("keep", GLIBC_TUNABLES="glibc.rtld.optional_static_tls=1024") < FEW

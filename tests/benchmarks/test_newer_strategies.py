@@ -14,11 +14,11 @@ from support import NUM_VAL, ROOT, environment, make_run_folder, run_strategy
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import ddp_compile, ddp_compressed, fsdp, local_sgd
+from benchmarks import ddp_compressed, fsdp, local_sgd
 from benchmarks.common.config.config import Config
 from benchmarks.common.dist.communication import ddp_communication
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import Unavailable, UserError
+from benchmarks.common.system.errors import UserError
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}
@@ -48,15 +48,6 @@ def test_what_cannot_be_is_refused_before_the_ranks_meet(second_of_two, build, o
         build(Config(**SMALL | options))
 
 
-def test_powersgd_begins_with_the_first_step_that_torch_allows():
-    """Protects timed windows: a step sooner torch refuses, and later ones send the first windows uncompressed."""
-    state, _ = ddp_compressed.hook_of(Config(comm_hook="powersgd", powersgd_rank=3))
-    first = ddp_compressed.NUM_UNCOMPRESSED_STEPS
-    assert (state.matrix_approximation_rank, state.start_powerSGD_iter) == (3, first)
-    with pytest.raises(ValueError, match="start_powerSGD_iter"):
-        powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=first - 1)
-
-
 KEPT_GROUPS = []
 """PowerSGD's callbacks run in threads of gloo and hold the group. A thread that gives up the last reference to it joins
 itself, and the process aborts (torch 2.15)."""
@@ -82,13 +73,6 @@ def test_the_step_breakdown_of_powersgd_leaves_no_nan(tmp_path):
         assert state.error_dict and not module.weight.grad.isnan().any()
     finally:
         dist.destroy_process_group()
-
-
-def test_without_a_compiler_nothing_is_compiled(second_of_two, tmp_path):
-    """Protects machines without g++: a skipped row with the remedy, in place of a library's stack."""
-    second_of_two.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
-        ddp_compile.build(Config(**SMALL))
 
 
 def test_the_groups_of_local_sgd_wait_no_longer_than_the_others(monkeypatch, tmp_path):

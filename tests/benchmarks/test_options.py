@@ -13,14 +13,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import CPU, ROOT, environment, make_run_folder, run_strategy
-from torch._dynamo.utils import counters
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings, settings_hash
 from benchmarks.common.dist.devices import RankContext, ddp_options
 from benchmarks.common.dist.layout import Layout, resolve_layout
 from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
+from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
 from benchmarks.common.system import compiling
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.train import exit_codes
@@ -121,16 +120,6 @@ def test_the_first_step_is_the_one_that_compiles():
     first = columns["compile_s"]
     step(3, 4)
     assert columns["compile_s"] == first > 0 and calls == [(1, 2), (3, 4)]
-
-
-def test_a_row_counts_graphs_that_were_not_replayed(tmp_path, monkeypatch):
-    """Protects the ablation: Inductor only warns, and the row said cuda_graphs all the same."""
-    monkeypatch.setitem(counters["inductor"], "cudagraph_skips", 3)
-    for number, graphs in enumerate((False, True)):
-        folder = RunFolder.create(tmp_path, "single", number)
-        monkeypatch.setenv(RUN_DIR_VARIABLE, str(make_run_folder(folder.path)))
-        Record(with_options(cuda_graphs=graphs), RankContext(CPU), 1).finish({}, {})
-        assert folder.summary()["row"].get("cudagraph_skips") == (3 if graphs else None)
 
 
 def test_a_column_is_written_where_its_source_says(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import inspect
 import json
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from types import SimpleNamespace
 import numpy
 import pandas
 import pytest
-import scipy.stats
 import torch
 from support import ROOT, environment, run_strategy
 from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Weights
@@ -30,10 +28,8 @@ from benchmarks.common.train import phase_recorder
 from benchmarks.common.train.clock import Clock
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.strategy import Strategy
-from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
-from scripts.studies.loaders.measure_loader_limit import LAUNCHES, ROUNDS, kinds_in_order
 
 PARTS = [f"{phase}_ms" for phase in (*phase_recorder.MARKED_PHASES, "exposed_comm")]
 DELAY_MS = 1000  # nobody waits for it: planted.py's clock moves on. A step takes 40 ms of processor time
@@ -222,24 +218,6 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
     assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published * 1e9, rel=0.002)
 
 
-@pytest.mark.slow
-@pytest.mark.real_interpreter  # its launches end with their parent, which the preloaded interpreter is not
-def test_the_loader_verdict_is_about_what_it_measured(tmp_path, tiny_data, tiny_config):
-    """Protects the sentence in the report: it follows from the three rates, which real training gave."""
-    command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--results", tmp_path]
-    command += ["--config", tiny_config, "--data", tiny_data]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows = read_table(tmp_path, "loader")
-    rounds = [(launch, number) for launch in range(1, LAUNCHES + 1) for number in range(1, ROUNDS + 1)]
-    assert rows.what.tolist() == [kind for each in rounds for kind in kinds_in_order(*each)]
-    assert rows.run_id.nunique() == LAUNCHES
-    assert rows.window.tolist() == sorted([*range(1, ROUNDS + 1)] * 3) * LAUNCHES
-    assert rows["images_per_s"].to_numpy() == pytest.approx((rows["images"] / rows["seconds"]).to_numpy())
-    assert rows["verdict"].unique().tolist() == [describe_limit(rows)]
-    assert done.stdout.strip().endswith(rows["verdict"].iloc[0])
-
-
 def windows(loader: float, training: float, both: float, workers: int = 0, noise: float = 0.01) -> pandas.DataFrame:
     rates = dict(zip(WINDOW_KINDS, (loader, training, both), strict=True))
     spread = numpy.exp(noise * numpy.random.default_rng(1).normal(size=(8, 3)))
@@ -271,30 +249,6 @@ def test_the_verdict_goes_by_what_training_loses():
     assert describe_limit(windows(300, 100, 90)[:3]).startswith("no verdict: 1 of at least 5 launches")
 
 
-def test_the_windows_of_a_launch_are_one_number():
-    """Protects the 5 %: windows of one launch share its luck, and a hundred of them are still one launch. Mutants: an
-    interval over windows; launches by their place, which shifts the rest where one window is lacking."""
-    whole = windows(316, 100, 75, noise=0.2)
-    again = pandas.concat([whole, whole.assign(window=2), whole.assign(window=3)])
-    assert describe_limit(again) == describe_limit(whole)
-    torn = whole.drop(index=whole.index[4])  # training alone of launch 2
-    assert describe_limit(torn) == describe_limit(whole[whole.run_id != "2"]) and describe_limit(torn).endswith(
-        "n = 7 launches"
-    )
-    assert describe_limit(torn.sample(frac=1, random_state=1)) == describe_limit(torn)
-    old = whole.assign(run_id="loader_verdict")  # of an older suite: one launch
-    assert describe_limit(old) == "no verdict: 1 of at least 5 launches; run ./bench study loader-limit"
-
-
-def test_overhead_is_the_geometric_mean_of_pairs_with_students_interval():
-    """Protects the ratio that CI looks at: a/b and b/a cancel, and the interval is scipy's own."""
-    assert geometric_mean(numpy.log([0.5, 2.0]))[0] == pytest.approx(1)
-    ratios = [0.97, 1.01, 0.99, 1.02, 0.98]
-    value, low, high = geometric_mean(numpy.log(ratios))
-    expected = numpy.exp(scipy.stats.ttest_1samp(numpy.log(ratios), 0).confidence_interval(0.95))
-    assert (low, high) == pytest.approx(tuple(expected)) and low < value < high
-
-
 def test_marks_book_the_time_before_them():
     """Protects the sums that everything above rests on, without a machine's noise."""
     clock = Clock(torch.device("cpu"))
@@ -310,12 +264,3 @@ def test_marks_book_the_time_before_them():
         "other": 750,
         "step": 4000,
     }
-
-
-def test_the_plain_steps_are_untouched():
-    """Protects the promise that no step was changed for the account: it mentions no mark and no hook."""
-    for name in ("single", "dataparallel", "ddp", "ddp_spawn", "slurm", "horovod_ddp"):
-        source = (ROOT / "benchmarks" / f"{name}.py").read_text()
-        step = source[source.index("    def step(") :].split("\n\n")[0]
-        own = inspect.getsource(single)
-        assert step == own[own.index("    def step(") :].split("\n\n")[0]

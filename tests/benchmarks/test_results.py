@@ -16,7 +16,7 @@ from support import ROOT
 
 from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store import results as tables
-from benchmarks.common.store.columns import COLUMNS, TABLES, TEXT_COLUMNS
+from benchmarks.common.store.columns import TABLES
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.store.safe_cells import format_cell, unguard_cell
 from benchmarks.common.system import files
@@ -257,17 +257,6 @@ def test_a_folder_that_cannot_be_written_is_a_users_error(tmp_path, folder):
     (tmp_path / "below").write_text("a file, not a folder")
     with pytest.raises(UserError, match=r"cannot write results in .*; earlier rows are kept"):
         append_rows(tmp_path / folder, "runs", [{"run_id": "a"}])
-
-
-def test_every_column_is_text_or_a_number_on_purpose():
-    """Protects charts: a text column read as a number would be all NaN."""
-    numbers = {"schema", "exit_code", "repeat", "wall_s", "image_size", "world_size", "nodes", "images", "seconds"}
-    everything = {name for columns in TABLES.values() for name in columns}
-    assert not TEXT_COLUMNS - everything
-    assert not TEXT_COLUMNS & numbers
-    assert not [name for name in everything - TEXT_COLUMNS if name.endswith(("_path", "_name", "_at"))]
-    kinds = {(column.name, column.kind) for columns in COLUMNS.values() for column in columns}
-    assert len(kinds) == len(everything)  # a name is text in every table, or in none
 
 
 def test_a_control_character_of_a_table_reaches_nobody(tmp_path):

@@ -63,12 +63,6 @@ def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, 
     assert dataclasses.replace(read, config="my own.yaml") == config
 
 
-def test_two_runs_of_one_second_have_two_folders(tmp_path):
-    """Protects two suites on one set's folder, and rows from being joined by one run_id."""
-    first, second = (RunFolder.create(tmp_path, "ddp", 1) for _ in range(2))
-    assert first.run_id != second.run_id and first.results == tmp_path == second.results
-
-
 def test_the_requested_half_stays_when_the_resolved_half_is_added(tmp_path):
     """Protects the first half: it is what resuming asks."""
     folder = RunFolder.create(tmp_path, "ddp", 1)

@@ -13,14 +13,12 @@ from stand_ins import start_fake_group
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks import apex_ddp, fsdp, zero1
+from benchmarks import fsdp, zero1
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.loaders import MEMORY_FORMATS
-from benchmarks.common.dist import device_peak
-from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
 from benchmarks.common.system.errors import Unavailable
-from benchmarks.common.train import engine, phase_recorder, record
+from benchmarks.common.train import engine
 from benchmarks.common.train.clock import Clock
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
@@ -33,26 +31,6 @@ def group_of_two():
     start_fake_group(dist.init_process_group, 0, 2)
     yield
     dist.destroy_process_group()
-
-
-# --- apex_ddp -----------------------------------------------------------------------------------------------------
-
-
-def test_contiguous_weights_get_contiguous_gradients_of_images_in_channels_last():
-    """Protects apex_ddp, which copies gradients by address: their layout is the weight's, whatever the image's."""
-    conv = nn.Conv2d(3, 4, 3)
-    images = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-    conv(images).square().sum().backward()
-    assert conv.weight.grad.is_contiguous() and not conv.weight.grad.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_apex_is_not_proved_to_the_last_bit_where_its_weights_lie_otherwise_than_the_references():
-    """Protects the proof: with channels_last the reference's convolutions may be other kernels."""
-    exact = [
-        apex_ddp.layout(Config(opt_level="O0", memory_format=memory_format), 2).exact
-        for memory_format in MEMORY_FORMATS
-    ]
-    assert exact == [True, False]
 
 
 # --- dataparallel -------------------------------------------------------------------------------------------------
@@ -109,17 +87,6 @@ def test_the_fused_update_leaves_out_what_the_plain_one_leaves_out(monkeypatch, 
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6, msg=f"step {number}")
 
 
-def test_ddp_amp_in_fp16_says_that_its_update_is_fused(monkeypatch):
-    """Protects the row: what computes in it is in its settings, and so is what was not requested."""
-    see_gpus(monkeypatch, 4)
-    columns = []
-    for precision in ("fp16", "bf16"):
-        config = dataclasses.replace(SMALL, precision=precision)
-        with monkeypatch.context() as patch:
-            train_on_nothing(patch, "ddp_amp", config, drive=lambda strategy: columns.append(strategy.columns))
-    assert [each.get("fused") for each in columns] == [True, None]
-
-
 # --- fsdp and zero1 -----------------------------------------------------------------------------------------------
 
 
@@ -136,16 +103,6 @@ def test_the_norms_of_a_block_are_gathered_at_once(group_of_two, arch, num_block
             groups.setdefault(id(group), []).append(name)
             assert module._get_fsdp_state()._mp_policy.param_dtype is None  # bf16 beside float32 statistics is refused
     assert len(groups) == num_blocks + 1 and max(map(len, groups.values())) == (3 if arch == "resnet18" else 4)
-
-
-def test_synchronised_norms_keep_float32_weights(group_of_two, monkeypatch):
-    """Protects fsdp --norm sync in bf16, whose norms were gathered in bf16. Mutant: nn.BatchNorm2d, which is no base of
-    SyncBatchNorm."""
-    config = dataclasses.replace(SMALL, precision="bf16")
-    model = nn.SyncBatchNorm.convert_sync_batchnorm(build_model(dataclasses.replace(config, precision="fp32"), 10, CPU))
-    fsdp.shard(model, config, init_device_mesh("cpu", (2,), mesh_dim_names=("shard",)))
-    norms = [module for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
-    assert norms and all(norm._get_fsdp_state()._mp_policy.param_dtype is None for norm in norms)
 
 
 def test_fsdp_updates_all_shards_by_a_few_kernels(monkeypatch):
@@ -245,23 +202,6 @@ def test_a_moment_of_two_gpus_is_when_both_are_done_and_neither_waits(monkeypatc
 
 
 @pytest.mark.medium
-def test_a_run_and_its_breakdown_have_the_clock_of_all_their_gpus(monkeypatch):
-    """Protects the same: whoever makes the clock tells it the strategy's devices."""
-    see_gpus(monkeypatch, 4)
-    made = []
-
-    class Told(Clock):
-        def __init__(self, device, devices=()):
-            super().__init__(device, devices)
-            made.append(tuple(map(str, self.devices)))
-
-    for module in (engine, phase_recorder):
-        monkeypatch.setattr(module, "Clock", Told)
-    train_on_nothing(monkeypatch, "hybrid_parallel", SMALL, rank=1)
-    assert made == [("cuda:2", "cuda:3")] * 2
-
-
-@pytest.mark.medium
 def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
     """Protects peak_memory_mb: forgotten on every GPU that is used, once, right before the first window, and read
     before the evaluation, of the GPU that had most: the sum over GPUs stood beside strategies with one GPU a rank.
@@ -287,49 +227,3 @@ def test_peak_memory_is_of_the_windows_and_not_of_cudnns_search(monkeypatch):
     train_on_nothing(monkeypatch, "model_parallel", config)
     assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1", "evaluation"]
     assert peaks == [14.0]
-
-
-# --- the row ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "backend, num_devices, version, conf",
-    [
-        ("nccl", 1, "2.28.9", "none"),
-        ("nccl-legacy", 2, "2.28.9", "none"),
-        ("horovod-nccl", 2, "", "none"),
-        ("gloo", 2, "", ""),
-        ("none", 2, "2.28.9", "none"),
-        ("none", 1, "", ""),
-    ],
-)
-def test_a_row_has_the_nccl_of_its_backend(monkeypatch, backend, num_devices, version, conf):
-    """Protects the comparison of sets: hybrid_parallel's backend is `nccl-legacy` with torch 2.15, and another NCCL is
-    another machine there, too. DataParallel calls NCCL without a backend. Horovod has one of its own. Mutants: `nccl`
-    alone; no process without a group."""
-    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
-    monkeypatch.setattr(record, "driver_version", lambda: "580.1")
-    monkeypatch.setattr(record, "nccl_conf", lambda env: "none")
-    of_gpu = record._kernels(RankContext(torch.device("cuda", 0), backend=backend), num_devices)
-    assert (of_gpu["nccl"], of_gpu["gpu_driver"]) == (version, "580.1"), "another driver is another group, too"
-    assert of_gpu["nccl_conf"] == conf
-
-
-# --- the device's peak ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "capability, kinds",
-    [((7, 0), ["fp32", "fp16"]), ((9, 0), ["fp32", "bf16", "tf32", "fp16"]), (None, ["fp32", "bf16"])],
-)
-def test_the_peak_is_measured_in_what_the_device_computes_in(monkeypatch, capability, kinds):
-    """Protects environment.json of a V100, whose products in bf16 are emulated, or refused, which ended its
-    measurement. Mutant: bf16 on every device."""
-    monkeypatch.setattr(device_peak, "usable_gpus", lambda: int(capability is not None))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(device_peak, "device_name", lambda device: "a device")
-    monkeypatch.setattr(device_peak, "_peak_operations", lambda dtype, device: [(1.0, None)])
-    monkeypatch.setattr(device_peak, "_tflops", lambda flops, work: flops)
-    before = torch.backends.cuda.matmul.allow_tf32
-    assert [*device_peak.measure_peak()["tflops"]] == kinds
-    assert torch.backends.cuda.matmul.allow_tf32 == before
