@@ -60,7 +60,7 @@ def test_the_interval_of_mfu_has_the_peaks_spread(tmp_path):
     assert low == pytest.approx(speed.low * 1e9 / 0.5e12)
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, monkeypatch):
     # A real product on this machine: refused for a set of another device, written for a set of this one.
     monkeypatch.setattr(device_peak, "MEASURE_S", 0.001)

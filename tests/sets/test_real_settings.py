@@ -79,7 +79,7 @@ def test_runs_of_two_commits_and_of_local_changes_are_three_groups(tmp_path, che
     git("add", "-A")
     git("commit", "-qm", "one")
     run(1)
-    (here / "note.txt").write_text("a change")
+    (here / "note.py").write_text("")
     run(2)
     git("add", "-A")
     git("commit", "-qm", "two")
