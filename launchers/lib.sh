@@ -69,7 +69,12 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
 
 use_file_stores() { # fills FILE_STORE, torchrun's flags: a store with a port would listen on all interfaces
   over_loopback
-  local folder=$RESULTS/logs/$RUN_ID # end_processes of processes.py removes both files
+  local folder=$RESULTS/logs/$RUN_ID/rendezvous # end_processes of processes.py removes it
+  if [ -z "${CONTAINER:-}" ]; then # NFS and Lustre often lack the file locks that a store needs
+    ln -s "$(mktemp -d "${TMPDIR:-/tmp}/ranks.XXXXXXXX")" "$folder"
+  else # which may not see this /tmp
+    mkdir "$folder"
+  fi
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 RENDEZVOUS_FILE=$folder/ranks
   FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
 }

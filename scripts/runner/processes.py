@@ -3,6 +3,7 @@ sessions of their own, and outlive a killed torchrun."""
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -14,7 +15,6 @@ import psutil
 GRACE_S = 5.0  # between TERM and KILL, where ranks write no checkpoint
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
 STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
-RENDEZVOUS_FILES = ("ranks", "torchrun")  # by which processes of a run meet (launchers/lib.sh)
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
@@ -43,7 +43,7 @@ def continue_stopped(run_dir: Path) -> list[str]:
 
 
 def end_processes(run_dir: Path, grace_s: float) -> None:
-    """End every process of the run, its Slurm steps, and the files by which its ranks met.
+    """End every process of the run, its Slurm steps, and the folder by which its ranks met.
 
     First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun and processes of another
     Slurm job. Then KILL, for what is alive after `grace_s`, until none is left.
@@ -68,8 +68,10 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
                 process.kill()
         time.sleep(POLL_S)
     cancel_slurm_steps(run_dir)
-    for name in RENDEZVOUS_FILES:
-        (run_dir / name).unlink(missing_ok=True)
+    rendezvous = run_dir / "rendezvous"  # of launchers/lib.sh
+    shutil.rmtree(rendezvous.resolve(), ignore_errors=True)
+    if rendezvous.is_symlink():
+        rendezvous.unlink()
 
 
 def cancel_slurm_steps(run_dir: Path) -> None:

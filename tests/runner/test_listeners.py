@@ -59,5 +59,5 @@ def test_a_run_on_one_machine_listens_on_loopback(tmp_path, strategy):
         finish(process, results)
     if strategy not in ONE_PROCESS:
         assert found, "ranks that talk to each other listen somewhere"
-    left = [*temporary.glob("torchelastic_*"), *run_dir.glob("torchrun*"), *run_dir.glob("ranks*")]
+    left = [*temporary.glob("torchelastic_*"), *temporary.glob("ranks.*"), *run_dir.glob("rendezvous")]
     assert not beyond_loopback(found) and not left

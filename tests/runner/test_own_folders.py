@@ -33,7 +33,7 @@ def test_a_run_keeps_its_row_and_its_log(tmp_path, kind):
     row = run_strategy("ddp", results, CONFIG=tmp_path / "a.yaml", NPROC=2)
     assert (row["status"], row["log_path"]) == ("ok", f"logs/{row['run_id']}/run.log"), row["reason"]
     assert (results / row["log_path"]).exists()
-    assert not [*results.glob("logs/*/ranks"), *results.glob("logs/*/torchrun"), *results.glob("logs/*/unrecorded")]
+    assert not [*results.glob("logs/*/rendezvous"), *results.glob("logs/*/unrecorded")]
 
     lost = results / "logs/single-1-000000"  # of a suite that was killed
     lost.mkdir()
