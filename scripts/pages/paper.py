@@ -1,4 +1,4 @@
-"""The report for a paper: report.tex with its table, charts, methods and checklist, all from one set's files.
+"""The report for a paper: report.tex with its table, charts, failures and commands, all from one set's files.
 
 The values are those of report.html. Needs no torch.
 """
@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from scripts.pages.headline import headline
 from scripts.pages.latex import Tex, escape_tex, tex_column_format, tex_command, tex_fixed, tex_interval, tex_number
-from scripts.pages.methods import checklist, methods
 from scripts.pages.page_templates import TEMPLATES, tex_template
 from scripts.pages.provenance import reproduction_commands
 from scripts.sets.accuracy import describe_top1, top1_accuracy
@@ -35,8 +34,6 @@ def paper_tex(results: ResultSet, drawn: Mapping[str, Figure]) -> str:
         with_energy=any(row["joules"] for row in rows),
         about_top1=describe_top1(results.groups).rstrip("."),
         charts=[(Tex(name), *caption(figure)) for name, figure in drawn.items()],  # words: page.report_figures
-        methods=methods(results),
-        checklist=checklist(results),
         commands=[tex_command(line) for line in reproduction_commands(results)],
         troubles=describe_failures(results),
     )  # fmt: skip

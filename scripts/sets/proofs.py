@@ -61,12 +61,8 @@ def short_proof(text: str) -> str:
         return NO_PROOF if answer.startswith(NO_PROOF) else answer.partition(":")[0]
     words = "identical" if answer == BIT_IDENTICAL else "nearly"
     words += ", not in all steps" if SHOWN_FLIPS in answer else ""
-    return ", ".join([words, *(f"other {each}" for each in other_exceptions(exceptions))])
-
-
-def other_exceptions(exceptions: str) -> list[str]:
-    """What proof_text names after EXCEPTIONS, but for the length, in which every proof may differ."""
-    return [word for word in exceptions.split(", ") if word not in ("", LENGTH)]
+    others = [each for each in exceptions.split(", ") if each not in ("", LENGTH)]  # every proof is shorter
+    return ", ".join([words, *(f"other {each}" for each in others)])
 
 
 def _text_of_seed(group: RunGroup, runs: Identity, known: list) -> str:

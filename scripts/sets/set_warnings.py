@@ -134,19 +134,14 @@ def throttled(results: ResultSet) -> Iterator[CausedWarning]:
 
 def unclean(results: ResultSet) -> Iterator[CausedWarning]:
     """Code that no commit holds, or code of several commits."""
-    yield from (CausedWarning(f"{sentence}.") for sentence in uncommitted_changes(results))
+    changes = {format_setting(group.identity.resolved.get("local_changes", "")) for group in results.timed_groups}
+    if (results.ok_runs.dirty == "yes").any() or changes - {"unknown"}:
+        yield CausedWarning("made with local changes, which no commit has; commit them, and measure again.")
     commits = sorted(set(results.ok_runs.commit) - {""})
     if len(commits) > 1:
         yield CausedWarning(
             f"made by {len(commits)} commits ({_list(commits)}): the runs of each are groups of their own."
         )
-
-
-def uncommitted_changes(results: ResultSet) -> Iterator[str]:
-    """Whether files differed from the commit when the runs were made."""
-    changes = {format_setting(group.identity.resolved.get("local_changes", "")) for group in results.timed_groups}
-    if (results.ok_runs.dirty == "yes").any() or changes - {"unknown"}:
-        yield "made with local changes, which no commit has; commit them, and measure again"
 
 
 def bad_files(results: ResultSet) -> Iterator[CausedWarning]:

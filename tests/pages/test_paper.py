@@ -9,9 +9,10 @@ import tomllib
 
 import pytest
 import yaml
-from result_sets import add_runs, join_sets, write_set
+from result_sets import add_runs, change, join_sets, write_set
 from support import ROOT
 
+from benchmarks.common.store.results import append_rows
 from scripts.pages import latex, page
 from scripts.pages.paper import paper_tex
 from scripts.sets.result_set import load_set
@@ -40,6 +41,17 @@ def test_a_ratio_of_mixed_precision_says_what_it_is_over(tmp_path):
     tex = paper_tex(load_set(join_sets(tmp_path, "a", "b", "c", "d")), {})
     rows = {line.partition(" &")[0]: line for line in tex.splitlines() if " & " in line}
     assert "}], over bf16 single &" in rows[r"ddp\_amp"] and "}], over fp32 single &" in rows["ddp"]
+
+
+@pytest.mark.medium
+def test_one_run_has_no_interval_and_a_failure_is_told(tmp_path):
+    own = write_set(tmp_path / "own")
+    change(own, "runs", lambda frame: frame[frame["repeat"] < "2"])
+    row = {"run_id": "x", "strategy": "slurm", "status": "failed", "reason": "no luck", "repeat": 1}
+    append_rows(own, "runs", [row])
+    tex = paper_tex(load_set(own), {})
+    assert r"95\,\%" not in tex and "One run has no interval." in tex
+    assert "Attempts without a time: slurm failed" in tex and "make report" in tex
 
 
 def test_letters_that_latex_has_not():
