@@ -47,7 +47,6 @@ from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
-from scripts.stats.calibration import calibration_text
 from scripts.stats.formatting import plural_of_several, printable, printable_lines
 from scripts.strategies.strategy_list import BASELINE
 
@@ -149,9 +148,6 @@ def make_report(results: ResultSet) -> Report:
         "rows": rows,
         "below": [
             describe_error_rate(results),
-            calibration_text(
-                {group.label: group.sample for group in results.compared_groups}, results.baseline_label_of
-            ),
             describe_shared_drift(results),
             describe_aa(results),
             describe_top1(results.groups),

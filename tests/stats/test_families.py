@@ -8,7 +8,6 @@ import pytest
 import scipy.stats
 from simulate import autoregressive
 
-from scripts.stats.calibration import calibrate, calibration_text
 from scripts.stats.families import (
     NO_COMMON_ROUNDS,
     ThroughputSample,
@@ -199,31 +198,6 @@ def test_rounds_that_wander_are_no_repeats_and_repeats_are():
     assert {each.why for each in ratios_to_baseline("single", found).values()} == {AUTOCORRELATED}
     share = numpy.mean([rounds_are_autocorrelated(rng.normal(size=(4, 6))) for _ in range(600)])
     assert 0.04 <= share <= 0.11  # LEVEL is 0.08
-
-
-def test_calibration_is_the_promise_on_independent_rounds_and_finds_what_power_says():
-    rng = numpy.random.default_rng(11)
-    table = 0.02 * rng.normal(size=(4, 20))
-    pairs = numpy.array([(1, 0), (2, 0), (3, 0)])
-    false_alarms, undecided, power = calibrate(table, pairs)
-    assert 0.03 <= false_alarms <= 0.06 and 0.05 <= undecided <= 0.11 and (abs(power + undecided - 1) < 0.01).all()
-    _, _, little = calibrate(table * 20, pairs)
-    assert (little < 0.9).all(), "noise of 40 % hides 10 %"
-
-
-def test_the_line_of_a_report_says_what_it_cannot_know():
-    over = {"ddp": "single", "slurm": "single"}
-    few = calibration_text(samples(numpy.random.default_rng(12), (4, 4, 4)), over)
-    assert few == "Calibration: fewer than 5 rounds of every strategy cannot tell how often this errs."
-    text = calibration_text(samples(numpy.random.default_rng(12), (6, 6, 6)), over)
-    assert (
-        "of 2,000 simulated sets of 6 independent normal rounds with this set's own covariance" in text
-        and "is found in" in text
-    )
-    many = calibration_text(samples(numpy.random.default_rng(12), (6,) * 5), over)
-    drift = "drifts by itself, families with a verdict err more often."
-    assert all(each.endswith(drift) for each in (text, many)), "none is safe"
-    assert calibration_text({}, {}) == ""
 
 
 def test_sidaks_critical_value():
