@@ -9,11 +9,10 @@ from scripts.options.option_types import Names, OptionalInt, OptionalPath, Optio
 
 @dataclasses.dataclass(frozen=True)
 class OverheadOptions:
-    what: Literal["loop", "same-decoder", "instrumentation"] = "loop"
-    """Compare the suite with a bare loop, the same with Pillow on both sides, or a window with its clock with one
-    without."""
+    what: Literal["loop", "same-decoder"] = "loop"
+    """Compare the suite with a bare loop, or the same with Pillow on both sides."""
     pairs: int = 60
-    """Pairs of windows; for the instrumentation a third as many samples, each the median of 25 pairs."""
+    """Pairs of windows."""
     launches: int = 5
     """Launches of the loops, each with its share of the pairs; the interval is over launches. 1: over pairs."""
     config: str = "configs/smoke.yaml"

@@ -1,12 +1,11 @@
-"""What the suite costs: its ddp beside a bare DDP loop, and a timed window with its clock beside one without.
+"""What the suite costs: its ddp beside a bare DDP loop.
 
     ./bench study overhead                             # images/s of benchmarks.ddp / of the bare loop
     ./bench study overhead --what same-decoder         # the same, where the suite decodes with Pillow, too
-    ./bench study overhead --what instrumentation      # speed of a window with the clock / without
 
-`loop`: launches of benchmarks.ddp by torchrun. Alternately before and after its timed windows, the same ranks run as
-many steps of the bare loop: same model, files, batches and threads. `instrumentation`: windows of the same steps,
-alternately with and without the clock. CPU time of the first rank gives a second ratio beside the wall clock's.
+Launches of benchmarks.ddp by torchrun. Alternately before and after its timed windows, the same ranks run as many steps
+of the bare loop: same model, files, batches and threads. CPU time of the first rank gives a second ratio beside the
+wall clock's.
 """
 
 import json
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy
@@ -38,8 +36,6 @@ from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_co
 from scripts.studies.measured_csv import add_rows
 
 WARMUP_STEPS, WINDOW_STEPS = 4, 2
-SHORT_WINDOW_STEPS, PAIRS_OF_A_SAMPLE = 2, 25  # short, so that both windows of a pair meet the same machine
-NUM_EMPTY_WINDOWS = 1000
 
 
 def main(options: OverheadOptions) -> int:
@@ -49,12 +45,11 @@ def main(options: OverheadOptions) -> int:
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
     if options.what == "same-decoder":
         flags += ["--decoder", "pillow"]
-    of_windows = options.what == "instrumentation"
-    num_launches = 1 if of_windows else options.launches
+    num_launches = options.launches
     if not 1 <= num_launches <= options.pairs // 2:
         raise UserError(f"--launches is {num_launches}, but must be 1 to {options.pairs // 2}: half of --pairs")
-    ratios = compare_windows(options.pairs // 3, flags) if of_windows else compare_launches(options, flags)
-    unit = "samples of one process" if of_windows else "launches" if num_launches > 1 else "pairs of one launch"
+    ratios = compare_launches(options, flags)
+    unit = "launches" if num_launches > 1 else "pairs of one launch"
     rows = []
     for name, values in ratios.items():
         value, low, high = geometric_mean(numpy.log(values))
@@ -188,57 +183,6 @@ def rank(flags: list[str]) -> None:
 
     strategy = ddp.build(config)
     fit(strategy, PairedClock(strategy.context.device))
-
-
-def compare_windows(num_samples: int, flags: list[str]) -> dict[str, list[float]]:
-    """Speed, by the wall clock and by CPU time, of windows with the clock over those without.
-
-    A sample is the median over pairs of consecutive windows, so that a disturbance of a few windows does not count.
-    """
-    from benchmarks import single
-    from benchmarks.common.dist.devices import synchronize
-    from benchmarks.common.train.clock import Clock
-
-    os.environ["THREADS_PER_RANK"] = "1"  # more would wait for each other at the mercy of other programs
-    # A short step, so that what the clock adds weighs most; with a learning rate of 0, so that the loss on the one
-    # batch does not sink to numbers that a CPU is slow with.
-    flags = [*flags, "--image-size", "32", "--global-batch", "8", "--loader", "synthetic", "--lr", "0"]
-    flags += ["--steps", "1000000"]
-    strategy = single.build(load_config(flags))
-    batches, clock, step = iter(strategy.loaders.train), Clock(strategy.context.device), strategy.step
-
-    def window(start: Callable, tick: Callable, stop: Callable) -> numpy.ndarray:
-        """Seconds and CPU seconds of a window."""
-        began = numpy.array([time.perf_counter(), time.process_time()])
-        start()
-        for _ in range(SHORT_WINDOW_STEPS):
-            step(*next(batches))
-            tick()
-        stop()
-        return numpy.array([time.perf_counter(), time.process_time()]) - began
-
-    def idle() -> None:
-        synchronize(clock.device)
-
-    variants = {"with": (clock.start, clock.tick, clock.stop), "without": (idle, lambda: None, idle)}
-    window(*variants["without"])
-    samples = []
-    for _ in tqdm(range(num_samples), desc="samples", disable=None, leave=False):
-        ratios = []
-        for pair in range(PAIRS_OF_A_SAMPLE):
-            taken = {name: window(*variants[name]) for name in sorted(variants, reverse=pair % 2 == 0)}
-            ratios.append(taken["without"] / taken["with"])
-        samples.append(numpy.median(ratios, axis=0))
-    began = time.process_time()
-    for _ in range(NUM_EMPTY_WINDOWS):
-        clock.start()
-        for _ in range(SHORT_WINDOW_STEPS):
-            clock.tick()
-        clock.stop()
-    alone_us = 1e6 * (time.process_time() - began) / NUM_EMPTY_WINDOWS
-    print(f"the clock by itself: {alone_us:.1f} us of CPU time a window of {SHORT_WINDOW_STEPS} steps")
-    seconds, cpu_s = numpy.transpose(samples).tolist()
-    return {"speed with / without clock": seconds, "speed with / without clock, by CPU time": cpu_s}
 
 
 if __name__ == "__main__":
