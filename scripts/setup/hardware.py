@@ -1,15 +1,10 @@
 """The hardware of a set, and whether this machine matches it: a cluster's login node would fill a set from GPUs with
 figures of its CPU."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.common.store.results import read_table
-from benchmarks.common.system import machine
-
-RANKS_PER_CORE = 8
 
 
 @dataclass(frozen=True)
@@ -49,10 +44,3 @@ def why_not_here(measured: set[Hardware], here: Hardware) -> str:
         return ""
     where = " and ".join(sorted(each.text() for each in measured))
     return f"it was measured on {where}, and this is {here.text()}"
-
-
-def why_too_many(requested: Mapping[str, Any]) -> str:
-    """Why a run of a set has more ranks than this machine should start; '' where it has not."""
-    ranks = requested["ranks"] // requested["nodes"]
-    most = max(RANKS_PER_CORE * machine.num_cores(), machine.num_gpus())
-    return f"it asks for {ranks} ranks on one machine, and here at most {most} are started" if ranks > most else ""
