@@ -25,7 +25,6 @@ from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import ENDING_SIGNALS
-from scripts.sets.recorded_settings import RESOLVED_COLUMNS
 from scripts.strategies.strategy_list import all_strategies
 
 ROOT = Path(__file__).parents[1]
@@ -173,6 +172,11 @@ def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
     runs = read_table(results, "runs")
     assert len(runs), f"{name} left no row"
     return runs.iloc[-1].to_dict() | {"launcher_exit_code": done.returncode}
+
+
+RESOLVED_COLUMNS = (
+    "precision", "device", "device_name", "world_size", "nodes", "threads_per_rank", "backend", "torch", "commit",
+)  # fmt: skip
 
 
 def recorded(results: Path, row: dict, **asked) -> dict:

@@ -30,8 +30,8 @@ AA_LABEL = "label"
 """A second name for the same run: A/A."""
 ALL_CORES = "all cores"
 """In the label of a group whose rank has a thread for each core of the machine."""
-# Older sets lack these, which is no difference.
-NEWER_FIELDS = {*MACHINE_FIELDS, "contents", f"workers{RESOLVED_SUFFIX}"}
+LOST = "settings"
+"""The one requested field, beside the strategy, of a run whose settings are not in settings.csv: their hash."""
 PUBLISHED_HOST = re.compile(r"host \d+")  # what a published set says for a host; another set's is not known
 # Groups of one set that differ in these fields alone are what the suite compares.
 STRATEGY_FIELDS = {
@@ -50,14 +50,10 @@ RESOLVED_GLOBAL_BATCH = f"global_batch{RESOLVED_SUFFIX}"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Identity:
-    """The settings of a run: the requested half, and the half that the run resolved on its machine.
-
-    recorded: False where both are taken from columns of runs.csv, which hold a part of them.
-    """
+    """The settings of a run: the requested half, and the half that the run resolved on its machine."""
 
     requested: dict[str, Any]
     resolved: dict[str, Any]
-    recorded: bool = True
 
     @functools.cached_property
     def fields(self) -> dict[str, Any]:
@@ -70,11 +66,9 @@ class Identity:
             for name, value in drop_not_compared(self.requested).items()
             if not strategy or strategy in READERS.get(name, (strategy,))
         }
-        if not self.recorded:  # the values in the file are not known, so that its name is all there is
-            requested |= {name: value for name, value in self.requested.items() if name == "config"}
         both = {name + RESOLVED_SUFFIX if name in self.requested else name: value for name, value in resolved.items()}
         known = requested | both
-        return {name: value for name, value in known.items() if value != "" or name not in {AA_LABEL, *NEWER_FIELDS}}
+        return {name: value for name, value in known.items() if value != "" or name != AA_LABEL}
 
     @functools.cached_property
     def key(self) -> str:
@@ -88,7 +82,7 @@ class Identity:
 def key_without(identity: Identity, names: Collection[str]) -> str:
     """A key that is equal for identities that are alike in all fields but these."""
     left = {name: value for name, value in identity.fields.items() if name not in names}
-    return _as_json([identity.recorded, left])
+    return _as_json(left)
 
 
 def key_without_derived(identity: Identity, *names: str) -> str:
@@ -105,18 +99,13 @@ def differing_fields(identities: list[Identity]) -> list[str]:
     return [
         name
         for name in names
-        if len({_as_json(each.fields.get(name)) for each in _identities_with_field(name, identities)}) > 1
+        if len({_as_json(each.fields.get(name)) for each in identities}) > 1
         and not (name == "host" and _are_of_several_sets([each.fields.get(name) for each in identities]))
     ]
 
 
 def _are_of_several_sets(hosts: Sequence[object]) -> bool:
     return len({PUBLISHED_HOST.fullmatch(str(each)) is None for each in hosts if each is not None}) > 1
-
-
-def _identities_with_field(name: str, identities: list[Identity]) -> list[Identity]:
-    kinds = {each.recorded for each in identities if name in each.fields}
-    return [each for each in identities if each.recorded in kinds and (name in each.fields or name not in NEWER_FIELDS)]
 
 
 def _as_json(value: object) -> str:
@@ -138,21 +127,19 @@ def group_labels(
     baseline is the one that says what it is. num_cores: of the machine.
     """
     plain = common_baseline_fields(list(others))
-    names = differing_fields(identities)
+    names = differing_fields([each for each in identities if LOST not in each.requested])
     names_that_count = [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)]
     if len({key_without(each, each.fields.keys() - names_that_count) for each in identities}) == len(identities):
         names = names_that_count
-    mixed = len({each.recorded for each in identities}) > 1
     short, long = [], []
     for each in identities:
-        own_names = [name for name in names if each in _identities_with_field(name, identities)]
-        own_names = [name for name in own_names if name != AA_LABEL or name in each.fields]
+        own_names = [name for name in names if name != AA_LABEL or name in each.fields]
+        own_names = [LOST] if LOST in each.requested else own_names
         named = [name for name in own_names if name not in plain or plain[name] != each.fields.get(name)]
         parts = [_format_field(name, each.fields.get(name), num_cores) for name in named]
-        last = ["settings not recorded"] if mixed and not each.recorded else []
-        long.append(", ".join([strategy or "(no name)", *parts, *last]))
+        long.append(", ".join([strategy or "(no name)", *parts]))
         parts = [_format_briefly(name, each.fields.get(name), num_cores) for name in named]
-        short.append(", ".join([strategy or "(no name)", *filter(None, parts), *last]))
+        short.append(", ".join([strategy or "(no name)", *filter(None, parts)]))
     return short if len({*short}) == len(short) else long
 
 
@@ -177,10 +164,10 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
     """The fields that forbid a comparison of two groups of one set: all that differ and do not belong to the strategy,
     as does a field that only one of the two resolved."""
     fields_of_strategy = STRATEGY_FIELDS.keys() | {RESOLVED_GLOBAL_BATCH}
-    fields_of_strategy |= one.resolved.keys() ^ other.resolved.keys() if one.recorded and other.recorded else set()
-    # the user chooses the requested precision; the resolved one, and the one of an old set, are the strategy's
+    fields_of_strategy |= one.resolved.keys() ^ other.resolved.keys()
+    # the user chooses the requested precision; the resolved one is the strategy's
     same_precision = one.requested.get("precision") == other.requested.get("precision")
-    chosen = {"precision"} if one.recorded and other.recorded and not same_precision else set()
+    chosen = set() if same_precision else {"precision"}
     if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
         fields_of_strategy |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
     return [
@@ -201,13 +188,13 @@ def same_request(one: Identity, other: Identity, but: Collection[str]) -> bool:
 
 
 def comparable(one: Identity, other: Identity) -> bool:
-    """Whether two groups of one set differ in nothing but their strategies, as far as both were recorded alike."""
-    return one.recorded == other.recorded and not incomparable_fields(one, other)
+    """Whether two groups of one set differ in nothing but their strategies."""
+    return not incomparable_fields(one, other)
 
 
 def same_work(one: Identity, other: Identity) -> bool:
     """As `comparable`, but the resolved precisions have to agree, whatever precision was requested."""
-    alike = one.recorded == other.recorded and compute_precision(one) == compute_precision(other)
+    alike = compute_precision(one) == compute_precision(other)
     return alike and set(incomparable_fields(one, other)) <= {"precision"}
 
 
@@ -228,11 +215,6 @@ def compute_precision(identity: Identity) -> str | None:
 
 def belongs_to(row: Identity, group: Identity) -> bool:
     """Whether a run without resolved settings, such as a skipped one, belongs to a group by what it requested."""
-    if row.recorded and group.recorded:
-        wanted, had = (Identity(each.requested, {}).fields for each in (row, group))
-        names = wanted.keys() | had.keys()
-        return all(wanted.get(name) in (had.get(name), group.fields.get(name)) for name in names)
-    known = {name: value for name, value in row.fields.items() if name in group.fields}
-    return not row.recorded and all(
-        format_setting(value) == format_setting(group.fields[name]) for name, value in known.items()
-    )
+    wanted, had = (Identity(each.requested, {}).fields for each in (row, group))
+    names = wanted.keys() | had.keys()
+    return all(wanted.get(name) in (had.get(name), group.fields.get(name)) for name in names)

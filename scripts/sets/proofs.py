@@ -12,7 +12,7 @@ import pandas
 
 from benchmarks.common.config.settings import SOURCE_FIELDS
 from benchmarks.common.store.frames import iterate_rows
-from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, RESOLVED_SUFFIX, Identity, differing_fields
+from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, LOST, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.run_group import RunGroup
 
@@ -48,7 +48,7 @@ def proof_text(group: RunGroup, equivalence: pandas.DataFrame) -> str:
     if not rows:
         return NOT_YET
     known = [(row, identity) for row in rows if (identity := read_identity(row.asked, row.met))]
-    if not known or not group.identity.recorded:
+    if not known or LOST in group.identity.requested:
         return UNKNOWN
     texts = [_text_of_seed(group, identity, known) for identity in _of_each_seed(group.identity)]
     return min(texts, key=lambda text: (text.startswith(THE_SAME), text.startswith(BIT_IDENTICAL)))  # the worst

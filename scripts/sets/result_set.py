@@ -5,6 +5,7 @@ Needs no torch.
 
 import dataclasses
 import functools
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from typing import Any
 import pandas
 
 from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.environment_facts import read_environment
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import compute_precision, same_request, same_share_of_machine, same_work
@@ -33,7 +33,7 @@ class ResultSet:
     path: Path
     groups: list[RunGroup]
     remarks: list[str]
-    """A sentence for each gap in the settings of its runs, with what replaces them."""
+    """A sentence for each gap in the settings of its runs."""
     environment: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     """environment.json; {} where it is missing or broken."""
     tables: dict[str, pandas.DataFrame] = dataclasses.field(default_factory=dict, repr=False)
@@ -197,7 +197,7 @@ def _read(path: Path, name: str) -> pandas.DataFrame:
 def _read_environment(path: Path) -> dict[str, Any]:
     """An environment.json; {} where it is missing or broken, which is said on stderr."""
     try:
-        return read_environment(path)
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 import pandas
 import pytest
 from result_sets import write_set
+from support import recorded
 
 from benchmarks.common.store.results import append_rows
 from scripts.gpu_check import verdicts
@@ -42,7 +43,7 @@ def test_scaling_is_over_devices(tmp_path):
         run_id = f"hybrid_parallel-{num_gpus}"
         row = {"run_id": run_id, "strategy": "hybrid_parallel", "status": "ok", "repeat": 1, "global_batch": 32}
         row |= H100 | {"world_size": num_gpus, "nodes": 1, "threads_per_rank": 8, "images_per_s": images_per_s}
-        append_rows(tmp_path, "runs", [row])
+        append_rows(tmp_path, "runs", [recorded(tmp_path, row)])
     results = load_set(tmp_path)
     modes = analysis.scaling_points(results, "hybrid_parallel")
     assert [(point.num_devices, point.efficiency) for point in modes["strong"]] == [(2, 1.0), (4, pytest.approx(0.9))]

@@ -4,7 +4,6 @@
 """
 
 import json
-from pathlib import Path
 
 import pytest
 from test_result_set import MET, add, asked
@@ -12,9 +11,6 @@ from test_result_set import MET, add, asked
 from benchmarks.common.store.results import append_rows
 from scripts.sets.proofs import flip_reason, proof_text, short_proof
 from scripts.sets.result_set import load_set
-
-OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
-
 
 SHAPE = MET | {"num_shards": 1, "num_stages": 2, "num_microbatches": 1, "exact": True, "cut": 4}
 
@@ -69,10 +65,8 @@ MACHINE = {"host": "a", "kernel": "6.1", "num_cores": 2, "cpu_capability": "AVX5
 
 @pytest.mark.parametrize("name", MACHINE)
 def test_a_proof_covers_another_host_but_no_other_kernels(tmp_path, name):
-    """Protects a proof that was made on another node: what computes is the same there. A proof from before these were
-    recorded covers, too."""
+    """Protects a proof that was made on another node: what computes is the same there."""
     covered = "yes: bit-identical; the proof differs in length"
-    assert cell(tmp_path / "old", proof=LENGTH, runs_met=SHAPE | MACHINE) == covered
     said = cell(tmp_path / "new", proof=LENGTH, met=MACHINE | {name: "other"}, runs_met=SHAPE | MACHINE)
     assert said == (covered if name in ("host", "kernel", "num_cores") else f"no proof of these settings: {name}")
 
@@ -143,10 +137,3 @@ def test_the_last_proof_that_covers_the_runs_counts(tmp_path):
     append_rows(tmp_path, "equivalence", [{"run_id": "w", "strategy": "model_parallel", **later}])
     assert cell(tmp_path).startswith("yes"), "a proof of other settings does not take this one away"
     assert cell(tmp_path, proof=LENGTH, verdict="failed", max_relative_difference=0.5).startswith("NO")
-
-
-def test_a_proof_of_the_old_schema_proves_nothing_in_particular():
-    results = load_set(OLD)
-    cells = {group.label: proof_text(group, results.table("equivalence")) for group in results.groups}
-    assert cells.pop("apex_ddp").startswith("skipped: apex.amp refuses a model on the CPU"), "with its reason"
-    assert set(cells.values()) == {"no proof: the settings are unknown"}

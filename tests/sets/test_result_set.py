@@ -3,8 +3,6 @@
 .venv/bin/python -m pytest tests/sets/test_result_set.py
 """
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.common.config.config import FIELDS, Config
@@ -14,12 +12,8 @@ from benchmarks.common.system.errors import UserError
 from scripts.pages.headline import headline
 from scripts.pages.report_tables import describe_aa
 from scripts.sets.identity import Identity, differing_fields
-from scripts.sets.recorded_settings import parse_flags
 from scripts.sets.result_set import load_set
 from scripts.sets.strategy_cells import over_which_baseline
-
-OLD = Path(__file__).parents[1] / "fixtures" / "old_schema"
-
 
 MET = {
     "device": "cpu",
@@ -141,12 +135,6 @@ def test_two_models_are_not_pooled(tmp_path):
     assert {label: group.throughput.value for label, group in groups.items()} == pytest.approx(
         {"single, norm batch": 200, "single, norm group": 100}
     )
-    # without settings, the names of the two files keep them apart
-    old = tmp_path / "old"
-    old.mkdir()
-    for n, norm in enumerate(rates):
-        append_rows(old, "runs", [{"run_id": f"{n}", "strategy": "single", "status": "ok", "config": norm}])
-    assert set(labels(old)) == {"single, config batch", "single, config group"}
 
 
 def test_the_baseline_has_the_same_settings(tmp_path):
@@ -173,53 +161,6 @@ def test_of_several_baselines_it_is_the_one_that_was_asked_the_same(tmp_path, ra
     (group,) = results.timed_groups_of("ddp")
     base = results.baseline_of(group).identity.requested
     assert (base["ranks"], base["nodes"], base["threads_per_rank"]) == (2, 1, 1)
-
-
-def test_a_set_of_the_old_schema_loads_by_its_columns_and_says_so(capsys):
-    """A few rows of the published set, as it was written by schema 1: same groups, same numbers."""
-    groups = {group.label: group for group in load_set(OLD).groups}
-    assert {label: group.status_counts for label, group in groups.items()} == {
-        "single": {"ok": 2},
-        "ddp": {"ok": 2},
-        "apex_ddp": {"skipped": 1},
-        "model_parallel, split_size 2": {"ok": 2},
-        "model_parallel, split_size 4": {"ok": 2},
-    }
-    assert groups["single"].throughput.value == pytest.approx(176.6, rel=0.1)
-    assert groups["ddp"].settings["config"] == "configs/smoke.yaml" and groups["ddp"].settings["world_size"] == 2
-    output = capsys.readouterr().err
-    assert output.count("\n") == 1 and "9 runs" in output
-
-
-def test_an_old_set_that_is_continued_keeps_old_and_new_runs_apart(tmp_path):
-    for name in ("runs", "windows"):
-        (tmp_path / f"{name}.csv").write_bytes((OLD / f"{name}.csv").read_bytes())
-    add(tmp_path, asked())
-    add(tmp_path, asked(seed=1))
-    add(tmp_path, asked("single", ranks=1))
-    old = {label: n for label, n in labels(tmp_path).items() if label.endswith(", settings not recorded")}
-    new = {
-        label: n for label, n in labels(tmp_path).items() if label.startswith(("single", "ddp")) and label not in old
-    }
-    assert sorted(old.values()) == [2, 2] and sorted(new.values()) == [1, 1, 1]
-    assert ["seed 0" in label for label in new] == ["ddp" in label and "seed 1" not in label for label in new]
-
-
-@pytest.mark.parametrize(
-    ("options", "field", "value"),
-    [
-        ("--seed 1 --split-size 4", "split_size", "4"),
-        ("--split_size=4", "split_size", "4"),
-        ("--split-size 4 --split-size 8", "split_size", "8"),
-        ("--split-size-x 4", "split_size", None),
-        ("", "split_size", None),
-        ("--augment", "augment", "yes"),
-        ("--augment --no-augment", "augment", "no"),
-    ],
-)
-def test_the_flags_of_old_rows_are_read_as_a_command_line_is(options, field, value):
-    # The last one wins, - and _ are the same.
-    assert parse_flags(options).get(field) == value
 
 
 def bases(folder):
@@ -310,14 +251,14 @@ def test_batches_a_device_are_compared_and_other_batches_are_not(tmp_path):
     assert bases(tmp_path / "strong") == {}
 
 
-def test_a_row_whose_settings_are_lost_is_kept_by_its_columns(tmp_path, capsys):
+def test_a_row_whose_settings_are_lost_is_a_group_of_its_own(tmp_path, capsys):
     add(tmp_path, asked())
-    add(tmp_path, asked(norm="group"), arch="resnet50", device_name="Test CPU")
+    for repeat in (1, 2):
+        add(tmp_path, asked(norm="group"), repeat=repeat)
     lines = (tmp_path / "settings.csv").read_text().splitlines(keepends=True)
     (tmp_path / "settings.csv").write_text("".join(lines[:-1]))
-    assert labels(tmp_path) == {"ddp": 1, "ddp, settings not recorded": 1}
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "settings.csv lacks the hash" in line
+    assert sorted(labels(tmp_path).values()) == [1, 2] and "ddp" in labels(tmp_path)
+    assert capsys.readouterr().err.splitlines()[-1].count("settings.csv lacks the hash") == 1
 
 
 def test_runs_that_count_twice_load_and_decide_nothing(tmp_path):

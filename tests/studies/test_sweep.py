@@ -45,7 +45,7 @@ OURS = "scripts.runner.bench scripts.runner.supervisor scripts.studies.sweep.cha
 def add_runs(folder, strategy, images_per_s, num_repeats=5, noise=0.02, asked=None, **row):
     """Runs of one setting with three windows each; noise is that of log throughput, between runs.
 
-    asked: fields of their recorded settings; None for runs as schema 1 wrote them, with flags in `options`.
+    asked: fields of their recorded settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rng = numpy.random.default_rng([int(images_per_s), len(strategy)])  # rounds that do not drift
@@ -53,7 +53,7 @@ def add_runs(folder, strategy, images_per_s, num_repeats=5, noise=0.02, asked=No
         run_id = f"{strategy}-{repeat}-{len(read_table(folder, 'runs'))}"
         speed = images_per_s * float(numpy.exp(noise * rng.normal()))
         whole = {**COMMON, "run_id": run_id, "strategy": strategy, "repeat": repeat, **row}
-        append_rows(folder, "runs", [whole if asked is None else recorded(folder, whole, **asked)])
+        append_rows(folder, "runs", [recorded(folder, whole, **(asked or {}))])
         windows = [{"run_id": run_id, "window": n, "images": 64, "seconds": 64 / speed} for n in range(3)]
         append_rows(folder, "windows", windows)
 
@@ -207,9 +207,9 @@ def test_a_real_scaling_study_ends_in_efficiency(checkout, tmp_path, tiny_data, 
 def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     # Each value's line is total images over total seconds with the bootstrap interval, values in order of number.
     for value, speed in (("25", 110), ("1", 100), ("5", 140)):
-        add_runs(tmp_path, "ddp", speed, options=f"--bucket-cap-mb {value}")
-    add_runs(tmp_path, "ddp", 500, options="")  # not part of the sweep
-    add_runs(tmp_path, "single", 50, options="--bucket-cap-mb 5")
+        add_runs(tmp_path, "ddp", speed, asked={"bucket_cap_mb": float(value)})
+    add_runs(tmp_path, "ddp", 500)  # not part of the sweep
+    add_runs(tmp_path, "single", 50, asked={"bucket_cap_mb": 5.0})
     points = sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
     assert list(points) == ["1", "5", "25"]
     assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "ddp", "bucket_cap_mb")) == 0
@@ -262,8 +262,8 @@ def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
 
 def test_two_settings_of_one_value_are_refused(tmp_path):
     # Points of other settings must not be mixed into one curve, nor one silently dropped.
-    add_runs(tmp_path, "ddp", 100, options="--bucket-cap-mb 1")
-    add_runs(tmp_path, "ddp", 200, options="--bucket-cap-mb 1 --arch resnet50", arch="resnet50")
+    add_runs(tmp_path, "ddp", 100, asked={"bucket_cap_mb": 1.0})
+    add_runs(tmp_path, "ddp", 200, asked={"bucket_cap_mb": 1.0}, arch="resnet50")
     with pytest.raises(UserError, match="several settings"):
         sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
 
@@ -292,7 +292,7 @@ def test_efficiency_is_throughput_a_rank_over_that_of_the_fewest(tmp_path):
             options=f"--global-batch {batch}",
         )
     for batch, speed in ((32, 125), (8, 50)):
-        add_runs(tmp_path, "single", speed, noise=0.002, global_batch=batch, options=f"--global-batch {batch}")
+        add_runs(tmp_path, "single", speed, noise=0.002, global_batch=batch)
     modes = scaling_points(load_set(tmp_path), "ddp")
     assert [(point.num_devices, round(point.efficiency, 2)) for point in modes["strong"]] == [
         (1, 1),

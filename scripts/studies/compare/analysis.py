@@ -12,7 +12,6 @@ from pathlib import Path
 from benchmarks.common.config.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from benchmarks.common.system.errors import UserError
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
-from scripts.sets.recorded_settings import identity_from_columns
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
@@ -85,7 +84,7 @@ def within_set(results: ResultSet, strategy: str, anyway: bool) -> list[Comparis
         # a pair with the baseline is in its family, and has one interval
         found |= {(of, fastest): over for of, over in over_it.items() if not {of, fastest} & singles}
     for of, to in found:
-        one, other = _identities(groups[to], groups[of])
+        one, other = groups[to].identity, groups[of].identity
         _refuse(f"{to} and {of}", one, other, [] if same_work(one, other) else incomparable_fields(one, other), anyway)
     return [Comparison(f"{of} / {to}", groups[of], groups[to], over) for (of, to), over in found.items()]
 
@@ -126,7 +125,7 @@ def _samples(groups: dict[str, RunGroup]) -> dict[str, ThroughputSample]:
 
 def _refuse_unlike(title: str, first: RunGroup, second: RunGroup, anyway: bool | None) -> None:
     """Of two sets: raises UserError where they are not alike in all but FIELDS_THAT_MAY_DIFFER; these are printed."""
-    one, other = _identities(first, second)
+    one, other = first.identity, second.identity
     names = differing_fields([one, other])
     _refuse(title, one, other, [name for name in names if name not in FIELDS_THAT_MAY_DIFFER], anyway)
     named = [name for name in names if name in FIELDS_THAT_MAY_DIFFER]
@@ -146,14 +145,6 @@ def _find(name: str, groups: dict[str, RunGroup], results: ResultSet) -> str:
     near = difflib.get_close_matches(name, groups, n=1)
     hint = f"did you mean {near[0]}?" if near else f"it has {'; '.join(groups)}"
     raise UserError(f"{results.path} has no timed run of {name!r}; {hint}")
-
-
-def _identities(first: RunGroup, second: RunGroup) -> tuple[Identity, Identity]:
-    """The identities of both; from the columns of runs.csv where only one of them recorded its settings."""
-    one, other = first.identity, second.identity
-    if one.recorded == other.recorded:
-        return one, other
-    return identity_from_columns(first.ok_runs.iloc[0]), identity_from_columns(second.ok_runs.iloc[0])
 
 
 def _refuse(title: str, one: Identity, other: Identity, names: list[str], anyway: bool | None) -> None:

@@ -178,8 +178,6 @@ def settings_that_differ(one: Candidate, other: Candidate) -> list[str]:
     names = differing_fields([one.group.identity, other.group.identity])
     allowed = MACHINE_SETTINGS | SOFTWARE | {*IMAGE_FIELDS}  # images are compared by refuse_unequal_work
     found = [name for name in names if not {name, name.removesuffix(RESOLVED_SUFFIX)} & allowed]
-    if one.group.identity.recorded != other.group.identity.recorded:
-        found.append("recorded settings")
     return [*found, ALL_CORES] if _has_all_cores(one) != _has_all_cores(other) else found
 
 
@@ -236,7 +234,7 @@ def _why_left_out(candidate: Candidate, machine: str, machines: dict[str, list[C
 
 def _setting(candidate: Candidate, name: str) -> str:
     identity = candidate.group.identity
-    special = {ALL_CORES: _has_all_cores(candidate), "recorded settings": identity.recorded}
+    special = {ALL_CORES: _has_all_cores(candidate)}
     return format_setting(special.get(name, (identity.resolved | identity.fields).get(name)))
 
 
