@@ -8,7 +8,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks.common.config.config import read_yaml
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.store.safe_names import SAFE_NAME
@@ -22,13 +21,7 @@ from scripts.runner import preflight
 from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
 
 # Of a set's configuration, which somebody else may have made: it writes nowhere but into the set.
-OVERRIDDEN = {
-    "checkpoint_dir": "--checkpoint-dir=",
-    "checkpoint_steps": "--checkpoint-steps=0",
-    "checkpoint_keep": "--no-checkpoint-keep",
-    "resume": "--no-resume",
-    "rendezvous": "--rendezvous=file",
-}
+OVERRIDES = "--checkpoint-dir= --checkpoint-steps=0 --no-checkpoint-keep --no-resume --rendezvous=file"
 
 
 def measure(results_folder: Path) -> int:
@@ -82,7 +75,7 @@ def usual_settings(results_folder: Path) -> dict[str, str]:
     found = usual_config(results_folder)
     if found is None:
         return {}
-    return {"CONFIG": str(found.resolve()), "ARGS": _overriding(found), "DATA": os.environ.get("DATA", "")}
+    return {"CONFIG": str(found.resolve()), "ARGS": OVERRIDES, "DATA": os.environ.get("DATA", "")}
 
 
 def usual_config(results_folder: Path) -> Path | None:
@@ -96,11 +89,3 @@ def usual_config(results_folder: Path) -> Path | None:
         return None
     commonest = collections.Counter(texts.values()).most_common(1)[0][0]
     return next(config for config, text in texts.items() if text == commonest)
-
-
-def _overriding(config: Path) -> str:
-    try:
-        names = {*read_yaml(str(config))}
-    except UserError:  # what reads it says so, and leaves its gap
-        names = {*OVERRIDDEN}
-    return " ".join(flag for name, flag in OVERRIDDEN.items() if name in names)

@@ -39,10 +39,7 @@ class ReportTable:
     text: str
     header: tuple[str, ...]
     rows: list[list[str]]
-    emphasis: str = ""
-    """A sentence before `text`, in bold."""
-    text_columns: tuple[int, ...] = (0,)
-    """Columns that Markdown aligns at the left, as text; all others hold numbers."""
+    """The first column is text, and all others hold numbers."""
 
 
 @dataclasses.dataclass(frozen=True)

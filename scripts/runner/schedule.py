@@ -4,14 +4,13 @@ import contextlib
 import dataclasses
 import datetime
 import os
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import WARM_UP, read_table, write_text_atomically
+from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
@@ -162,25 +161,12 @@ def lock_result_set(results: Path) -> Iterator[None]:
             lock = stack.enter_context(hold_lock(results / ".suite", limit_s=0))
         except TimeoutError:
             raise UserError(
-                f"{results} is in use {describe_holder(results)}; choose another {option_as_typed('RESULTS', '')}"
+                f"{results} is in use by another suite, or by the last run of a killed one; "
+                f"choose another {option_as_typed('RESULTS', '')}"
             ) from None
         os.set_inheritable(lock, True)
-        write_text_atomically(results / ".holder", f"{os.getpid()} {socket.gethostname()}\n")
         record_lost_runs(results)
         yield
-
-
-def describe_holder(results: Path) -> str:
-    """Such as 'by process 123', as far as .holder says."""
-    try:
-        number, host = (results / ".holder").read_text().split()
-        pid = int(number)
-    except (OSError, ValueError):
-        return "by another process"
-    elsewhere = host != socket.gethostname()
-    if not elsewhere and not Path(f"/proc/{pid}").exists():
-        return f"by the last run of process {pid}, which was killed (try again in a minute)"
-    return f"by process {pid}{f' on {host}' if elsewhere else ''}"
 
 
 def link_latest(results: Path) -> None:

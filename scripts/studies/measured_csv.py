@@ -16,20 +16,16 @@ from benchmarks.common.store.results import append_csv
 from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
-from benchmarks.common.system.repository import ROOT
-
-MEASURED_FOLDER = ROOT / "results" / "measured"
 
 
-def add_rows(path: Path, rows: list[dict], replace: bool = False) -> None:
+def add_rows(path: Path, rows: list[dict]) -> None:
     """Add `rows`, which have the same columns, to the CSV file `path`: whole or not at all, with commit, date, machine.
 
-    replace: they replace those that are there. Raises UserError where the file has other columns or cannot be written,
-    and as check_output does.
+    Raises UserError where the file has other columns or cannot be written, and as check_output does.
     """
     check_output(path, makes_folder=True)
     columns = [*rows[0], *(of_all := origin())]
-    append_csv(path, columns, [row | of_all for row in rows], replace=replace)
+    append_csv(path, columns, [row | of_all for row in rows], replace=False)
 
 
 def set_tables_aside(folder: Path, names: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.forward_signals import end_on_signals
-from scripts.studies.measured_csv import MEASURED_FOLDER, add_rows
+from scripts.studies.measured_csv import add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
@@ -496,7 +496,7 @@ def main() -> int:
         "--seed", type=int, default=random.SystemRandom().randrange(2**31), help="default: another each time"
     )
     parser.add_argument("--kinds", nargs="*", choices=SHARES, default=list(SHARES))
-    parser.add_argument("--save", type=Path, default=MEASURED_FOLDER / "kill_fuzz.csv")
+    parser.add_argument("--save", type=Path, default=ROOT / "results/measured/kill_fuzz.csv")
     options = parser.parse_args()
     end_on_signals()
     print(f"{options.kills} kills, SEED={options.seed}", flush=True)

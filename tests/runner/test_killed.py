@@ -165,7 +165,7 @@ def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     first.wait(60)
     second = suite()
     out, err = second.communicate(timeout=60)
-    assert second.returncode == 2 and f"in use by the last run of process {first.pid}, which was killed" in err, out
+    assert second.returncode == 2 and "or by the last run of a killed one" in err, out
     supervisor.resume()
     psutil.wait_procs([supervisor], timeout=30)
     row = read_table(suite.results, "runs").iloc[-1]

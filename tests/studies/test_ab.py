@@ -108,16 +108,6 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
         assert path.read_text() == text and read("HEAD", **variables).commit
 
 
-def test_a_commit_from_before_the_folders_can_be_started(kept_clone, read):
-    """Protects comparisons with commits whose modules lie elsewhere, such as 03b5e43."""
-    common = kept_clone.folder / "benchmarks/common"
-    (common / "config/config.py").rename(common / "config.py")
-    (kept_clone.folder / "scripts/runner/run_plan.py").unlink()
-    variant = read(kept_clone.commit("as it was before"))
-    kept_clone.git("revert", "--no-edit", "HEAD")
-    assert variant.fields == FIELDS.keys()
-
-
 def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
     defaults leave 0.9 to the commit, whose own is 0.5."""

@@ -88,7 +88,7 @@ def test_a_rank_that_ends_is_named():
         WorkerPool("scripts.studies.allreduce.allreduce_rank", ["carrier pigeon", "1", "1024"], 1, 1) as workers,
         pytest.raises(UserError) as output,
     ):
-        workers.receive("row")
+        workers.receive_row()
     assert "rank 0 ended with exit code 1" in str(output.value) and "carrier pigeon" in str(output.value)
 
 

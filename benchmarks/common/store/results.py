@@ -29,7 +29,6 @@ if typing.TYPE_CHECKING:
 
 SCHEMA = 2
 STATUSES = ("ok", "failed", "timeout", "interrupted", "skipped", "invalid")
-SETTINGS_COLUMNS = ("asked", "met")
 WARM_UP = "warm-up"  # the status of a run of round 0, which only warms the machine, even where it failed
 
 

@@ -87,10 +87,10 @@ class RunFolder:
         path = self.path / "settings.json"
         try:
             settings: dict[str, Any] = json.loads(path.read_bytes())
-            schema, _, _ = settings["schema"], settings["asked"].items(), (settings.get("met") or {}).items()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            schema = settings["schema"]
+        except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
-        if not isinstance(schema, int) or schema > SCHEMA:
+        if schema > SCHEMA:
             raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
         return settings
 

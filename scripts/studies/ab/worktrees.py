@@ -22,8 +22,6 @@ from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 
-# Where Config is defined: today, and before benchmarks/common had folders.
-CONFIG_MODULES = ("benchmarks/common/config/config.py", "benchmarks/common/config.py")
 VARIANT_KINDS = ("tree", "flags", "config", "python")  # of ./bench ab, with a colon
 
 
@@ -50,8 +48,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 def fields_of(commit: str) -> dict[str, str]:
     """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
-    texts = (git_text("show", f"{commit}:{path}") for path in CONFIG_MODULES)
-    tree = ast.parse(next(filter(None, texts), ""))
+    tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config/config.py"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
     return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}

@@ -140,7 +140,7 @@ def time_path(path: str, num_ranks: int, num_rounds: int, largest: int) -> Itera
         return
     with WorkerPool(RANK_MODULE, args, num_ranks, threads) as workers:
         for _ in range(num_expected):
-            yield workers.receive("row")
+            yield workers.receive_row()
 
 
 def _time_horovod(args: list[str], num_ranks: int, threads: int, num_expected: int) -> Iterator[dict[str, Any]]:

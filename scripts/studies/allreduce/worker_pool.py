@@ -58,14 +58,14 @@ class WorkerPool:
     def _stderr_file(self, rank: int) -> Path:
         return Path(self.folder.name, f"errors-{rank}")
 
-    def receive(self, word: str) -> dict[str, Any]:
-        """The JSON object that rank 0 prints next after `word:`. Other output is ignored. Raises UserError where it
+    def receive_row(self) -> dict[str, Any]:
+        """The JSON object that rank 0 prints next after `row:`. Other output is ignored. Raises UserError where it
         ended."""
         process = self.processes[0]
         assert process.stdout is not None
         for line in process.stdout:
-            if line.startswith(f"{word}:"):
-                return json.loads(line.removeprefix(f"{word}:"))
+            if line.startswith("row:"):
+                return json.loads(line.removeprefix("row:"))
         lines = [line for line in self._stderr_file(0).read_text().splitlines() if line.strip()]
         last_line = lines[-1][-300:] if lines else "it printed no error"
         raise UserError(f"rank 0 ended with exit code {process.wait()}: {last_line}")

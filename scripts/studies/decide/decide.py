@@ -173,7 +173,7 @@ def describe_answer(answer: Answer) -> str:
 def prices_of(sets: Sequence[ResultSet], words: Sequence[str]) -> dict[str, float]:
     """The price of an hour of each set's machine. Raises UserError for what is no price, and where one is missing."""
     names = [results.name for results in sets]
-    prices = read_prices(words, names, "--price")
+    prices = read_prices(words, names)
     if missing := [name for name in names if name not in prices]:
         name, option = printable(missing[0]), shell_word(f"{missing[0]}=2.50")
         raise UserError(f"{name} has no price; give that of one machine for one hour: --price {option}")

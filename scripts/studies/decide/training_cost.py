@@ -21,14 +21,14 @@ def num_machines(group: RunGroup) -> float:
     return max(1.0, nodes if nodes > 0 else 1.0)
 
 
-def read_prices(words: Sequence[str], names: Sequence[str], option: str, kind: str = "set") -> dict[str, float]:
+def read_prices(words: Sequence[str], names: Sequence[str]) -> dict[str, float]:
     """The price of one machine for one hour by the name of a set, for those that have one.
 
-    words: one number for all sets, or NAME=NUMBER for each of some. names: of the sets. kind: what messages call them.
+    words: one number for all sets, or NAME=NUMBER for each of some. names: of the sets.
     Raises UserError for what is no price and for an unknown name.
     """
     text = printable(" ".join(words))
-    example = f"give a number such as 2.50, or of single sets: {option} NAME=2.50"
+    example = "give a number such as 2.50, or of single sets: --price NAME=2.50"
     prices: dict[str, float] = {}
     for word in words:
         name, equals_sign, number = word.rpartition("=")
@@ -37,12 +37,12 @@ def read_prices(words: Sequence[str], names: Sequence[str], option: str, kind: s
         except ValueError:
             price = math.nan
         if not LEAST_PRICE <= price <= MOST_PRICE:
-            raise UserError(f"{option} is {text!r}, and {number!r} is no price; {example}")
+            raise UserError(f"--price is {text!r}, and {number!r} is no price; {example}")
         if equals_sign and name not in names:
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
-            raise UserError(f"{option} names {name!r}, and no {kind} has that name; {hint}")
+            raise UserError(f"--price names {name!r}, and no set has that name; {hint}")
         if not equals_sign and len(words) > 1:
-            raise UserError(f"{option} is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
+            raise UserError(f"--price is {text!r}: one number for all, or NAME=NUMBER for each; {example}")
         prices |= {name: price} if equals_sign else dict.fromkeys(names, price)
     return prices
