@@ -185,7 +185,7 @@ COMMANDS = [
     ),
     Command(
         "data check",
-        "check a folder of images",
+        "count the classes and files of a folder of images",
         "data check --data /path/to/imagenet",
         "data_options.CheckDataOptions",
         "setup.check_data.main",
