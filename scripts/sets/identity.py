@@ -127,6 +127,9 @@ def group_labels(
     baseline is the one that says what it is. num_cores: of the machine.
     """
     plain = common_baseline_fields(list(others))
+    if not all(each.has_resolved_settings for each in identities):  # a skipped run has none
+        requested = [Identity(each.requested, {}) for each in identities]
+        identities = requested if len({each.key for each in requested}) == len(requested) else identities
     names = differing_fields([each for each in identities if LOST not in each.requested])
     names_that_count = [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)]
     if len({key_without(each, each.fields.keys() - names_that_count) for each in identities}) == len(identities):

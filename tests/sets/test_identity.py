@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import READERS, requested_settings
-from scripts.sets.identity import Identity, key_without_derived
+from scripts.sets.identity import Identity, group_labels, key_without_derived
 
 REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")
 RESOLVED = {
@@ -50,3 +50,14 @@ def test_what_auto_becomes_may_follow_from_the_option_of_a_sweep():
 
     assert key(2, "auto", 7) == key(8, "auto", 6)
     assert key(2, 7, 7) != key(8, 6, 6)
+
+
+def test_a_skipped_run_does_not_fill_the_names_of_the_others():
+    """Protects the names of a set's groups where a baseline is skipped, as in bf16 on a CPU that emulates it: the
+    versions, which it has not resolved, are no difference."""
+    skipped = Identity(REQUESTED | {"precision": "bf16"}, {})
+    assert group_labels("ddp", [Identity(REQUESTED, RESOLVED), skipped], [], None) == ["ddp, fp32", "ddp, bf16"]
+    assert group_labels("ddp", [Identity(REQUESTED, RESOLVED), skipped], [Identity(REQUESTED, RESOLVED)], None) == [
+        "ddp",
+        "ddp, bf16",
+    ]
