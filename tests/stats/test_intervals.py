@@ -4,6 +4,7 @@ import math
 
 import numpy
 import pytest
+from support import recorded
 
 from benchmarks.common.store.results import append_rows
 from benchmarks.common.system.errors import UserError
@@ -116,16 +117,13 @@ def test_the_smallest_difference_is_found_by_80_in_100():
 def test_a_set_groups_runs_and_keeps_unlike_settings_apart(tmp_path):
     # Pooling batches of 32 and 64 under one name would be a lie; skipped rows lack most settings.
     same = {"strategy": "ddp", "status": "ok", "world_size": 2, "arch": "resnet18"}
-    append_rows(
-        tmp_path,
-        "runs",
-        [
-            {"run_id": "a", "repeat": 1, "strategy": "single", "status": "ok", "images_per_s": 90.0},
-            {"run_id": "b", "repeat": 1, **same, "global_batch": 32},
-            {"run_id": "c", "repeat": 1, **same, "global_batch": 64},
-            {"run_id": "d", "repeat": 1, "strategy": "slurm", "status": "skipped", "reason": "no cluster"},
-        ],
-    )
+    rows = [
+        {"run_id": "a", "repeat": 1, "strategy": "single", "status": "ok", "images_per_s": 90.0},
+        {"run_id": "b", "repeat": 1, **same, "global_batch": 32},
+        {"run_id": "c", "repeat": 1, **same, "global_batch": 64},
+        {"run_id": "d", "repeat": 1, "strategy": "slurm", "status": "skipped", "reason": "no cluster"},
+    ]
+    append_rows(tmp_path, "runs", [recorded(tmp_path, row) for row in rows])
     append_rows(
         tmp_path,
         "windows",
@@ -137,7 +135,7 @@ def test_a_set_groups_runs_and_keeps_unlike_settings_apart(tmp_path):
     )
     groups = {group.label: group for group in load_set(tmp_path).groups}
     assert list(groups) == ["single", "ddp, global_batch 32", "ddp, global_batch 64", "slurm"]
-    assert groups["single"].throughput.value == pytest.approx(90)  # an older set, without windows
+    assert groups["single"].throughput.value == pytest.approx(90)  # without windows
     assert groups["ddp, global_batch 64"].throughput.value == pytest.approx(320)  # the impossible window is out
     assert groups["slurm"].throughput is None and groups["slurm"].status_counts == {"skipped": 1}
 
