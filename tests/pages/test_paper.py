@@ -10,7 +10,7 @@ import tomllib
 import pytest
 import yaml
 from result_sets import add_runs, change, join_sets, write_set
-from support import ROOT
+from support import ROOT, recorded
 
 from benchmarks.common.store.results import append_rows
 from scripts.pages import latex, page
@@ -48,7 +48,7 @@ def test_one_run_has_no_interval_and_a_failure_is_told(tmp_path):
     own = write_set(tmp_path / "own")
     change(own, "runs", lambda frame: frame[frame["repeat"] < "2"])
     row = {"run_id": "x", "strategy": "slurm", "status": "failed", "reason": "no luck", "repeat": 1}
-    append_rows(own, "runs", [row])
+    append_rows(own, "runs", [recorded(own, row)])
     tex = paper_tex(load_set(own), {})
     assert r"95\,\%" not in tex and "One run has no interval." in tex
     assert "Attempts without a time: slurm failed" in tex and "make report" in tex

@@ -208,18 +208,18 @@ def test_sweep_numbers_are_those_of_the_statistics(tmp_path):
     # Each value's line is total images over total seconds with the bootstrap interval, values in order of number.
     for value, speed in (("25", 110), ("1", 100), ("5", 140)):
         add_runs(tmp_path, "ddp", speed, asked={"bucket_cap_mb": float(value)})
-    add_runs(tmp_path, "ddp", 500)  # not part of the sweep
-    add_runs(tmp_path, "single", 50, asked={"bucket_cap_mb": 5.0})
+    add_runs(tmp_path, "zero1", 70, asked={"bucket_cap_mb": 5.0})
+    add_runs(tmp_path, "single", 50)  # the baseline, which has no buckets
     points = sweep_points(load_set(tmp_path), "ddp", "bucket_cap_mb")
     assert list(points) == ["1", "5", "25"]
     assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "ddp", "bucket_cap_mb")) == 0
-    assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "single", "bucket_cap_mb")) == 0
+    assert plot_sweep.main(plot_sweep.SweepChartOptions(tmp_path, "zero1", "bucket_cap_mb")) == 0
     rows = read_csv(tmp_path / "sweep.csv")
     assert [(row["strategy"], row["value"]) for row in rows] == [
         ("ddp", "1"),
         ("ddp", "5"),
         ("ddp", "25"),
-        ("single", "5"),
+        ("zero1", "5"),
     ]
     expected = strategy_throughput(points["5"].windows_of_runs)
     got = [float(rows[1][name]) for name in ("images_per_s", "ci_low", "ci_high")]
