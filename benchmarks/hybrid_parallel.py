@@ -21,10 +21,10 @@ from benchmarks.common.model.model import autocast_forward, build_model, build_o
 from benchmarks.common.model.stages import Staged, cut_column, find_cuts, num_splits, send, stages_at
 from benchmarks.common.system.errors import Unavailable, UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.train.engine import fit
 from benchmarks.common.train.exit_codes import run_and_exit
 from benchmarks.common.train.strategy import Strategy, TrainingState
+from scripts.shared.options_as_typed import option_as_typed
 
 
 def build(config: Config) -> Strategy:

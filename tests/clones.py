@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint
 
-from benchmarks.common.system.repository import CHECKOUTS_PREFIX
+from scripts.shared.repository import CHECKOUTS_PREFIX
 
 # Short, and three windows: what is tested is the sitting, not the machine.
 SHORT = SYNTHETIC_YAML + "epochs: 1\nsteps: 8\nwarmup_steps: 1\nwindows: 3\nwindow_steps: 2\nworkers: 0\n"

@@ -24,7 +24,7 @@ from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.store.results import add_settings, append_rows, read_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS
+from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.strategies.strategy_list import all_strategies
 
 ROOT = Path(__file__).parents[1]

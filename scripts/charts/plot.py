@@ -13,7 +13,6 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.step_chart import step_chart
@@ -24,6 +23,7 @@ from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import find_warnings
 from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
+from scripts.shared.programs import exit_code, run_main_and_exit
 from scripts.stats.formatting import printable, text_table
 
 CHARTS = {

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.programs import exit_code
-from benchmarks.common.system.repository import ROOT
 from scripts.options import data_options, run_options, set_options, study_options
 from scripts.options.run_options import set_variables
+from scripts.shared.forward_signals import forward_signals
+from scripts.shared.programs import exit_code
+from scripts.shared.repository import ROOT
 
 AB_FAILED = 4
 """ab.RUN_FAILED, also where ab cannot be imported."""

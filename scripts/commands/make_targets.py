@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Mapping
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.commands import actions
 from scripts.options.run_options import DEFAULT_STRATEGY
+from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 
 OPTIONS = {
     "gpu-check": {"RESULTS": "--results", "DATA": "--data", "RETRY": "--retry"},

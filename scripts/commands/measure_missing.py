@@ -10,15 +10,15 @@ from pathlib import Path
 
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.store.safe_names import SAFE_NAME
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.repository import ROOT
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
+from scripts.sets.safe_names import SAFE_NAME
 from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
+from scripts.shared.commands import bench_command
+from scripts.shared.forward_signals import forward_signals
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.repository import ROOT
 
 # Of a set's configuration, which somebody else may have made: it writes nowhere but into the set.
 OVERRIDES = "--checkpoint-dir= --checkpoint-steps=0 --no-checkpoint-keep --no-resume --rendezvous=file"

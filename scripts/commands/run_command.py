@@ -21,13 +21,13 @@ from typing import Annotated, Any, Union
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import TYPED_OPTIONS, remember_options, split_at_dashes
 from benchmarks.common.system.output import guard_output
-from benchmarks.common.system.programs import exit_code
-from benchmarks.common.system.repository import ROOT
 from scripts.commands import actions, make_targets
 from scripts.commands.command_table import COMMANDS, Command, find_command
 from scripts.options.run_options import set_variables
+from scripts.shared.options_as_typed import TYPED_OPTIONS, remember_options, split_at_dashes
+from scripts.shared.programs import exit_code
+from scripts.shared.repository import ROOT
 from scripts.strategies.external import FOLDER_VARIABLE
 
 NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()

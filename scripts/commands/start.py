@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
-from benchmarks.common.system.options_as_typed import split_at_dashes
-from benchmarks.common.system.repository import ROOT
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
 from scripts.setup.first_minute import begin_set_up
+from scripts.shared.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
+from scripts.shared.options_as_typed import split_at_dashes
+from scripts.shared.repository import ROOT
 
 STARTED = "BENCH_STARTED_FROM"
 """Set for the second start, by the suite's interpreter: where the user typed the command."""

@@ -21,7 +21,6 @@ from benchmarks.common.data.fingerprint import fingerprint_of
 from benchmarks.common.data.listing import ImageListing, list_names
 from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
 from benchmarks.common.data.packed import SPLITS, PackedSource, pack_path
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
@@ -30,6 +29,7 @@ from scripts.data_import.progress import Progress
 from scripts.data_import.source_images import Source, SourceShard
 from scripts.setup.chunks import encode_content
 from scripts.setup.pack_file import pack_metadata, write_tables
+from scripts.shared.commands import bench_command
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
 COLUMNS = ["class_name", "name", "num_bytes", "start", "end", "height", "width", "crc32"]

@@ -8,9 +8,9 @@ Without --out the text goes to stdout. Exit code: 1 where the set has no run, 2 
 import json
 import sys
 
-from benchmarks.common.store.output_files import write_output
 from scripts.export.set_document import set_document
 from scripts.options.set_options import ExportOptions
+from scripts.sets.output_files import write_output
 from scripts.sets.result_set import ResultSet, load_set
 
 

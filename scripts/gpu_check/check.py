@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.system.commands import shell_word
 from scripts.gpu_check import verdicts
+from scripts.shared.commands import shell_word
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 OF_PRECISION = {"fp32": (), "tf32": ("cuda", "ampere"), "bf16": ("bf16_or_cpu",), "fp16": ("cuda",)}  # keys of NEEDS

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system import source_version
-from benchmarks.common.system.commands import bench_command
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import ELSEWHERE, State
 from scripts.pages.page_templates import html_template, markdown_template
+from scripts.shared import source_version
+from scripts.shared.commands import bench_command
 from scripts.stats.formatting import printable, printable_lines
 
 TEMPLATES = Path(__file__).parent

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.verdicts import Ended, Verdict
 from scripts.runner import lost_runs, processes, run_plan
 from scripts.runner.make_variables import read_variables
+from scripts.shared.forward_signals import die_with_parent
+from scripts.shared.repository import ROOT
 
 GRACE_S, KILLED_S = 12.0, 5.0
 OVERTIME_S = 20.0  # after the deadline, for what began before it

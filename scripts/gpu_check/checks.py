@@ -4,11 +4,11 @@ import dataclasses
 import shlex
 from pathlib import Path
 
-from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check import timed_checks, verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.run_plan import interpreter_path
 from scripts.setup.libraries import SCRIPTS, library_of
+from scripts.shared.repository import ROOT
 from scripts.strategies.strategy_list import BASELINE, all_strategies, strategy_facts
 
 BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run

@@ -14,7 +14,7 @@ import psutil
 import tyro
 
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
-from benchmarks.common.system.forward_signals import die_with_parent
+from scripts.shared.forward_signals import die_with_parent
 
 POLL_S = 0.1
 

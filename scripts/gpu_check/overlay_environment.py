@@ -12,7 +12,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.programs import run_main_and_exit
+from scripts.shared.programs import run_main_and_exit
 
 
 def make(folder: Path) -> Path:

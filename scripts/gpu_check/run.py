@@ -20,14 +20,10 @@ import tyro
 
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system import machine, source_version
-from benchmarks.common.system.commands import bench_command
+from benchmarks.common.system import machine
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.host import processor_name
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work
@@ -37,6 +33,11 @@ from scripts.options.run_options import GpuCheckFlags
 from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
+from scripts.shared import source_version
+from scripts.shared.commands import bench_command
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.strategies import memory_check
 from scripts.strategies.strategy_list import BASELINE
 

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.option_types import (
     Flag,
     OptionalInt,
@@ -25,6 +24,7 @@ from scripts.options.option_types import (
     Values,
     Variant,
 )
+from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Annotated[

@@ -20,7 +20,6 @@ from tqdm import tqdm
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions
@@ -47,6 +46,7 @@ from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.set_text import describe_failures, describe_sets
 from scripts.sets.set_warnings import warnings_by_cause
 from scripts.sets.step_breakdown import describe_exposed
+from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import plural_of_several, printable, printable_lines
 from scripts.strategies.strategy_list import BASELINE
 

@@ -8,15 +8,15 @@ import dataclasses
 import shlex
 
 from benchmarks.common.config.settings import STRATEGY_SOURCE
-from benchmarks.common.store.safe_names import file_inside
-from benchmarks.common.system.commands import make_assignment, shell_word
-from benchmarks.common.system.options_as_typed import VARIABLE_OF_OPTION
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
 from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
+from scripts.sets.safe_names import file_inside
+from scripts.shared.commands import make_assignment, shell_word
+from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 from scripts.stats.formatting import format_setting, printable
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "RDZV_ENDPOINT", "ALLOCATION", "CUDA_VISIBLE_DEVICES")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import ResultSet, load_set
+from scripts.shared.repository import ROOT
 
 STUDIES = ROOT / "scripts" / "studies"
 

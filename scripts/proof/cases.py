@@ -15,13 +15,13 @@ from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.setup.check_data import check_image_folder
+from scripts.shared.commands import bench_command
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
 
 def unproved(runs: list[Run], results: Path) -> list[Run]:
     """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
-    from benchmarks.common.store.frames import iterate_rows  # pandas, as read_table
+    from scripts.sets.frames import iterate_rows  # pandas, as read_table
     from scripts.sets.recorded_settings import read_identity
 
     rows = iterate_rows(read_table(results, "equivalence"))

@@ -25,13 +25,13 @@ import tyro
 from benchmarks.common.store.results import append_rows, json_cell, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.shared.forward_signals import forward_signals
+from scripts.shared.programs import exit_code, run_main_and_exit
 from scripts.stats.formatting import printable
 from scripts.strategies.memory_check import layout_function
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from benchmarks.common.store.results import read_table
-from benchmarks.common.system.repository import ROOT
 from scripts.sets.result_set import ResultSet
+from scripts.shared.repository import ROOT
 
 PLACES = ("config", "data", "checkpoint_dir", "container", "CONFIG", "DATA", "CONTAINER")
 """Settings and variables that are paths, or may be."""

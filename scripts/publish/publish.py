@@ -19,14 +19,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.common.config.settings import settings_hash
-from benchmarks.common.store.safe_names import file_inside
-from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import ROOT
 from scripts.options.set_options import PublishOptions
 from scripts.pages.page import make_report
 from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private, without_words
 from scripts.sets.result_set import ResultSet, load_set
+from scripts.sets.safe_names import file_inside
+from scripts.shared.commands import shell_word
+from scripts.shared.repository import ROOT
 
 PUBLISHED = ROOT / "results/published"
 SUMS = "SHA256SUMS"

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.common.system.forward_signals import end_on_signals
+from scripts.shared.forward_signals import end_on_signals
 
 if __name__ == "__main__":
     end_on_signals()  # before the imports, which take seconds
@@ -25,12 +25,12 @@ import tyro
 
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.stats.formatting import plural, printable
 from scripts.strategies import strategy_list
 

@@ -7,9 +7,9 @@ import sys
 from benchmarks.common.config.config import load_config
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import run_plan
 from scripts.runner.make_variables import MakeVariables, default_config
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import memory_check
 
 NAMED_OPTIONS = ("--batch-per-device", "--global-batch", "--config")

@@ -15,7 +15,7 @@ import tyro
 from benchmarks.common.store.results import SCHEMA, write_json
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
+from scripts.shared.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 # of Make, which say how the runs were started
@@ -45,7 +45,7 @@ def describe_environment() -> dict:
     """Facts of this machine and this interpreter, as text and numbers."""
     from torch.utils.collect_env import get_pretty_env_info
 
-    from benchmarks.common.dist.device_peak import measure_peak
+    from scripts.runner.device_peak import measure_peak
 
     return {
         "schema": SCHEMA,

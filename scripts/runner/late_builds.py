@@ -12,11 +12,11 @@ from pathlib import Path
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.forward_signals import SignalForwarder
-from benchmarks.common.system.repository import ROOT
 from scripts.runner.environment import installed_packages
 from scripts.runner.run_plan import Run, interpreter_path
 from scripts.setup.libraries import build_deferred, deferred_libraries, library_of
+from scripts.shared.forward_signals import SignalForwarder
+from scripts.shared.repository import ROOT
 
 VENV = ROOT / ".venv"
 

@@ -13,10 +13,10 @@ from benchmarks.common.store.results import SCHEMA, add_settings, append_rows, r
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.forward_signals import ENDING_SIGNALS
 from scripts.runner import processes
 from scripts.runner.run_plan import Run
 from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.stats.formatting import printable
 
 

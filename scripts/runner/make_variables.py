@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.common.store.results import STATUSES
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.formatting import parse_percent
 
 GPU_CONFIG, CPU_CONFIG = "configs/imagenet-bench.yaml", "configs/smoke.yaml"

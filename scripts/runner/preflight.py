@@ -17,8 +17,8 @@ from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
 from benchmarks.common.system.host import emulates_bf16, vector_flags
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.repository import ROOT
 from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"

@@ -10,7 +10,7 @@ import socket
 import psutil
 import tyro
 
-from benchmarks.common.system.programs import run_main_and_exit
+from scripts.shared.programs import run_main_and_exit
 
 ANY_PORT = 9  # nothing is sent there
 

@@ -16,9 +16,9 @@ from benchmarks.common.config.settings import settings_hash
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, last_statuses
+from scripts.shared.options_as_typed import option_as_typed
 
 if TYPE_CHECKING:
     from scripts.stats.families import ThroughputSample

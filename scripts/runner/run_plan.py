@@ -25,13 +25,13 @@ from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
 from scripts.setup.check_data import check_image_folder
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.programs import run_main_and_exit
 from scripts.strategies import memory_check, strategy_list
 from scripts.strategies.external import NAME_VARIABLE, external_script, source_hash
 

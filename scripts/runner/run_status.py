@@ -7,9 +7,9 @@ import signal
 
 from benchmarks.common.data.mapped_arrays import TRUNCATED_FILE_HELP
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner.telemetry import Sampler
+from scripts.shared.options_as_typed import option_as_typed
 
 # The errors that a rank reports when it has lost another rank. They are not the cause. A rank's note is an exception,
 # as `Name: text`, or a sentence of this suite. Some exceptions always mean a lost rank. For others, the library's words

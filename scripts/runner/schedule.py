@@ -14,12 +14,12 @@ from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.repository import ROOT
 from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
+from scripts.shared.forward_signals import SignalForwarder, forward_signals
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.repository import ROOT
 from scripts.stats.formatting import format_duration
 from scripts.strategies.external import NAME_VARIABLE
 

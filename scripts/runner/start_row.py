@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.common.store.columns import columns_from
 from benchmarks.common.store.results import SCHEMA, WARM_UP
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import source_version
+from scripts.shared import source_version
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 

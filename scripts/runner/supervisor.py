@@ -24,20 +24,20 @@ from tqdm import tqdm
 
 from benchmarks.common.store.results import WARM_UP, add_settings, append_rows
 from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
-from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.forward_signals import die_with_parent, ending_signals
 from benchmarks.common.system.host import kernel_variables
-from benchmarks.common.system.options_as_typed import option_as_typed, split_at_dashes
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from benchmarks.common.train.exit_codes import boot_id, timed_out
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
+from scripts.shared import source_version
+from scripts.shared.forward_signals import die_with_parent, ending_signals
+from scripts.shared.options_as_typed import option_as_typed, split_at_dashes
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.stats.formatting import printable
 
 POLL_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 1.0, 12

@@ -11,7 +11,7 @@ import numpy
 import pandas
 
 from benchmarks.common.config.settings import SOURCE_FIELDS
-from benchmarks.common.store.frames import iterate_rows
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, LOST, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.run_group import RunGroup

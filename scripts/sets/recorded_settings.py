@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas
 
-from benchmarks.common.store.frames import iterate_rows
+from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import LOST, Identity
 from scripts.stats.formatting import plural
 

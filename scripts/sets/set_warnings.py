@@ -6,7 +6,6 @@ The rules on timed windows are in window_warnings.py. Needs no torch.
 import re
 from collections.abc import Iterator
 
-from benchmarks.common.system.commands import shell_word
 from scripts.sets.caused_warning import CausedWarning, warning_per_strategy
 from scripts.sets.device_use import device_use
 from scripts.sets.result_set import ResultSet
@@ -14,6 +13,7 @@ from scripts.sets.sessions import measured_in_other_sessions
 from scripts.sets.step_breakdown import step_parts
 from scripts.sets.used_gpus import drop_unused_gpus
 from scripts.sets.window_warnings import OTHERS_PCT, outliers, slow_first_window, unsteady
+from scripts.shared.commands import shell_word
 from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
 

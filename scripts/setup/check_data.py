@@ -16,11 +16,11 @@ import tyro
 
 from benchmarks.common.config.config import PACK_KINDS
 from benchmarks.common.data.listing import IMG_EXTENSIONS, list_images
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import CheckDataOptions
+from scripts.shared.commands import bench_command
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.programs import run_main_and_exit
 
 EXPECTED_LAYOUT = (
     "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
 from benchmarks.common.system.output import guard_output
-from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, process_space
+from scripts.shared.repository import CHECKOUTS_NAME, ROOT, process_space
 
 KEPT_NAMES = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second

@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.options.data_options import MakeDatasetOptions
+from scripts.shared.options_as_typed import option_as_typed
 
 MADE_BY = "scripts.setup.make_dataset"
 RECIPE = 1  # raise it whenever the same seed would give other files

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.system.accelerators import list_devices
-from benchmarks.common.system.commands import shell_word
+from scripts.shared.commands import shell_word
 
 MACHINES = ("x86_64", "aarch64")
 WSL = "dxg"

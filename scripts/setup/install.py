@@ -19,9 +19,9 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import replace_atomically
-from benchmarks.common.system.forward_signals import end_on_signals
 from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.forward_signals import end_on_signals
+from scripts.shared.repository import ROOT
 
 RECORD_NAME = "installed-from"  # in the environment: the words that say what was installed
 IGNORED_PIP_SETTINGS = {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.repository import ROOT
 
 SCRIPTS = {name: f"scripts/setup/install_{name}.sh" for name in ("horovod", "apex")}
 MARK = ".extras"

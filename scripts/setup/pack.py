@@ -28,12 +28,12 @@ from benchmarks.common.data.mapped_arrays import Arrays, DamagedFile
 from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock, replace_atomically
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
 from scripts.setup.pack_file import header_size, pack_metadata, write_tables
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.programs import run_main_and_exit
 
 NUM_SAMPLED_IMAGES = 200  # images whose sizes tell the size of all
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"

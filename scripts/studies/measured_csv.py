@@ -11,11 +11,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.store.output_files import check_output
 from benchmarks.common.store.results import append_csv
-from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
+from scripts.sets.output_files import check_output
+from scripts.shared import source_version
 
 
 def add_rows(path: Path, rows: list[dict]) -> None:

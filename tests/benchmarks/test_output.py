@@ -17,7 +17,7 @@ TITLE = "\x1b]0;owned\x07"  # a terminal takes it for its window's title
 
 
 def program(body: str) -> list[str]:
-    start = "import sys\nfrom benchmarks.common.system.programs import run_main_and_exit\n"
+    start = "import sys\nfrom scripts.shared.programs import run_main_and_exit\n"
     return [sys.executable, "-c", f"{start}def main():\n {body}\nrun_main_and_exit(main)"]
 
 

@@ -13,11 +13,11 @@ from result_sets import write_set
 from support import ROOT, environment
 
 from benchmarks.common.store.results import append_rows
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
 from scripts.commands import measure_missing
 from scripts.runner import preflight
 from scripts.setup.hardware import Hardware, why_not_here
+from scripts.shared.commands import bench_command
 from scripts.studies.loaders.measure_loader_limit import measure_set
 
 STUB = """

@@ -9,7 +9,7 @@ import pytest
 from support import ROOT, SYNTHETIC_YAML, environment, few_fast
 
 from benchmarks.common.config.config import load_config
-from benchmarks.common.system.options_as_typed import (
+from scripts.shared.options_as_typed import (
     TYPED_OPTIONS,
     option_as_typed,
     remember_options,

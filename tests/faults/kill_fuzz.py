@@ -31,7 +31,7 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.data.packed import PackedSource, pack_path
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import end_on_signals
+from scripts.shared.forward_signals import end_on_signals
 from scripts.studies.measured_csv import add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

@@ -156,7 +156,7 @@ def test_signals_reach_the_fork(signum):
 def test_a_fork_ends_with_the_parent_of_its_client(tmp_path):
     """Protects PDEATHSIG: the suite's ranks die with their launcher, even by SIGKILL."""
     code = (
-        "import subprocess, sys, time\nfrom benchmarks.common.system.forward_signals import die_with_parent\n"
+        "import subprocess, sys, time\nfrom scripts.shared.forward_signals import die_with_parent\n"
         "waits = 'import os, time; print(os.getpid(), flush=True); time.sleep(100)'\n"
         "subprocess.Popen([sys.executable, '-c', waits], preexec_fn=die_with_parent())\ntime.sleep(100)"
     )

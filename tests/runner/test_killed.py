@@ -19,8 +19,8 @@ from benchmarks.common.config.config import Config
 from benchmarks.common.config.settings import requested_settings
 from benchmarks.common.store.results import read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.forward_signals import forward_signals
 from scripts.runner import lost_runs
+from scripts.shared.forward_signals import forward_signals
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 

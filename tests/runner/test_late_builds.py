@@ -15,11 +15,11 @@ import pytest
 from support import ROOT, environment, put
 
 from benchmarks.common.store.results import read_table
-from benchmarks.common.system.forward_signals import SignalForwarder
 from scripts.commands import start
 from scripts.runner import late_builds
 from scripts.runner.run_plan import plan_strategies
 from scripts.setup import libraries
+from scripts.shared.forward_signals import SignalForwarder
 
 HOROVOD = """
 [ "$BUILD" = yes ] || { echo "horovod has to be built"; exit 3; }

@@ -15,12 +15,13 @@ from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, f
 
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.store.results import read_table
-from benchmarks.common.system import machine, source_version
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan
 from scripts.setup import pack
+from scripts.shared import source_version
 from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.field_flags import value_flags

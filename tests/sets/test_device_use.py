@@ -8,8 +8,8 @@ import json
 import pytest
 from result_sets import add_runs
 
-from benchmarks.common.dist import device_peak
 from benchmarks.common.system.errors import UserError
+from scripts.runner import device_peak
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set
 from scripts.studies.roofline import measured_peak

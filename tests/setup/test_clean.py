@@ -14,8 +14,8 @@ from support import ROOT, environment
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.repository import process_space
 from scripts.runner import preflight, schedule
+from scripts.shared.repository import process_space
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def checkout(tmp_path):
         "benchmarks/common/system/errors.py",
         "benchmarks/common/system/files.py",
         "benchmarks/common/system/output.py",
-        "benchmarks/common/system/repository.py",
+        "scripts/shared/repository.py",
         "scripts/setup/clean.py",
         "Makefile",
     ):

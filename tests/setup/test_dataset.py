@@ -17,10 +17,10 @@ import pytest
 from PIL import Image
 from support import ROOT, hear_sigint
 
-from benchmarks.common.system.programs import exit_code
 from scripts.setup import check_data, cut_photographs, make_dataset
 from scripts.setup.check_data import Counts, check_image_folder
 from scripts.setup.make_dataset import MakeDatasetOptions
+from scripts.shared.programs import exit_code
 
 NUM_TRAIN, NUM_VAL = 3, 2
 COMMAND = [

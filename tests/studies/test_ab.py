@@ -24,8 +24,8 @@ from support import ROOT, environment
 from benchmarks.common.config.config import FIELDS, read_yaml
 from benchmarks.common.store.results import WARM_UP, read_table
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
+from scripts.shared import source_version
 from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, report_verdict
 from scripts.studies.ab.sequential import look_at_rounds

@@ -15,9 +15,9 @@ from scipy.special import stdtrit
 from support import recorded, svg_text
 
 from benchmarks.common.store.results import append_rows
-from benchmarks.common.system.programs import exit_code
 from scripts.commands.command_table import BY_WORDS
 from scripts.commands.run_command import parse
+from scripts.shared.programs import exit_code
 from scripts.stats.families import ThroughputSample
 from scripts.studies.compare.two_days import DaySpread
 from scripts.studies.decide import chart, decide

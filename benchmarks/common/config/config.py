@@ -16,7 +16,7 @@ import tyro
 from benchmarks.common.config.architectures import OPTIMIZER_FIELDS, architecture_of, why_refused
 from benchmarks.common.config.yaml_file import read_values, suggest_field
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import TYPED_OPTIONS
+from scripts.shared.options_as_typed import TYPED_OPTIONS
 
 Arch = Literal[
     "resnet18",

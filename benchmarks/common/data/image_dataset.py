@@ -16,7 +16,7 @@ from benchmarks.common.data.decode import Decoded, Decoder, describe_error
 from benchmarks.common.data.listing import ImageListing, list_images
 from benchmarks.common.data.packed import PackedSource
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
+from scripts.shared.options_as_typed import option_as_typed
 
 MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
 

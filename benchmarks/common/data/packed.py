@@ -19,8 +19,8 @@ from tqdm import tqdm
 from benchmarks.common.config.config import Config
 from benchmarks.common.data.fingerprint import cached_fingerprint
 from benchmarks.common.data.mapped_arrays import DamagedFile, map_arrays
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
+from scripts.shared.commands import bench_command
 
 FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "3"
 IMAGES_PER_CHECK = 1000  # images

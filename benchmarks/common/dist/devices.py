@@ -16,7 +16,7 @@ from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
 from benchmarks.common.system.machine import number_from_env
 from benchmarks.common.system.malloc import keep_freed_memory
-from benchmarks.common.system.options_as_typed import option_as_typed
+from scripts.shared.options_as_typed import option_as_typed
 
 AllReduce = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over all ranks and returns the result on each of them."""

@@ -19,10 +19,10 @@ from pathlib import Path
 from benchmarks.common.config.settings import Half, settings_hash
 from benchmarks.common.store.columns import TABLES, TEXT_COLUMNS
 from benchmarks.common.store.safe_cells import cells_of_line, format_cell, unguard_cell
-from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import LOCK_LIMIT_S, hold_lock, replace_atomically
 from benchmarks.common.system.output import without_controls
+from scripts.shared.commands import shell_word
 
 if typing.TYPE_CHECKING:
     import pandas

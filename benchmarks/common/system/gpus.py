@@ -19,9 +19,9 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.common.system.accelerators import list_devices, refuse_other_accelerator, wants_cpu
-from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.commands import shell_word
+from scripts.shared.repository import ROOT
 
 NVIDIA_SMI_TIMEOUT_S = 20
 DEVICES = Path("/dev")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.system.options_as_typed import option_as_typed
+from scripts.shared.options_as_typed import option_as_typed
 
 HOST = re.compile(r"\w[\w.-]*:(?P<ranks>[1-9][0-9]{0,5})", re.ASCII)  # of HOSTS; a name with - in front is a flag
 NEWEST_CAPABILITY = (9, 0)  # compute capability of GPUs that are not at hand, such as those of a cluster's nodes

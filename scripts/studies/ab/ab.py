@@ -26,16 +26,17 @@ import tyro
 
 from benchmarks.common.store.results import WARM_UP, read_table, write_json
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import machine, source_version
+from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import SignalForwarder, forward_signals
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from scripts.runner import lost_runs, preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
+from scripts.shared import source_version
+from scripts.shared.forward_signals import SignalForwarder, forward_signals
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.stats.formatting import format_setting, parse_percent, plural
 from scripts.strategies import strategy_list
 from scripts.studies.ab import variants, worktrees

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.config.config import FIELDS, Config, load_config
-from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import ROOT
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import interpreter_path
+from scripts.shared import source_version
+from scripts.shared.repository import ROOT
 from scripts.studies.ab import worktrees
 
 KINDS = ("commit", *worktrees.VARIANT_KINDS)

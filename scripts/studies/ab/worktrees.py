@@ -18,9 +18,9 @@ import yaml
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import source_version
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
+from scripts.shared import source_version
+from scripts.shared.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 
 VARIANT_KINDS = ("tree", "flags", "config", "python")  # of ./bench ab, with a colon
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from benchmarks.common.config.settings import READERS
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
+from scripts.shared.commands import bench_command
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 

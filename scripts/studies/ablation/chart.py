@@ -12,12 +12,12 @@ import numpy
 import tyro
 from matplotlib.figure import Figure
 
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_rows
+from scripts.shared.programs import run_main_and_exit
 from scripts.stats.families import count_compared, method_text
 from scripts.stats.formatting import format_interval, format_number, text_table
 from scripts.stats.intervals import FEW_ROUNDS

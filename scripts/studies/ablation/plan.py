@@ -15,12 +15,12 @@ from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.data.packed import pack_path
 from benchmarks.common.dist.precision import resolve_precision
 from benchmarks.common.system import machine
-from benchmarks.common.system.commands import bench_command
 from benchmarks.common.system.compiling import missing_compiler
 from benchmarks.common.system.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, names_images
 from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
+from scripts.shared.commands import bench_command
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.ablation.analysis import (
     ALL_TOGETHER,

@@ -24,13 +24,13 @@ from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
 from benchmarks.common.system.files import make_folder
-from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.options_as_typed import option_as_typed
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
 from scripts.setup.hardware import hardware_here
+from scripts.shared.forward_signals import die_with_parent
+from scripts.shared.options_as_typed import option_as_typed
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,

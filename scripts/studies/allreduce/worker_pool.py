@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.forward_signals import die_with_parent
+from scripts.shared.repository import ROOT
 from scripts.studies.allreduce.launch_ranks import rank_environment
 
 

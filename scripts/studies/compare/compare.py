@@ -18,9 +18,9 @@ from typing import Any
 import tyro
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.set_options import CompareOptions
 from scripts.sets.result_set import ResultSet, load_set
+from scripts.shared.programs import exit_code, run_main_and_exit
 from scripts.stats.families import METHOD
 from scripts.stats.formatting import format_interval, parse_percent, text_table
 from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT

@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks.common.store.results import write_text_atomically
 from benchmarks.common.store.safe_cells import table_text
-from benchmarks.common.system.commands import shell_word
 from benchmarks.common.system.errors import UserError
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
@@ -26,6 +25,7 @@ from scripts.options.set_options import DecideOptions
 from scripts.sets.identity import compute_precision
 from scripts.sets.result_set import ResultSet
 from scripts.sets.set_warnings import warnings_by_cause
+from scripts.shared.commands import shell_word
 from scripts.stats.formatting import printable
 from scripts.studies.compare.analysis import find_day_spread
 from scripts.studies.decide.analysis import (

@@ -20,9 +20,9 @@ from benchmarks.common.data.listing import list_images
 from benchmarks.common.data.loaders import build_loaders
 from benchmarks.common.dist.devices import RankContext
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.options.data_options import PackOptions
 from scripts.setup import pack
+from scripts.shared.options_as_typed import option_as_typed
 
 Batches = Callable[[Config, int], Iterator[int]]
 """(configuration, number of cores) -> the sizes of the batches that the loader yields, without end."""

@@ -24,13 +24,13 @@ from benchmarks.common.config.config import PREFETCHED_PER_WORKER, Config, load_
 from benchmarks.common.store.results import append_rows, read_table
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.runner.round_order import run_order
 from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
+from scripts.shared.forward_signals import die_with_parent
+from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
 

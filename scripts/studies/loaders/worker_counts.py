@@ -25,11 +25,11 @@ from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve
 from benchmarks.common.data.listing import list_images
 from benchmarks.common.store.results import read_table
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.options.data_options import PackOptions
 from scripts.options.study_options import WorkerCountsOptions
 from scripts.runner.make_variables import read_variables
 from scripts.setup import pack
+from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_interval, format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
 from scripts.studies.loaders.loader_limit import TRAINING

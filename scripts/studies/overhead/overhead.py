@@ -23,13 +23,13 @@ from tqdm import tqdm
 
 from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import load_config, resolve_global_batch
-from benchmarks.common.store.output_files import check_output
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.forward_signals import die_with_parent
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import OverheadOptions
+from scripts.sets.output_files import check_output
+from scripts.shared.forward_signals import die_with_parent
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.stats.formatting import format_with_interval
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command

@@ -18,9 +18,9 @@ import tyro
 from scipy.special import nctdtrinc
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import exit_code, run_main_and_exit
 from scripts.options.set_options import PowerOptions
 from scripts.sets.result_set import ResultSet, load_set
+from scripts.shared.programs import exit_code, run_main_and_exit
 from scripts.stats.families import Pair, ThroughputSample, log_table
 from scripts.stats.formatting import format_duration
 from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value

@@ -13,9 +13,9 @@ import tyro
 
 from benchmarks.common.store.results import write_json
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.runner import preflight
 from scripts.sets.result_set import load_set
+from scripts.shared.programs import run_main_and_exit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class PeakOptions:
 
 def main(options: PeakOptions) -> int:
     """Raises UserError for a published set, and for one that was made on another device."""
-    from benchmarks.common.dist.device_peak import measure_peak  # torch
+    from scripts.runner.device_peak import measure_peak  # torch
 
     if why := preflight.why_not_writable(options.results):
         raise UserError(why)

@@ -27,17 +27,17 @@ from benchmarks.common.config.architectures import architecture_of
 from benchmarks.common.config.config import Config, load_config
 from benchmarks.common.dist.devices import device_name, synchronize
 from benchmarks.common.dist.ranks import NotStarted
-from benchmarks.common.store.output_files import check_output, write_output
 from benchmarks.common.store.safe_cells import table_text
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import Unavailable, UserError
-from benchmarks.common.system.forward_signals import forward_signals
-from benchmarks.common.system.options_as_typed import split_at_dashes
-from benchmarks.common.system.programs import run_main_and_exit
-from benchmarks.common.system.repository import ROOT
 from scripts.options.study_options import ProfileOptions
 from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops
+from scripts.sets.output_files import check_output, write_output
+from scripts.shared.forward_signals import forward_signals
+from scripts.shared.options_as_typed import split_at_dashes
+from scripts.shared.programs import run_main_and_exit
+from scripts.shared.repository import ROOT
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.roofline.step_costs import DTYPES, GB_PER_S, Operation, trace_step

@@ -9,10 +9,10 @@ import os
 from benchmarks.common.config.config import load_config, resolve_global_batch
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, make_runs
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import strategy_list
 
 

@@ -12,10 +12,10 @@ from typing import TypeVar
 from benchmarks.common.store.results import lock_tables, write_text_atomically
 from benchmarks.common.store.safe_cells import format_cell
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 from scripts.studies.measured_csv import read_rows

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.common.config.config import FIELDS, find_field
-from benchmarks.common.system.programs import run_main_and_exit
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_failures, describe_rows
+from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_number, format_setting
 from scripts.stats.intervals import strategy_throughput
 from scripts.strategies.strategy_list import BASELINE

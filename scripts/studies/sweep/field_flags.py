@@ -5,7 +5,7 @@ import typing
 
 from benchmarks.common.config.config import FIELD_TYPES
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
+from scripts.shared.options_as_typed import option_as_typed
 
 BOOLEAN_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 

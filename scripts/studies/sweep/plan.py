@@ -9,10 +9,10 @@ from benchmarks.common.config.config import find_field, load_config
 from benchmarks.common.config.settings import NOT_COMPARED, READERS
 from benchmarks.common.system import machine
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, baselines_in_other_precisions, make_runs
+from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 

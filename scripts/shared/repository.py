@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds benchmarks/, scripts/ and results/."""
 CHECKOUTS_PREFIX = ".worktrees-"
 """How the name of a folder in results/ begins that has checkouts of other commits. All nodes of a job see it."""

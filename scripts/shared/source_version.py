@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from benchmarks.common.system.repository import ROOT
+from scripts.shared.repository import ROOT
 
 NUM_HASH_DIGITS = 12
 NEW_SOURCE = ("*.py", "*.sh", "*.yaml")  # of files that git does not know, those that may change a run

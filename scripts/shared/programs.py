@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.options_as_typed import option_as_typed
 from benchmarks.common.system.output import guard_output, without_controls
+from scripts.shared.options_as_typed import option_as_typed
 
 Errors = tuple[type[Exception], ...]
 
