@@ -13,18 +13,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import all_reduce_sum, process_group_options, set_up_rank
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.system.errors import Unavailable, UserError
-from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.communication import Communication
+from benchmarks.common.rank import all_reduce_sum, process_group_options, set_up_rank
+from benchmarks.common.layout import Layout
+from benchmarks.common.ranks import find_rank_info, rank_zero_first
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy, TrainingState
 
 
 def build(config: Config) -> Strategy:

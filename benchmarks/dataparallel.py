@@ -6,18 +6,18 @@ python -m benchmarks.dataparallel --config configs/smoke.yaml
 import torch
 from torch import nn
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.data.sharding import Shard, Sharding
-from benchmarks.common.dist.devices import set_up_rank
-from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.sharding import Shard, Sharding
+from benchmarks.common.rank import set_up_rank
+from benchmarks.common.layout import Layout, StrategyFacts
+from benchmarks.common.ranks import RankInfo
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy
 
 FACTS = StrategyFacts(one_node=True)
 

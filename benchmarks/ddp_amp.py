@@ -11,16 +11,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
-from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.model import build_model, build_optimizer, start_momentum
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.communication import ddp_communication
+from benchmarks.common.rank import ddp_options, process_group_options, set_up_rank
+from benchmarks.common.layout import Layout, StrategyFacts
+from benchmarks.common.ranks import find_rank_info, rank_zero_first
+from benchmarks.common.model import build_model, build_optimizer, start_momentum
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy, TrainingState
 
 FACTS = StrategyFacts(mixed_precision=True)  # ddp_amp: where fp32, the default, is requested, it runs auto's choice
 

@@ -11,17 +11,17 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.communication import ddp_communication
-from benchmarks.common.dist.devices import ddp_options, process_group_options, set_up_rank
-from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import RankInfo, find_rank_info, rank_zero_first
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.system import machine
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.communication import ddp_communication
+from benchmarks.common.rank import ddp_options, process_group_options, set_up_rank
+from benchmarks.common.layout import Layout, StrategyFacts
+from benchmarks.common.ranks import RankInfo, find_rank_info, rank_zero_first
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common import machine
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy
 
 FACTS = StrategyFacts(one_node=True)
 

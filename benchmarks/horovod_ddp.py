@@ -11,19 +11,19 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.channels_last import ContiguousCompressor, contiguous_views
-from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import set_up_rank
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.system.errors import Unavailable
-from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.channels_last import ContiguousCompressor, contiguous_views
+from benchmarks.common.communication import Communication
+from benchmarks.common.rank import set_up_rank
+from benchmarks.common.layout import Layout
+from benchmarks.common.ranks import find_rank_info, rank_zero_first
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy, TrainingState
 
 
 def build(config: Config) -> Strategy:

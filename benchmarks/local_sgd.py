@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import (
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.communication import Communication
+from benchmarks.common.rank import (
     all_reduce_sum,
     fill,
     flatten,
@@ -23,13 +23,13 @@ from benchmarks.common.dist.devices import (
     set_up_rank,
     sync_buffers,
 )
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState, load_whole_state
+from benchmarks.common.layout import Layout
+from benchmarks.common.ranks import find_rank_info, rank_zero_first
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.errors import UserError
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy, TrainingState, load_whole_state
 
 
 def build(config: Config) -> Strategy:

@@ -6,19 +6,19 @@ python -m benchmarks.model_parallel --config configs/smoke.yaml --split-size 8
 import torch
 from torch import nn
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.data.sharding import Shard, Sharding
-from benchmarks.common.dist.devices import set_up_rank
-from benchmarks.common.dist.layout import Layout, StrategyFacts
-from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer
-from benchmarks.common.model.stages import Send, Staged, cut_column, find_cuts, num_splits, send, stages_at
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.gpus import usable_gpus
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.sharding import Shard, Sharding
+from benchmarks.common.rank import set_up_rank
+from benchmarks.common.layout import Layout, StrategyFacts
+from benchmarks.common.ranks import RankInfo
+from benchmarks.common.model import autocast_forward, build_model, build_optimizer
+from benchmarks.common.stages import Send, Staged, cut_column, find_cuts, num_splits, send, stages_at
+from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy
 
 FACTS = StrategyFacts(one_node=True)
 

@@ -10,15 +10,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.data.sharding import Shard, Sharding
-from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import RankContext, all_reduce_sum, process_group_options, set_up_rank
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.dist.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model.model import autocast_forward, build_model, build_optimizer, state_of_zeros
-from benchmarks.common.model.stages import (
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.sharding import Shard, Sharding
+from benchmarks.common.communication import Communication
+from benchmarks.common.rank import RankContext, all_reduce_sum, process_group_options, set_up_rank
+from benchmarks.common.layout import Layout
+from benchmarks.common.ranks import find_rank_info, rank_zero_first
+from benchmarks.common.model import autocast_forward, build_model, build_optimizer, state_of_zeros
+from benchmarks.common.stages import (
     blocks_of,
     cut_column,
     find_cuts,
@@ -29,10 +29,10 @@ from benchmarks.common.model.stages import (
     sums_like_whole_model,
     to_rows,
 )
-from benchmarks.common.system.errors import Unavailable
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import run_and_exit
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.strategy import Strategy, TrainingState
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 

@@ -21,14 +21,14 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from benchmarks.common.data import loaders
-from benchmarks.common.data.batch_readers import Batch
-from benchmarks.common.dist import devices
-from benchmarks.common.dist.ranks import RankInfo
-from benchmarks.common.model import stages
-from benchmarks.common.system import gpus, machine
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.train import engine, phase_recorder
+from benchmarks.common import loader as loaders
+from benchmarks.common.batch_readers import Batch
+from benchmarks.common import rank as devices
+from benchmarks.common.ranks import RankInfo
+from benchmarks.common import stages
+from benchmarks.common import gpus, machine
+from benchmarks.common.errors import UserError
+from benchmarks.common import engine, phases as phase_recorder
 
 NCCL_BACKENDS = {backend.name for backend in entry_points(group="torch.distributed.backends")}
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from support import ROOT, environment, hear_sigint
 
-from benchmarks.common.store.results import read_table
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
 
 FAULTS = ROOT / "tests" / "faults"  # its sitecustomize.py reads FAULT
 LONGEST_S = 1600  # every process of these tests ends before; a fault that hangs ends by the suite's own limits

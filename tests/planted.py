@@ -23,12 +23,12 @@ import time
 import torch
 from torchvision.models import ResNet
 
-from benchmarks.common.config.config import load_config
-from benchmarks.common.data.loaders import Loader
-from benchmarks.common.data.sharding import GlobalBatchSampler
-from benchmarks.common.train import engine, phase_recorder
-from benchmarks.common.train.clock import Clock
-from benchmarks.common.train.meters import Meter
+from benchmarks.common.config import load_config
+from benchmarks.common.loader import Loader
+from benchmarks.common.sharding import GlobalBatchSampler
+from benchmarks.common import engine, phases as phase_recorder
+from benchmarks.common.clock import Clock
+from benchmarks.common.meters import Meter
 
 ROUNDS = 3  # of all places in turn, so that a drift of the machine meets all of them
 BYTES_RECEIVED_AT, BYTES_SENT_AT = 128, 200  # in struct tcp_info of linux/tcp.h

@@ -6,7 +6,7 @@ import numpy
 import pandas
 from support import ROOT, recorded
 
-from benchmarks.common.store.results import WARM_UP, append_rows, read_table
+from benchmarks.common.rows import WARM_UP, append_rows, read_table
 
 # Of a CPU run: its row in runs.csv, but for run_id, strategy, round and throughput.
 CPU = {

@@ -18,12 +18,12 @@ import torch
 from PIL import Image
 from preloaded.interpreter import REAL
 
-from benchmarks.common.config.config import FIELDS, Config
-from benchmarks.common.config.settings import requested_settings
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.devices import RankContext
-from benchmarks.common.store.results import add_settings, append_rows, read_table
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import FIELDS, Config
+from benchmarks.common.settings import requested_settings
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.rank import RankContext
+from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.errors import UserError
 from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.strategies.strategy_list import all_strategies
 

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_atomically
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.set_text import describe_sets

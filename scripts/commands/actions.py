@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.options import data_options, run_options, set_options, study_options
 from scripts.options.run_options import set_variables
 from scripts.shared.forward_signals import forward_signals
@@ -135,7 +135,7 @@ def gpu_check(options: run_options.GpuCheckOptions, flags: Sequence[str]) -> int
 
 
 def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
-    from benchmarks.common.config.config import load_config
+    from benchmarks.common.config import load_config
     from scripts.strategies import memory_check
 
     return memory_check.main(options, load_config([*flags]))
@@ -189,7 +189,7 @@ def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) ->
 
 
 def list_flags(options: data_options.NoOptions, flags: Sequence[str]) -> int:
-    from benchmarks.common.config.config import load_config
+    from benchmarks.common.config import load_config
 
     load_config(["--help"])
     return 0

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.commands import actions
 from scripts.options.run_options import DEFAULT_STRATEGY
 from scripts.shared.options_as_typed import VARIABLE_OF_OPTION

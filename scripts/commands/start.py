@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.system.files import hold_lock
+from benchmarks.common.files import hold_lock
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
 from scripts.setup.first_minute import begin_set_up

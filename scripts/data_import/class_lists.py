@@ -5,7 +5,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 
 LIST_NAMES = ("classes.txt", "labels.txt", "synsets.txt", "imagenet_synsets.txt", "LOC_synset_mapping.txt")
 DEVKIT_ARCHIVE = "ILSVRC2012_devkit_t12.tar.gz"

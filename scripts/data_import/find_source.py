@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.data_import import folder_shards, parquet_shards, tar_shards
 from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
 from scripts.data_import.source_images import Source, SourceImage, SourceShard, split_of

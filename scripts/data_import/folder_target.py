@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.listing import list_images
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.fingerprint import cached_fingerprint
+from benchmarks.common.listing import list_images
+from benchmarks.common.errors import UserError
 from scripts.data_import.journal import WORKSHOP, Total
 from scripts.data_import.progress import Progress
 from scripts.data_import.source_images import Source, SourceShard

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.machine import num_cores
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import hold_lock
+from benchmarks.common.machine import num_cores
 from scripts.data_import.find_source import find_source
 from scripts.data_import.folder_target import FolderTarget
 from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total

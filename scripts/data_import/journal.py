@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_atomically
 from scripts.data_import.source_images import SourceShard
 
 WORKSHOP = ".importing"  # the folder below TO with everything that is not finished

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.data_import.source_images import SourceImage, class_of_label, file_name, image_name
 
 if TYPE_CHECKING:

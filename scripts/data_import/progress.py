@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 
 CHECK_BYTES = 1 << 24  # of the source that all threads read between two looks at the disk
 RESERVE_BYTES = 1 << 26  # that stay free: images end in blocks that they do not fill

@@ -5,7 +5,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.data_import.source_images import file_name
 
 BLOCK_BYTES = tarfile.BLOCKSIZE

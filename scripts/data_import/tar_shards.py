@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.data_import.class_lists import classes_by_place
 from scripts.data_import.source_images import (
     JPEG_ENDINGS,

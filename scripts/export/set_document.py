@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.store.results import STATUSES
+from benchmarks.common.rows import STATUSES
 from scripts.sets.accuracy import top1_accuracy
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import compute_precision

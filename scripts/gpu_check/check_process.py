@@ -9,8 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmarks.common.config.config import load_config
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.config import load_config
+from benchmarks.common.run_folder import RunFolder
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.verdicts import Ended, Verdict

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_process import Running
 from scripts.gpu_check.check_state import Deadline, State

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import tyro
 
-from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE, RunFolder
+from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
 from scripts.shared.forward_signals import die_with_parent
 
 POLL_S = 0.1

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system import machine
-from benchmarks.common.system.compiling import missing_compiler
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.host import processor_name
+from benchmarks.common.config import load_config
+from benchmarks.common.rows import write_text_atomically
+from benchmarks.common import machine
+from benchmarks.common.compiling import missing_compiler
+from benchmarks.common.errors import UserError
+from benchmarks.common.host import processor_name
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.stats.formatting import device_count, format_number, plural
 from scripts.strategies.strategy_list import BASELINE
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_atomically
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_atomically
 from scripts.stats.formatting import format_number, printable
 
 PROGRAM = "pdflatex"

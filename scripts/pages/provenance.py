@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import shlex
 
-from benchmarks.common.config.settings import STRATEGY_SOURCE
+from benchmarks.common.settings import STRATEGY_SOURCE
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.config.config import FIELDS, Config, load_config
-from benchmarks.common.config.settings import IMAGE_FIELDS, settings_hash
-from benchmarks.common.store.results import read_table
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import FIELDS, Config, load_config
+from benchmarks.common.settings import IMAGE_FIELDS, settings_hash
+from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
-from benchmarks.common.config.architectures import ARCHITECTURES
-from benchmarks.common.config.config import Config
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.model.model import build_model, learning_rate
+from benchmarks.common.architectures import ARCHITECTURES
+from benchmarks.common.config import Config
+from benchmarks.common.layout import Layout
+from benchmarks.common.model import build_model, learning_rate
 from scripts.proof.reference_images import Key, decode, labelled_images, num_classes, training_batch
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.float16}

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.dist.layout import STORED_FIELDS, Layout
-from benchmarks.common.model.model import build_model
-from benchmarks.common.model.model_families import draw_model
+from benchmarks.common.config import Config
+from benchmarks.common.layout import STORED_FIELDS, Layout
+from benchmarks.common.model import build_model
+from benchmarks.common.model_families import draw_model
 from scripts.proof.reference import (
     AUTOCAST,
     INITIAL_SCALE,

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.sets.result_set import ResultSet
 from scripts.shared.repository import ROOT
 

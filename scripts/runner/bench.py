@@ -23,8 +23,8 @@ if __name__ == "__main__":
 
 import tyro
 
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from scripts.runner import late_builds, preflight, rounds, run_plan, schedule
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images

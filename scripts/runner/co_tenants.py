@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
+from benchmarks.common.run_folder import RUN_DIR_VARIABLE
 
 
 class CoreCounters:

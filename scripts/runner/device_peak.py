@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.config.config import Precision
-from benchmarks.common.dist.devices import device_name, synchronize
-from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.gpus import usable_gpus
+from benchmarks.common.config import Precision
+from benchmarks.common.rank import device_name, synchronize
+from benchmarks.common.precision import resolve_precision
+from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import usable_gpus
 
 NUM_PASSES = 3
 MEASURE_S = 0.07  # for each operation and precision, in each pass

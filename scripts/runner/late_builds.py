@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import write_json
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.rows import write_json
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner.environment import installed_packages
 from scripts.runner.run_plan import Run, interpreter_path
 from scripts.setup.libraries import build_deferred, deferred_libraries, library_of

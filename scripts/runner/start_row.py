@@ -5,9 +5,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.common.store.columns import columns_from
-from benchmarks.common.store.results import SCHEMA, WARM_UP
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.columns import columns_from
+from benchmarks.common.rows import SCHEMA, WARM_UP
+from benchmarks.common.run_folder import RunFolder
 from scripts.shared import source_version
 
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pandas
 
-from benchmarks.common.config.architectures import architecture_of
-from benchmarks.common.config.settings import seed_of_round
+from benchmarks.common.architectures import architecture_of
+from benchmarks.common.settings import seed_of_round
 from scripts.sets.identity import RESOLVED_GLOBAL_BATCH, comparable
 from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import plural, plural_of_several

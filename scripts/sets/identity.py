@@ -1,7 +1,7 @@
 """Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
 
 Two runs are one group exactly where they agree in every field of their requested and of their resolved settings, but
-for NOT_COMPARED of benchmarks.common.config.settings, and for options that their strategy does not read (READERS
+for NOT_COMPARED of benchmarks.common.settings, and for options that their strategy does not read (READERS
 there). A requested `auto` is what the run made of it. To make a new column of runs.csv separate runs, put its value
 into `resolved` of Record.finish.
 """
@@ -13,9 +13,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from benchmarks.common.config.config import FIELDS
-from benchmarks.common.config.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
-from benchmarks.common.dist.layout import STORED_FIELDS
+from benchmarks.common.config import FIELDS
+from benchmarks.common.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
+from benchmarks.common.layout import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.

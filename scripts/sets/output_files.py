@@ -3,9 +3,9 @@
 import tempfile
 from pathlib import Path
 
-from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.columns import TABLES
+from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.errors import UserError
 
 RECORDS = {f"{table}.csv" for table in TABLES} | {"environment.json", "sweep.csv", "scaling.csv", "ablate.csv"}
 """What runs and studies write into a set."""

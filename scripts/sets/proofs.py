@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.config.settings import SOURCE_FIELDS
+from benchmarks.common.settings import SOURCE_FIELDS
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, LOST, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity

@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.store.results import STATUSES
+from benchmarks.common.rows import STATUSES
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, Identity, belongs_to, group_labels
 from scripts.stats.families import ThroughputSample

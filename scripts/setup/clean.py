@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock
-from benchmarks.common.system.output import guard_output
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import hold_lock
+from benchmarks.common.output import guard_output
 from scripts.shared.repository import CHECKOUTS_NAME, ROOT, process_space
 
 KEPT_NAMES = ("published", "README.md")

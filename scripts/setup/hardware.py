@@ -4,7 +4,7 @@ figures of its CPU."""
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ def hardware_here() -> Hardware:
     """Imports torch. Raises UserError as usable_gpus does."""
     import torch
 
-    from benchmarks.common.dist.devices import device_name
-    from benchmarks.common.system.gpus import usable_gpus
+    from benchmarks.common.rank import device_name
+    from benchmarks.common.gpus import usable_gpus
 
     kind = "cuda" if usable_gpus() else "cpu"
     return Hardware(kind, device_name(torch.device(kind)))

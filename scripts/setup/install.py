@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import replace_atomically
-from benchmarks.common.system.gpus import BUILDS, choose_build, query_gpus
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_atomically
+from benchmarks.common.gpus import BUILDS, choose_build, query_gpus
 from scripts.shared.forward_signals import end_on_signals
 from scripts.shared.repository import ROOT
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.common.system.files import hold_lock
+from benchmarks.common.files import hold_lock
 from scripts.shared.repository import ROOT
 
 SCRIPTS = {name: f"scripts/setup/install_{name}.sh" for name in ("horovod", "apex")}

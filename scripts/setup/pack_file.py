@@ -6,9 +6,9 @@ from typing import BinaryIO
 
 import numpy
 
-from benchmarks.common.data.listing import ImageListing
-from benchmarks.common.data.mapped_arrays import ALIGNED, Arrays, ArrayShapes, file_header
-from benchmarks.common.data.packed import FILE_KIND, VERSION
+from benchmarks.common.listing import ImageListing
+from benchmarks.common.mapped_arrays import ALIGNED, Arrays, ArrayShapes, file_header
+from benchmarks.common.packed import FILE_KIND, VERSION
 
 MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Sequence
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 
 
 def plural(number: int, noun: str) -> str:

@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
 

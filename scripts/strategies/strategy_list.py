@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.common.config.config import Config, Precision
-from benchmarks.common.dist.layout import StrategyFacts
-from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config, Precision
+from benchmarks.common.layout import StrategyFacts
+from benchmarks.common.precision import resolve_precision
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from scripts.strategies.external import (
     BENCHMARKS,
     NAME,

@@ -11,9 +11,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.store.results import append_csv
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import make_folder
+from benchmarks.common.rows import append_csv
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import make_folder
 from scripts.sets.output_files import check_output
 from scripts.shared import source_version
 
@@ -49,7 +49,7 @@ def origin() -> dict[str, str]:
     """commit (with -dirty where files were changed; empty without git), date, machine."""
     import torch
 
-    from benchmarks.common.dist.devices import device_name
+    from benchmarks.common.rank import device_name
 
     commit = source_version.commit() or ""
     commit += "-dirty" if commit and source_version.local_changes() else ""

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.charts.figures import COLORS, RUN_STYLE, save_chart
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup

@@ -17,24 +17,24 @@ from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.vision_transformer import VisionTransformer
 
-from benchmarks.common.config.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
-from benchmarks.common.config.config import FIELDS, Arch, Config, load_config
-from benchmarks.common.model.model import (
+from benchmarks.common.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
+from benchmarks.common.config import FIELDS, Arch, Config, load_config
+from benchmarks.common.model import (
     build_optimizer,
     flops_per_image,
     learning_rate,
     peak_learning_rate,
     state_of_zeros,
 )
-from benchmarks.common.model.model_families import FAMILIES, draw_model, residual_blocks
-from benchmarks.common.model.stages import (
+from benchmarks.common.model_families import FAMILIES, draw_model, residual_blocks
+from benchmarks.common.stages import (
     blocks_of,
     from_rows,
     stages_at,
     to_rows,
 )
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.errors import UserError
 
 SMALL_NETS = {
     "resnet18": lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10),

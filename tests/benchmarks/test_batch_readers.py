@@ -18,13 +18,13 @@ from fake_gpus import see_gpus
 from stand_ins import WithoutDriver
 from support import loaders
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.data import batch_readers
-from benchmarks.common.data.batch_readers import Batch, HostLoader, prefetch_to_gpu
-from benchmarks.common.data.decode import GPU_DECODER
-from benchmarks.common.data.loaders import IMAGENET_MEAN, IMAGENET_STD, Loader, open_datasets
-from benchmarks.common.data.sharding import GlobalBatchSampler, Shard
-from benchmarks.common.dist.devices import RankContext
+from benchmarks.common.config import Config
+from benchmarks.common import batch_readers
+from benchmarks.common.batch_readers import Batch, HostLoader, prefetch_to_gpu
+from benchmarks.common.decode import GPU_DECODER
+from benchmarks.common.loader import IMAGENET_MEAN, IMAGENET_STD, Loader, open_datasets
+from benchmarks.common.sharding import GlobalBatchSampler, Shard
+from benchmarks.common.rank import RankContext
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
 COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out

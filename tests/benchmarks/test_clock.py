@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks.common.train import clock
+from benchmarks.common import clock
 
 
 def test_a_window_on_a_cpu_is_as_long_as_its_steps(monkeypatch):

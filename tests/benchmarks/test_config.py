@@ -8,7 +8,7 @@ import typing
 import pytest
 from support import ROOT
 
-from benchmarks.common.config.config import (
+from benchmarks.common.config import (
     FIELD_TYPES,
     FIELDS,
     RANGES,
@@ -17,8 +17,8 @@ from benchmarks.common.config.config import (
     read_yaml,
     resolve_global_batch,
 )
-from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.precision import resolve_precision
+from benchmarks.common.errors import UserError
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_value_that_the_strategy_cannot_honour_is_refused():
 def test_defaults_are_valid_and_every_field_says_what_it_is():
     """Protects --help, and a default outside its own limits."""
     assert load_config([]) == Config()
-    source = (ROOT / "benchmarks/common/config/config.py").read_text()
+    source = (ROOT / "benchmarks/common/config.py").read_text()
     for name in FIELDS:
         after = source.split(f"\n    {name}: ")[1].splitlines()
         assert after[1].startswith('    """'), name

@@ -22,10 +22,10 @@ from support import ROOT, environment, loaders, pixels, save
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from benchmarks.common.config.config import FIELD_TYPES, Config
-from benchmarks.common.data import decode
-from benchmarks.common.data.crops import NUMBERS_PER_IMAGE, Crop, centre_crop, random_crop, random_numbers, resize_into
-from benchmarks.common.data.decode import (
+from benchmarks.common.config import FIELD_TYPES, Config
+from benchmarks.common import decode
+from benchmarks.common.crops import NUMBERS_PER_IMAGE, Crop, centre_crop, random_crop, random_numbers, resize_into
+from benchmarks.common.decode import (
     AUTO_DECODERS,
     DECODERS,
     GPU_DECODER,
@@ -33,8 +33,8 @@ from benchmarks.common.data.decode import (
     open_decoder,
     resolve_decoder,
 )
-from benchmarks.common.data.image_dataset import FolderSource, ImageDataset
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.image_dataset import FolderSource, ImageDataset
+from benchmarks.common.errors import UserError
 from scripts.proof.reference_images import REFERENCE_DECODERS
 
 HERE = [
@@ -203,8 +203,8 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
 def test_nothing_is_printed_about_libraries_that_nobody_requested(tiny_data):
     """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
     code = f"""
-from benchmarks.common.data.image_dataset import *
-from benchmarks.common.data.decode import *
+from benchmarks.common.image_dataset import *
+from benchmarks.common.decode import *
 import functools, sys
 from pathlib import Path
 images = FolderSource(Path({str(tiny_data)!r}) / "train")

@@ -18,22 +18,22 @@ import torch.multiprocessing as mp
 from support import make_run_folder
 
 from benchmarks import model_parallel, single
-from benchmarks.common.config.config import Config
-from benchmarks.common.data.decode import resolve_decoder
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.dist.agreement import count_devices, identities
-from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.devices import RankContext, all_reduce_sum
-from benchmarks.common.dist.layout import Layout, stored_fields
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import read_table
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.host import machine_facts
-from benchmarks.common.train.clock import Clock, check_windows_fit
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.exit_codes import exit_at_once
-from benchmarks.common.train.strategy import Strategy, TrainingState
+from benchmarks.common.config import Config
+from benchmarks.common.decode import resolve_decoder
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.agreement import count_devices, identities
+from benchmarks.common.communication import Communication
+from benchmarks.common.rank import RankContext, all_reduce_sum
+from benchmarks.common.layout import Layout, stored_fields
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.columns import TABLES
+from benchmarks.common.rows import read_table
+from benchmarks.common.errors import UserError
+from benchmarks.common.host import machine_facts
+from benchmarks.common.clock import Clock, check_windows_fit
+from benchmarks.common.engine import fit
+from benchmarks.common.exits import exit_at_once
+from benchmarks.common.strategy import Strategy, TrainingState
 
 CPU = torch.device("cpu")
 

@@ -9,14 +9,14 @@ import sys
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.train.exit_codes import timed_out
+from benchmarks.common.exits import timed_out
 
 pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
 
 RANK = """
 import atexit, time
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.exit_codes import run_and_exit
+from benchmarks.common.errors import UserError
+from benchmarks.common.exits import run_and_exit
 atexit.register(time.sleep, 1000)  # as a thread of gloo does that waits for the interpreter, which waits for it
 def main():
     print("trained")

@@ -17,7 +17,7 @@ from support import REMEDY_WITHOUT, ROOT, STRATEGIES
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.modules._functions import SyncBatchNorm
 
-from benchmarks.common.config.config import Config
+from benchmarks.common.config import Config
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
 FAST = {"ddp", "model_parallel"}

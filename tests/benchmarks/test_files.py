@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from benchmarks.common.system.files import hold_lock, home_folder, replace_atomically
+from benchmarks.common.files import hold_lock, home_folder, replace_atomically
 
 
 def test_a_lock_has_one_holder_and_a_deadline(tmp_path):
@@ -33,9 +33,9 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):
 
 HOMELESS = """
 from pathlib import Path
-from benchmarks.common.system.files import home_folder, hold_lock, replace_atomically
-from benchmarks.common.data.fingerprint import cached_fingerprint
-from benchmarks.common.data.listing import list_images
+from benchmarks.common.files import home_folder, hold_lock, replace_atomically
+from benchmarks.common.fingerprint import cached_fingerprint
+from benchmarks.common.listing import list_images
 data = Path("data/imagenet-mini")
 print(home_folder(), len(list_images(data / "val")), cached_fingerprint(data))
 """

@@ -15,10 +15,10 @@ import pytest
 from support import NUM_TRAIN, ROOT, loaders
 from torchvision.datasets import ImageFolder
 
-from benchmarks.common.data import fingerprint as fingerprints
-from benchmarks.common.data import listing
-from benchmarks.common.data.fingerprint import cached_fingerprint, fingerprint
-from benchmarks.common.data.listing import index_path, list_images
+from benchmarks.common import fingerprint as fingerprints
+from benchmarks.common import listing
+from benchmarks.common.fingerprint import cached_fingerprint, fingerprint
+from benchmarks.common.listing import index_path, list_images
 from scripts.runner import run_plan
 
 
@@ -182,7 +182,7 @@ def test_the_fingerprint_is_kept_as_long_as_the_files(settled, monkeypatch):
 COSTS = """
 import json, sys, time
 from pathlib import Path
-from benchmarks.common.data.listing import list_images
+from benchmarks.common.listing import list_images
 
 def own_mb():
     with open("/proc/self/smaps_rollup") as file:

@@ -14,17 +14,17 @@ import pytest
 import torch
 from support import CPU, ROOT, environment, make_run_folder, run_strategy
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import requested_settings, settings_hash
-from benchmarks.common.dist.devices import RankContext, ddp_options
-from benchmarks.common.dist.layout import Layout, resolve_layout
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.run_folder import RUN_DIR_VARIABLE
-from benchmarks.common.system import compiling
-from benchmarks.common.system.errors import Unavailable, UserError
-from benchmarks.common.train import exit_codes
-from benchmarks.common.train.clock import time_first_step
-from benchmarks.common.train.record import Record
+from benchmarks.common.config import Config
+from benchmarks.common.settings import requested_settings, settings_hash
+from benchmarks.common.rank import RankContext, ddp_options
+from benchmarks.common.layout import Layout, resolve_layout
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.run_folder import RUN_DIR_VARIABLE
+from benchmarks.common import compiling
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common import exits as exit_codes
+from benchmarks.common.clock import time_first_step
+from benchmarks.common.summary import Record
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")

@@ -19,15 +19,15 @@ from support import ROOT, environment, run_strategy
 from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Weights
 
 from benchmarks import single
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.dist.communication import Communication
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.model.model import flops_per_image
-from benchmarks.common.store.results import read_table
-from benchmarks.common.train import phase_recorder
-from benchmarks.common.train.clock import Clock
-from benchmarks.common.train.engine import fit
-from benchmarks.common.train.strategy import Strategy
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.communication import Communication
+from benchmarks.common.layout import Layout
+from benchmarks.common.model import flops_per_image
+from benchmarks.common.rows import read_table
+from benchmarks.common import phases as phase_recorder
+from benchmarks.common.clock import Clock
+from benchmarks.common.engine import fit
+from benchmarks.common.strategy import Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
 
@@ -179,7 +179,7 @@ def test_the_account_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config,
         assert not strategy.criterion._forward_hooks and not torch.nn.modules.module._has_any_global_hook()
         return result
 
-    monkeypatch.setattr("benchmarks.common.train.engine.break_down_steps", watched)
+    monkeypatch.setattr("benchmarks.common.engine.break_down_steps", watched)
     fit(single.build(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"])))
     assert weights and all(torch.equal(before, after) for before, after in weights)
 

@@ -11,8 +11,8 @@ from support import run_strategy
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.model.model import autocast_forward, build_model
+from benchmarks.common.config import Config
+from benchmarks.common.model import autocast_forward, build_model
 
 CPU = torch.device("cpu")
 

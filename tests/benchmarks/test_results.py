@@ -14,19 +14,19 @@ import time
 import pytest
 from support import ROOT
 
-from benchmarks.common.config.settings import settings_hash
-from benchmarks.common.store import results as tables
-from benchmarks.common.store.columns import TABLES
-from benchmarks.common.store.results import add_settings, append_rows, read_table
-from benchmarks.common.store.safe_cells import format_cell, unguard_cell
-from benchmarks.common.system import files
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock
+from benchmarks.common.settings import settings_hash
+from benchmarks.common import rows as tables
+from benchmarks.common.columns import TABLES
+from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.safe_cells import format_cell, unguard_cell
+from benchmarks.common import files
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import hold_lock
 
 APPENDER = """
 import sys
 from pathlib import Path
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 for n in range(int(sys.argv[3])):
     append_rows(Path(sys.argv[1]), "windows", [{"run_id": sys.argv[2], "window": n, "images": 8}] * 2)
 """
@@ -176,7 +176,7 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
 MEASURER = """
 import sys
 from pathlib import Path
-from benchmarks.common.store.results import add_settings
+from benchmarks.common.rows import add_settings
 from scripts.studies import measured_csv
 measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(100):

@@ -13,15 +13,15 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.config.architectures import why_refused
-from benchmarks.common.config.config import FIELD_TYPES, RANGES, Config, Range, load_config
-from benchmarks.common.config.settings import requested_settings
-from benchmarks.common.dist.devices import RankContext
-from benchmarks.common.dist.ranks import find_slurm_step
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.exit_codes import note_cause
-from benchmarks.common.train.record import Record
+from benchmarks.common.architectures import why_refused
+from benchmarks.common.config import FIELD_TYPES, RANGES, Config, Range, load_config
+from benchmarks.common.settings import requested_settings
+from benchmarks.common.rank import RankContext
+from benchmarks.common.ranks import find_slurm_step
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.errors import UserError
+from benchmarks.common.exits import note_cause
+from benchmarks.common.summary import Record
 
 ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)

@@ -21,13 +21,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
-from benchmarks.common.config.config import Config
-from benchmarks.common.data.loaders import build_loaders
-from benchmarks.common.data.sharding import Shard, Sharding
-from benchmarks.common.dist.devices import RankContext
-from benchmarks.common.model.cuts import balanced_cuts
-from benchmarks.common.model.model import build_model, build_optimizer, learning_rate
-from benchmarks.common.model.stages import (
+from benchmarks.common.config import Config
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.sharding import Shard, Sharding
+from benchmarks.common.rank import RankContext
+from benchmarks.common.cuts import balanced_cuts
+from benchmarks.common.model import build_model, build_optimizer, learning_rate
+from benchmarks.common.stages import (
     FLOPS_PER_BYTE,
     block_times,
     cut_column,
@@ -35,8 +35,8 @@ from benchmarks.common.model.stages import (
     num_splits,
     stages_at,
 )
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.train.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.engine import fit
 from scripts.studies.allreduce import launch_ranks
 
 CPU = torch.device("cpu")

@@ -16,11 +16,11 @@ import torch
 from fault_runs import finish, run, start, until_planted
 from support import CPU, ROOT, make_run_folder
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.dist.agreement import StopRequest, stop_request
-from benchmarks.common.dist.devices import RankContext
-from benchmarks.common.store.results import read_table
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.config import Config
+from benchmarks.common.agreement import StopRequest, stop_request
+from benchmarks.common.rank import RankContext
+from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner.processes import GRACE_S
 from scripts.runner.run_status import RunEnd, why_interrupted
 from scripts.runner.supervisor import checkpoint_grace_s

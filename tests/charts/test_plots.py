@@ -12,7 +12,7 @@ from PIL import Image
 from result_sets import CPU, add_runs, join_sets
 from support import recorded, svg_text
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.charts import bars, step_chart, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS, PlotOptions, draw, main, run_command_line, summary_table

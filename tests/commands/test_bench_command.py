@@ -19,7 +19,7 @@ from fault_runs import processes_of
 from result_sets import write_set
 from support import ROOT, SYNTHETIC_YAML, environment, few_fast, hear_sigint, put
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.commands.command_table import COMMANDS, find_command
 from scripts.commands.make_targets import refuse_misspelt
 from scripts.commands.run_command import action_of, command_tree, options_class, parse

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from support import ROOT, SYNTHETIC_YAML, environment, few_fast
 
-from benchmarks.common.config.config import load_config
+from benchmarks.common.config import load_config
 from scripts.shared.options_as_typed import (
     TYPED_OPTIONS,
     option_as_typed,

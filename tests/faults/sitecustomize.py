@@ -173,6 +173,6 @@ def after_engine(engine) -> None:
 if "FAKETIME_TIMESTAMP_FILE" in os.environ:  # libfaketime 0.9.10 refuses the sleeps that Python 3.11 asks for
     time.sleep = lambda seconds: select.select([], [], [], seconds)
 if "FAULT" in os.environ or "COLLECTIVES" in os.environ:
-    AfterImport("benchmarks.common.train.engine", after_engine)
+    AfterImport("benchmarks.common.engine", after_engine)
 if "COLLECTIVES" in os.environ:
     AfterImport("horovod.torch.mpi_ops", record_horovod)

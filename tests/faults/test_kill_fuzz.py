@@ -16,7 +16,7 @@ from fault_runs import processes_of
 from faults.kill_fuzz import Kill, Set, kind_of, play, until
 from support import ROOT, environment
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 
 pytestmark = pytest.mark.real_interpreter  # signals to every process of a run
 

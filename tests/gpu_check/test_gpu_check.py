@@ -16,10 +16,10 @@ import pytest
 from fault_runs import processes_of
 from support import ROOT, STRATEGIES, environment
 
-from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import append_rows
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.host import kernel_variables
+from benchmarks.common.config import load_config
+from benchmarks.common.rows import append_rows
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.host import kernel_variables
 from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
 from scripts.gpu_check.check_page import write_page
@@ -389,8 +389,8 @@ def test_other_processes_are_said_of_what_is_timed(tmp_path):
 @pytest.mark.parametrize("num_gpus, cores, max_at_once", [(0, 2, 2), (1, 16, 6), (1, 8, 4), (8, 96, 1)])
 def test_checks_side_by_side_have_cores_and_a_gpu_to_share(monkeypatch, num_gpus, cores, max_at_once):
     """Protects several GPUs: six checks of eight ranks each would wait for one another's collectives until they end."""
-    monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: cores)
-    monkeypatch.setattr("benchmarks.common.system.machine.gpu_memory_bytes", lambda num_used: 80e9)
+    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: cores)
+    monkeypatch.setattr("benchmarks.common.machine.gpu_memory_bytes", lambda num_used: 80e9)
     assert run.max_checks_at_once(num_gpus) == max_at_once
 
 
@@ -507,7 +507,7 @@ def test_the_page_escapes_and_says_all(tmp_path):
 
 
 def test_a_folder_is_of_a_gpu_or_of_a_dry_run(tmp_path):
-    from benchmarks.common.system.errors import UserError
+    from benchmarks.common.errors import UserError
 
     (tmp_path / "checks").mkdir()
     run.claim_mode(tmp_path, False)

@@ -9,7 +9,7 @@ import pytest
 from result_sets import CPU, add_runs, join_sets, write_set
 from support import recorded
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.pages.headline import headline
 from scripts.sets.result_set import load_set
 from scripts.strategies.strategy_list import all_strategies

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 from result_sets import add_runs
 
-from benchmarks.common.store.results import append_rows, read_table
+from benchmarks.common.rows import append_rows, read_table
 from scripts.charts.plot import summary_table
 from scripts.pages import page
 from scripts.pages.provenance import reproduction_commands

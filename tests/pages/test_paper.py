@@ -12,7 +12,7 @@ import yaml
 from result_sets import add_runs, change, join_sets, write_set
 from support import ROOT, recorded
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.pages import latex, page
 from scripts.pages.paper import paper_tex
 from scripts.sets.result_set import load_set

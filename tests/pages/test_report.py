@@ -16,7 +16,7 @@ import pytest
 from result_sets import CPU, add_runs, join_sets
 from support import ROOT, environment, recorded
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.pages import page as report
 from scripts.pages import report_tables
 from scripts.pages.headline import headline

@@ -18,8 +18,8 @@ import pytest
 from preloaded.interpreter import IS_ON, REAL, choose
 from support import RUNNABLE, environment, hear_sigint, run_strategy
 
-from benchmarks.common.store.results import read_table
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
 
 pytestmark = pytest.mark.skipif(not IS_ON, reason="PRELOADED=no, or no Linux")
 

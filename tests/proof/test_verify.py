@@ -21,14 +21,14 @@ import pytest
 import torch
 from support import ROOT, environment, run_strategy
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import NOT_COMPARED, drop_not_compared
-from benchmarks.common.dist.devices import set_kernels
-from benchmarks.common.dist.layout import Layout, stored_fields
-from benchmarks.common.store.results import add_settings, append_rows, read_table
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.host import host
+from benchmarks.common.config import Config
+from benchmarks.common.settings import NOT_COMPARED, drop_not_compared
+from benchmarks.common.rank import set_kernels
+from benchmarks.common.layout import Layout, stored_fields
+from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.errors import UserError
+from benchmarks.common.host import host
 from scripts.proof import cases
 from scripts.proof.comparison import equivalence_columns, tolerate_flips, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_bits, compare_with_nearest, largest_difference
@@ -62,17 +62,17 @@ EARLY_HOOK = """
         return ready
     model.register_comm_hook(None, early)
 """
-STAGES, REFERENCE = "benchmarks/common/model/stages.py", "scripts/proof/reference.py"
-CROPS, STRATEGY = "benchmarks/common/data/crops.py", "benchmarks/common/train/strategy.py"
+STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
+CROPS, STRATEGY = "benchmarks/common/crops.py", "benchmarks/common/strategy.py"
 LOCAL = "benchmarks/local_sgd.py"
-ENGINE, MODEL = "benchmarks/common/train/engine.py", "benchmarks/common/model/model.py"
+ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
     "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = module(images)"),
     "summed, not averaged": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + SUM_HOOK),
     "all ranks on one shard": (
         "ddp",
-        "benchmarks/common/data/loaders.py",
+        "benchmarks/common/loader.py",
         "of_rank = Shard(context.rank, context.world_size)",
         "of_rank = Shard(0, context.world_size)",
     ),

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 from support import ROOT
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.runner import telemetry
 from scripts.runner.telemetry import Sampler, mean_power_w
 

@@ -11,10 +11,10 @@ import subprocess
 import pytest
 from support import ROOT, environment, run_strategy
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import STRATEGY_SOURCE, requested_settings
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config
+from benchmarks.common.settings import STRATEGY_SOURCE, requested_settings
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.errors import UserError
 from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
 from scripts.strategies import run_external, strategy_list

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, environment, put
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.commands import start
 from scripts.runner import late_builds
 from scripts.runner.run_plan import plan_strategies

@@ -17,9 +17,9 @@ import psutil
 import pytest
 from support import ROOT, STRATEGIES, environment, hear_sigint, put
 
-from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import WARM_UP, read_table
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.config import load_config
+from benchmarks.common.rows import WARM_UP, read_table
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner import run_plan
 from scripts.runner.make_variables import with_images
 from scripts.runner.remote_hosts import remote_hosts

@@ -18,10 +18,10 @@ from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
 from stand_ins import NO_STAND_IN
 from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, few_fast
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.data import loaders
-from benchmarks.common.dist.agreement import identities
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config
+from benchmarks.common import loader as loaders
+from benchmarks.common.agreement import identities
+from benchmarks.common.errors import UserError
 from scripts.runner import preflight, run_plan
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
@@ -34,8 +34,8 @@ DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
 OVER = {"horovod_ddp": "horovod-gloo"}
 ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
-    "benchmarks/common/system/gpus.py": {"is_available", "device_count"},
-    "benchmarks/common/dist/devices.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
+    "benchmarks/common/gpus.py": {"is_available", "device_count"},
+    "benchmarks/common/rank.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
     "scripts/studies/measured_csv.py": {"is_available"},  # the name of what it ran on
 }
 

@@ -16,11 +16,11 @@ from torch._C._profiler import _EventType
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.dist.layout import Layout
-from benchmarks.common.model.model import build_model, build_optimizer
-from benchmarks.common.store.results import append_rows, read_table
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.layout import Layout
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rows import append_rows, read_table
+from benchmarks.common.errors import UserError
 from scripts.options.run_options import MemoryOptions
 from scripts.runner import run_plan
 from scripts.runner.default_batch import with_fitting_batch

@@ -8,7 +8,7 @@ import os
 import pytest
 from support import SYNTHETIC_YAML, run_strategy
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.runner import lost_runs, preflight
 
 

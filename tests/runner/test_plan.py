@@ -13,11 +13,11 @@ import sys
 import pytest
 from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
 
-from benchmarks.common.config.settings import READERS
-from benchmarks.common.store.results import read_table
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock
+from benchmarks.common.settings import READERS
+from benchmarks.common.rows import read_table
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import hold_lock
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan
 from scripts.setup import pack
@@ -403,7 +403,7 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables,
 
 IMPATIENT_SUPERVISOR = """
 import runpy, sys
-from benchmarks.common.store import results
+from benchmarks.common import rows as results
 results.LOCK_LIMIT_S = 0.5
 sys.argv = ["supervisor", *sys.argv[1:]]
 runpy.run_module("scripts.runner.supervisor", run_name="__main__")
@@ -411,7 +411,7 @@ runpy.run_module("scripts.runner.supervisor", run_name="__main__")
 WRITES_A_ROW = """
 import os
 from pathlib import Path
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a"}])
 """
 

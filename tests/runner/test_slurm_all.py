@@ -16,8 +16,8 @@ import pytest
 from fault_runs import until
 from support import ROOT, after, environment, few_fast, hear_sigint, put
 
-from benchmarks.common.store.results import read_table
-from benchmarks.common.store.run_folder import RunFolder
+from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner import processes
 
 pytestmark = pytest.mark.real_interpreter  # Slurm starts the processes, and finds them by their parents

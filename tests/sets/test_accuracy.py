@@ -6,7 +6,7 @@
 import pytest
 from support import recorded
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.sets.accuracy import describe_top1, top1_accuracy
 from scripts.sets.result_set import load_set
 from scripts.stats.proportions import fisher_p_value, wilson_interval

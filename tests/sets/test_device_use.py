@@ -8,7 +8,7 @@ import json
 import pytest
 from result_sets import add_runs
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.runner import device_peak
 from scripts.sets import device_use as roofline
 from scripts.sets.result_set import load_set

@@ -5,7 +5,7 @@ import pytest
 from result_sets import write_set
 from support import recorded
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.gpu_check import verdicts
 from scripts.pages import paper
 from scripts.sets.result_set import load_set

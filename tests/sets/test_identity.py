@@ -5,8 +5,8 @@
 
 import pytest
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.config.settings import READERS, requested_settings
+from benchmarks.common.config import Config
+from benchmarks.common.settings import READERS, requested_settings
 from scripts.sets.identity import Identity, group_labels, key_without_derived
 
 REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")

@@ -8,7 +8,7 @@ import json
 import pytest
 from test_result_set import MET, add, asked
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.sets.proofs import flip_reason, proof_text, short_proof
 from scripts.sets.result_set import load_set
 

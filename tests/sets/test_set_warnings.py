@@ -9,7 +9,7 @@ import pandas
 import pytest
 from result_sets import add_runs
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.sets.result_set import load_set
 from scripts.sets.set_warnings import find_warnings, warnings_by_cause
 from scripts.stats.families import NO_COMMON_ROUNDS, ratios_to_baseline

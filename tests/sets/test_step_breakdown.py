@@ -7,7 +7,7 @@ import numpy
 import pytest
 from test_result_set import MET, add, asked
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.charts.step_chart import step_bars
 from scripts.pages.report_tables import table_rows
 from scripts.sets.result_set import load_set

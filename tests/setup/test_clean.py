@@ -12,8 +12,8 @@ import sys
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.files import hold_lock
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import hold_lock
 from scripts.runner import preflight, schedule
 from scripts.shared.repository import process_space
 
@@ -23,9 +23,9 @@ def checkout(tmp_path):
     """A checkout with what make clean needs, and sets: two free ones, a published one, and results/latest."""
     folder = tmp_path / "a checkout"
     for name in (
-        "benchmarks/common/system/errors.py",
-        "benchmarks/common/system/files.py",
-        "benchmarks/common/system/output.py",
+        "benchmarks/common/errors.py",
+        "benchmarks/common/files.py",
+        "benchmarks/common/output.py",
         "scripts/shared/repository.py",
         "scripts/setup/clean.py",
         "Makefile",

@@ -12,8 +12,8 @@ import pytest
 import torch
 from support import ROOT
 
-from benchmarks.common.system import accelerators, gpus
-from benchmarks.common.system.errors import UserError
+from benchmarks.common import accelerators, gpus
+from benchmarks.common.errors import UserError
 from scripts.setup import first_minute
 from scripts.setup.first_minute import Machine, describe_machine, why_too_little_disk, why_unsupported
 

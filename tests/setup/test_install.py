@@ -19,11 +19,11 @@ import torch
 from packaging.requirements import Requirement
 from support import ROOT, put
 
-from benchmarks.common.dist.devices import device_name
-from benchmarks.common.system import gpus
-from benchmarks.common.system.errors import UserError
-from benchmarks.common.system.gpus import BUILDS, usable_gpus
-from benchmarks.common.system.machine import gpu_memory_bytes
+from benchmarks.common.rank import device_name
+from benchmarks.common import gpus
+from benchmarks.common.errors import UserError
+from benchmarks.common.gpus import BUILDS, usable_gpus
+from benchmarks.common.machine import gpu_memory_bytes
 
 pytestmark = pytest.mark.real_interpreter  # interpreters of other environments
 

@@ -21,10 +21,10 @@ import pytest
 from clones import SHORT, Clone
 from support import ROOT, environment
 
-from benchmarks.common.config.config import FIELDS, read_yaml
-from benchmarks.common.store.results import WARM_UP, read_table
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import FIELDS, read_yaml
+from benchmarks.common.rows import WARM_UP, read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.errors import UserError
 from scripts.shared import source_version
 from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, report_verdict
@@ -92,7 +92,7 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
         (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
         (folder / "launchers/lib.sh", "${RUN_ID:-}", "${NAME:-}", {}, "older than the variables by which"),
         (
-            folder / "benchmarks/common/config/config.py",
+            folder / "benchmarks/common/config.py",
             " norm: Lit",
             " gone: Lit",
             {"ARGS": "--norm group"},
@@ -111,7 +111,7 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
 def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     """Protects the comparison of commits between which a default changed. Mutant: differences from this checkout's
     defaults leave 0.9 to the commit, whose own is 0.5."""
-    path = kept_clone.folder / "benchmarks/common/config/config.py"
+    path = kept_clone.folder / "benchmarks/common/config.py"
     path.write_text(
         path.read_text().replace("Range(0, 10**38)] = 0.9\n", "Range(0, 10**38)] = 0.5\n    gone: int = 1\n")
     )

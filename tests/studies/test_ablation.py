@@ -11,9 +11,9 @@ import numpy
 import pytest
 from support import recorded
 
-from benchmarks.common.config.config import FIELDS
-from benchmarks.common.store.results import append_rows
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import FIELDS
+from benchmarks.common.rows import append_rows
+from benchmarks.common.errors import UserError
 from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline
@@ -32,7 +32,7 @@ from scripts.studies.ablation.analysis import (
 @pytest.fixture
 def planned(make_variables, tmp_path, monkeypatch):
     """planned(**variables): the runs of the first rounds, on four cores."""
-    monkeypatch.setattr("benchmarks.common.system.machine.num_cores", lambda: 4)
+    monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: 4)
 
     def make(**variables) -> list[run_plan.Run]:
         return ablation_plan.plan_runs(make_variables(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))

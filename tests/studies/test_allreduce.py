@@ -12,7 +12,7 @@ import pytest
 import torch
 from support import ROOT, environment
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.options.study_options import AllreduceOptions
 from scripts.studies.allreduce import measure
 from scripts.studies.allreduce.allreduce_rank import AllReducePath, num_wrong_values

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pandas
 import pytest
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
 from scripts.studies.loaders import loader_variants
 from scripts.studies.loaders.measure import PLAIN, LoadersOptions, main, table
 

@@ -9,7 +9,7 @@ import numpy
 import pytest
 from support import ROOT, few_fast, recorded, run_strategy
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.studies.compare.compare import run_command_line
 
 SAME_DAY = ("--day-sd", "0%")  # the generator has no weather

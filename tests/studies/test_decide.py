@@ -14,7 +14,7 @@ import pytest
 from scipy.special import stdtrit
 from support import recorded, svg_text
 
-from benchmarks.common.store.results import append_rows
+from benchmarks.common.rows import append_rows
 from scripts.commands.command_table import BY_WORDS
 from scripts.commands.run_command import parse
 from scripts.shared.programs import exit_code

@@ -15,7 +15,7 @@ import torch
 from support import ROOT
 
 from benchmarks import single
-from benchmarks.common.config.config import Config
+from benchmarks.common.config import Config
 from scripts.studies.loaders import measure_loader_limit
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS
 from scripts.studies.loaders.measure_loader_limit import ROUNDS, WARMUP_STEPS, kinds_in_order, measure

@@ -8,7 +8,7 @@ import csv
 import numpy
 import pytest
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.options.study_options import OverheadOptions
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.overhead import overhead

@@ -13,8 +13,8 @@ import torch
 from support import SYNTHETIC_YAML
 from torch import nn
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.errors import UserError
 from scripts.studies.roofline import profile_step
 from scripts.studies.roofline.step_costs import trace_step
 

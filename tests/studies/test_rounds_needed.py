@@ -8,7 +8,7 @@ from result_sets import write_set
 from scipy import stats
 from simulate import samples_of
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.independence import AUTOCORRELATED

@@ -11,9 +11,9 @@ import numpy
 import pytest
 from support import environment, recorded, svg_text
 
-from benchmarks.common.config.config import load_config
-from benchmarks.common.store.results import append_rows, read_table
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import load_config
+from benchmarks.common.rows import append_rows, read_table
+from benchmarks.common.errors import UserError
 from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput

@@ -5,8 +5,8 @@
 
 import pytest
 
-from benchmarks.common.config.config import Config
-from benchmarks.common.data.listing import list_images
+from benchmarks.common.config import Config
+from benchmarks.common.listing import list_images
 from scripts.stats.intervals import Estimate
 from scripts.studies.loaders import worker_counts
 from scripts.studies.loaders.worker_counts import cores_for, needed_cores_text, sample

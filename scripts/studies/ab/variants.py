@@ -16,8 +16,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.config.config import FIELDS, Config, load_config
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import FIELDS, Config, load_config
+from benchmarks.common.errors import UserError
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import interpreter_path
 from scripts.shared import source_version

@@ -16,9 +16,9 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.store.run_folder import RunFolder
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.errors import UserError
 from scripts.shared import source_version
 from scripts.shared.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space
 
@@ -48,7 +48,7 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 def fields_of(commit: str) -> dict[str, str]:
     """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
-    tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config/config.py"))
+    tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config.py"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
     return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}

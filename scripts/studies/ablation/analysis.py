@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common.config.settings import READERS
-from benchmarks.common.store.results import write_text_atomically
-from benchmarks.common.store.safe_cells import table_text
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.settings import READERS
+from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.safe_cells import table_text
+from benchmarks.common.errors import UserError
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.shared.commands import bench_command

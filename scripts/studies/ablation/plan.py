@@ -11,12 +11,12 @@ import functools
 import sys
 from typing import Any
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.packed import pack_path
-from benchmarks.common.dist.precision import resolve_precision
-from benchmarks.common.system import machine
-from benchmarks.common.system.compiling import missing_compiler
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.packed import pack_path
+from benchmarks.common.precision import resolve_precision
+from benchmarks.common import machine
+from benchmarks.common.compiling import missing_compiler
+from benchmarks.common.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, names_images
 from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds

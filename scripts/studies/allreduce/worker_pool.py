@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.shared.forward_signals import die_with_parent
 from scripts.shared.repository import ROOT
 from scripts.studies.allreduce.launch_ranks import rank_environment

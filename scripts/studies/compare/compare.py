@@ -17,7 +17,7 @@ from typing import Any
 
 import tyro
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.options.set_options import CompareOptions
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.shared.programs import exit_code, run_main_and_exit

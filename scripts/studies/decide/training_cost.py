@@ -7,7 +7,7 @@ import difflib
 import math
 from collections.abc import Sequence
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import printable
 

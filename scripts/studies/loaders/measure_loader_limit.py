@@ -20,10 +20,10 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
-from benchmarks.common.store.results import append_rows, read_table
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
+from benchmarks.common.rows import append_rows, read_table
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
@@ -83,7 +83,7 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
     import psutil
 
     from benchmarks import single
-    from benchmarks.common.dist.devices import synchronize
+    from benchmarks.common.rank import synchronize
 
     strategy = single.build(config)
     device, step = strategy.context.device, strategy.step

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy
 
-from benchmarks.common.store.results import read_table
+from benchmarks.common.rows import read_table
 from scripts.pages.study_sections import Measurement, ReportTable, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_interval, format_number

@@ -20,11 +20,11 @@ from pathlib import Path
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.config import Config, load_config
-from benchmarks.common.data.decode import AUTO_DECODERS, import_problem, resolve_decoder
-from benchmarks.common.data.listing import list_images
-from benchmarks.common.store.results import read_table
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.decode import AUTO_DECODERS, import_problem, resolve_decoder
+from benchmarks.common.listing import list_images
+from benchmarks.common.rows import read_table
+from benchmarks.common.errors import UserError
 from scripts.options.data_options import PackOptions
 from scripts.options.study_options import WorkerCountsOptions
 from scripts.runner.make_variables import read_variables

@@ -21,10 +21,10 @@ import numpy
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config.architectures import architecture_of
-from benchmarks.common.config.config import load_config, resolve_global_batch
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.architectures import architecture_of
+from benchmarks.common.config import load_config, resolve_global_batch
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from scripts.options.study_options import OverheadOptions
 from scripts.sets.output_files import check_output
 from scripts.shared.forward_signals import die_with_parent
@@ -79,7 +79,7 @@ def compare_loops(pairs: int, flags: list[str]) -> dict[str, list[float]]:
 
     Raises UserError where the data are unfit or the ranks fail.
     """
-    from benchmarks.common.data.loaders import open_datasets
+    from benchmarks.common.loader import open_datasets
 
     config = load_config(flags)
     if (optimizer := architecture_of(config.arch).optimizer) != "SGD":
@@ -130,9 +130,9 @@ def rank(flags: list[str]) -> None:
     import torch.distributed as dist
 
     from benchmarks import ddp
-    from benchmarks.common.dist.devices import synchronize
-    from benchmarks.common.train.clock import Clock
-    from benchmarks.common.train.engine import fit
+    from benchmarks.common.rank import synchronize
+    from benchmarks.common.clock import Clock
+    from benchmarks.common.engine import fit
     from scripts.studies.overhead import bare_ddp
 
     config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))

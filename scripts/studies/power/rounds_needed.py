@@ -17,7 +17,7 @@ import numpy
 import tyro
 from scipy.special import nctdtrinc
 
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.errors import UserError
 from scripts.options.set_options import PowerOptions
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.shared.programs import exit_code, run_main_and_exit

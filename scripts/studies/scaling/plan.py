@@ -6,9 +6,9 @@
 import dataclasses
 import os
 
-from benchmarks.common.config.config import load_config, resolve_global_batch
-from benchmarks.common.system import machine
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import load_config, resolve_global_batch
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, make_runs

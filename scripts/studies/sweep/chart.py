@@ -14,7 +14,7 @@ import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config.config import FIELDS, find_field
+from benchmarks.common.config import FIELDS, find_field
 from scripts.charts.figures import COLORS, footnote, make_figure
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup

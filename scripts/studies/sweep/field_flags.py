@@ -3,8 +3,8 @@
 import difflib
 import typing
 
-from benchmarks.common.config.config import FIELD_TYPES
-from benchmarks.common.system.errors import UserError
+from benchmarks.common.config import FIELD_TYPES
+from benchmarks.common.errors import UserError
 from scripts.shared.options_as_typed import option_as_typed
 
 BOOLEAN_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}

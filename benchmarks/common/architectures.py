@@ -1,0 +1,94 @@
+"""What is known of each architecture without torch: its optimizer, that optimizer's defaults, and what it refuses. How
+it is built: benchmarks/common/model_families.py."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+OptimizerName = Literal["SGD", "AdamW"]
+OPTIMIZER_FIELDS = ("lr", "lr_batch", "weight_decay", "momentum")
+"""Configuration fields whose values are meant for one optimizer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """The facts of an architecture. The defaults are those of a ResNet.
+
+    family: the name of its class in torchvision, and of its entry in FAMILIES.
+    norms: values that the field `norm` may have.
+    defaults: values of configuration fields that neither a file nor a flag sets; {}: those of Config.
+    least_image_size, patch_size: image_size is a multiple of patch_size, and at least the other.
+    float32_between_blocks: in bf16, what a block hands on is float32.
+    channels_last_between_blocks: what a block hands on lies in memory as (N, H, W, C), whatever memory_format says.
+    last_exact_cut: the largest number of blocks before a cut at which a pipeline agrees with the whole model to the
+        last bit; 0: at every cut. Behind it, sums over gradients have another order.
+    """
+
+    family: str = "ResNet"
+    normalisation: Literal["BatchNorm", "LayerNorm"] = "BatchNorm"
+    norms: tuple[str, ...] = ("batch", "group", "sync")
+    optimizer: OptimizerName = "SGD"
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    least_image_size: int = 1
+    patch_size: int = 1
+    float32_between_blocks: bool = False
+    channels_last_between_blocks: bool = False
+    last_exact_cut: int = 0
+
+
+RESNETS = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+)
+CONVNEXT = Architecture(
+    family="ConvNeXt",
+    normalisation="LayerNorm",
+    norms=("batch",),
+    optimizer="AdamW",
+    defaults={"lr": 4e-3, "lr_batch": 4096, "weight_decay": 0.05},  # arXiv:2201.03545, table 5
+    least_image_size=32,  # the strides 4, 2, 2 and 2 leave one pixel of it
+    float32_between_blocks=True,
+    channels_last_between_blocks=True,  # its LayerNorm and Linear take (N, H, W, C)
+)
+VISION_TRANSFORMER = Architecture(
+    family="VisionTransformer",
+    normalisation="LayerNorm",
+    norms=("batch",),
+    optimizer="AdamW",
+    # torchvision, references/classification/README.md, vit_b_16: 64 GPUs of 64 images
+    defaults={"lr": 3e-3, "lr_batch": 4096, "weight_decay": 0.3},
+    float32_between_blocks=True,
+)
+ARCHITECTURES: dict[str, Architecture] = {
+    **dict.fromkeys(RESNETS, Architecture()),
+    "convnext_tiny": dataclasses.replace(CONVNEXT, last_exact_cut=15),  # of 18 blocks, 3 come after the last stride
+    "vit_b_16": dataclasses.replace(VISION_TRANSFORMER, patch_size=16),
+}
+
+
+def architecture_of(arch: str) -> Architecture:
+    """The facts of an architecture; those of a ResNet for a name that is none."""
+    return ARCHITECTURES.get(arch, Architecture())
+
+
+def why_refused(arch: str, norm: str, image_size: int) -> str:
+    """Why this architecture does not take these values; '' where it does."""
+    facts = architecture_of(arch)
+    if norm not in facts.norms:
+        return f"norm {norm}: {arch} has {facts.normalisation}, which --norm does not replace; leave --norm out"
+    if image_size < facts.least_image_size:
+        return f"image_size is {image_size}, but must be at least {facts.least_image_size} for {arch}"
+    if image_size % facts.patch_size:
+        below = image_size - image_size % facts.patch_size
+        sizes = " or ".join(str(size) for size in (below, below + facts.patch_size) if size)
+        return (
+            f"image_size {image_size} is not a multiple of {arch}'s patches of {facts.patch_size} pixels; use {sizes}"
+        )
+    return ""

@@ -1,0 +1,115 @@
+"""The clock of timed windows: one synchronise before, one after, and the moment at which each step between ends."""
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.common.config import Config
+from benchmarks.common.rank import synchronize
+from benchmarks.common.errors import UserError
+from benchmarks.common.strategy import Step
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A timed window: images trained, over all ranks, the seconds they took, and its end on time.monotonic's clock."""
+
+    images: int
+    seconds: float
+    ended_at: float
+
+
+Moment = Any
+"""A torch.cuda.Event on a GPU, else seconds of time.perf_counter."""
+
+
+class Clock:
+    """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it.
+
+    device: the rank's first. devices: all that it computes on. With several GPUs a moment is when all have done what
+    they were given before: a stream of the clock's own waits for theirs.
+    """
+
+    def __init__(self, device: torch.device, devices: Sequence[torch.device] = ()):
+        self.device, self.devices = device, tuple(dict.fromkeys(devices)) or (device,)
+        several = device.type == "cuda" and len(self.devices) > 1
+        self.stream = torch.cuda.Stream(device) if several else None
+        self.running = False
+        self.moments: list[Moment] = []
+
+    def start(self) -> None:
+        """Open a window once the device has nothing left to do."""
+        synchronize(self.device)
+        self.running, self.moments = True, [self.now()]
+        self.started_s = time.perf_counter()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that have ended in the open window."""
+        return len(self.moments) - 1
+
+    def tick(self) -> int:
+        """End of a step: note the moment, and return how many steps the window holds."""
+        self.moments.append(self.now())
+        return self.num_steps
+
+    def stop(self) -> tuple[float, list[float]]:
+        """Close the window: (seconds from start until the device is done, milliseconds of each step)."""
+        synchronize(self.device)
+        if self.device.type == "cuda":
+            seconds = time.perf_counter() - self.started_s
+        else:
+            seconds = self.moments[-1] - self.moments[0]
+        self.running = False
+        return seconds, [self.between_ms(a, b) for a, b in itertools.pairwise(self.moments)]
+
+    def now(self) -> Moment:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        if self.stream is None:
+            event.record(torch.cuda.current_stream(self.device))
+            return event
+        for device in self.devices:
+            self.stream.wait_stream(torch.cuda.current_stream(device))
+        event.record(self.stream)
+        return event
+
+    def between_ms(self, first: Moment, second: Moment) -> float:
+        """Milliseconds between two moments; on a GPU, once the device has reached both."""
+        if self.device.type != "cuda":
+            return 1000 * (second - first)
+        return first.elapsed_time(second)
+
+
+def time_first_step(step: Step, device: torch.device, columns: dict[str, Any]) -> Step:
+    """`step`, the seconds of whose first call become columns["compile_s"]: it compiles, and is in no timed window."""
+
+    def timed(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        if "compile_s" in columns:
+            return step(images, target)
+        synchronize(device)
+        began_s = time.perf_counter()
+        result = step(images, target)
+        synchronize(device)
+        columns["compile_s"] = time.perf_counter() - began_s
+        return result
+
+    return timed
+
+
+def check_windows_fit(config: Config, num_steps: int) -> None:
+    """Raises UserError where no timed window fits into epochs of num_steps steps: after the warm-up, and not in an
+    epoch's first step."""
+    for epoch in range(config.epochs):
+        first = max(1, config.warmup_steps - epoch * num_steps)
+        if first + config.window_steps <= num_steps:
+            return
+    raise UserError(
+        f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
+        f"window_steps {config.window_steps}; lower one of the last two"
+    )

@@ -1,0 +1,246 @@
+"""Where the time of a step goes: data, copy, forward, backward, exposed communication, optimizer, other.
+
+    ARGS="--account-steps 10" launchers/ddp.sh        # rows of steps.csv that have data_ms
+
+These steps come after the timed windows and the last evaluation. Every mark books the time since the mark before it on
+a phase, so that phases leave no gap. On a GPU, marks are events in its queue. Marks come from torch's hooks and from
+Loader.with_marks.
+
+- data: in Loader.fetch. copy: in Loader.to_device. Of a copy beside the step before, what the device still waits for.
+- forward: from there to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
+- backward: from there to the optimizer's update, with the unscaling of gradients under AMP.
+- optimizer: the update. other: the rest, such as the meters, and local SGD's averages of weights.
+- exposed communication: how much longer forward and backward take with communication than in a twin without it. It
+  holds the wait for slower ranks. Step, twin and the communication alone are interleaved, in all orders.
+- wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
+  and no backward pass runs, of every rank. FSDP and local SGD wait within other phases: there it is empty.
+"""
+
+import contextlib
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from benchmarks.common.loader import Loader, Mark
+from benchmarks.common.agreement import gather
+from benchmarks.common.rank import AllReduce, RankContext, synchronize
+from benchmarks.common.clock import Clock, Moment
+from benchmarks.common.strategy import Strategy
+
+MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
+WHOLE = "step"  # all phases together: step_ms in steps.csv
+Marks = list[tuple[str, Moment]]
+"""(phase that ends here, moment) in order; the first one's phase is empty."""
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+Advance = Callable[[Batches, float], None]
+"""Takes one optimizer step on the next batch, with a learning rate."""
+
+
+class PhaseRecorder:
+    """Marks of one step at a time, and the time between them."""
+
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.marks: Marks = []
+
+    def mark(self, phase: str) -> None:
+        """Book the time since the last mark on `phase`."""
+        self.marks.append((phase, self.clock.now()))
+
+    def record(self, work: Callable[[], None]) -> Marks:
+        self.marks = [("", self.clock.now())]
+        work()
+        self.mark("other")
+        return self.marks
+
+
+def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> tuple[list[dict], dict]:
+    """Break config.account_steps steps down into phases: (rows for steps.csv, columns for runs.csv).
+
+    num_devices: of all ranks. Where communication cannot be left out, exposed communication is 0 on one device, which
+    has nobody to communicate with, and unknown on several. Where it cannot be separated, its own time is unknown.
+    """
+    config, context, communication = strategy.config, strategy.context, strategy.communication
+    without_communication = communication.without_communication if num_devices > 1 else None
+    exchange_stays = without_communication is None and context.world_size > 1
+    waits = exchange_stays and not communication.waits_within_phases
+    clock = Clock(context.device, strategy.devices)
+    recorder = PhaseRecorder(clock)
+    batches = _endless(strategy.loaders.train, config.epochs, recorder.mark)
+
+    def recorded(work: Callable[[], None]) -> Marks:
+        communication.all_reduce(torch.zeros(1, device=context.device))  # ranks start together: a wait is this step's
+        return recorder.record(work)
+
+    def step() -> None:
+        advance(batches, 0.0)  # learning rate 0: the same work, and the ranks' weights stay together
+
+    works: dict[str, Callable[[], None]] = {"step": step}
+    if without_communication is not None:
+        works["twin"] = _within(without_communication, step)
+    if num_devices > 1 and communication.communicate is not None:
+        works["communication"] = communication.communicate
+    with _hooks(recorder.mark, strategy, waits):
+        marks_of = _interleave(works, config.account_steps, recorded)
+    synchronize(context.device)
+    phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in marks_of.items()}
+    communication_ms = [each[WHOLE] for each in phases.get("communication", [])]
+    if without_communication is None:
+        summary = {}
+        if num_devices == 1:
+            summary["exposed_comm_ms"] = 0.0
+        if communication_ms:
+            summary["comm_ms"] = statistics.fmean(communication_ms)
+        if waits:
+            return _of_all_ranks(phases["step"], context, communication.all_reduce), summary
+        rows = [_row(each, each, summary.get("exposed_comm_ms")) for each in phases["step"]]
+        if exchange_stays:
+            rows = [row | {"wait_ms": None} for row in rows]  # unknown
+        return rows, summary
+    pairs = zip(phases["step"], phases["twin"], strict=True)
+    rows = [_row(each, twin, _compute_ms(each) - _compute_ms(twin)) for each, twin in pairs]
+    return rows, _summary(rows, communication_ms)
+
+
+def _interleave(
+    works: Mapping[str, Callable[[], None]], num_times: int, recorded: Callable[[Callable[[], None]], Marks]
+) -> dict[str, list[Marks]]:
+    """The marks of each work, by its name, from num_times times, in alternating orders, after one time that does not
+    count."""
+    for work in works.values():
+        recorded(work)
+    marks_of: dict[str, list[Marks]] = {name: [] for name in works}
+    for order in itertools.islice(itertools.cycle(itertools.permutations(works)), num_times):
+        for name in order:
+            marks_of[name].append(recorded(works[name]))
+    return marks_of
+
+
+def _within(
+    context: Callable[[], contextlib.AbstractContextManager[None]], work: Callable[[], None]
+) -> Callable[[], None]:
+    def within() -> None:
+        with context():
+            work()
+
+    return within
+
+
+class _BackwardHooks:
+    """Marks the start of every backward pass, and its end where `waits`: what comes after is booked on `wait`."""
+
+    def __init__(self, mark: Mark, waits: bool):
+        self.mark, self.waits = mark, waits
+        self.running = False
+
+    def watch(self, output: object) -> None:
+        """Have the backward pass from this output leave marks."""
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(self._start)
+
+    def _start(self, _gradient: torch.Tensor) -> None:
+        if self.running:  # the pass has come from the loss to the model's output
+            return
+        self.mark("wait" if self.waits else "forward")
+        if self.waits:
+            self.running = True
+            Variable._execution_engine.queue_callback(self._after_wrappers)
+
+    def _after_wrappers(self) -> None:
+        """Wrappers such as FSDP have queued callbacks of their own meanwhile: the end comes after those."""
+        Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        self.running = False
+        self.mark("backward")
+
+
+@contextlib.contextmanager
+def _hooks(mark: Mark, strategy: Strategy, waits: bool) -> Iterator[None]:
+    """Have the phases of a step leave marks by torch's hooks, while the context lasts. Data and copy are the loader's.
+
+    waits: the time in no outermost module and in no backward pass is booked on `wait`.
+    """
+    optimizer, criterion = strategy.optimizer, strategy.criterion
+    backward = _BackwardHooks(mark, waits)
+    depth = 0
+
+    def enter(module: torch.nn.Module, _inputs: Any) -> None:
+        nonlocal depth
+        if module is criterion:
+            return
+        depth += 1
+        if depth == 1:
+            mark("wait")
+
+    def leave(module: torch.nn.Module, _inputs: Any, output: Any) -> None:
+        nonlocal depth
+        if module is criterion:
+            return
+        depth -= 1
+        if depth == 0:
+            mark("forward")
+            backward.watch(output)
+
+    # Horovod waits for communication in step(), and calls the step of the optimizer that it wraps, whose hooks these
+    # are too: the last mark before the update ends the wait.
+    handles = [
+        criterion.register_forward_hook(lambda _module, _inputs, loss: backward.watch(loss)),
+        optimizer.register_step_pre_hook(lambda *_: mark("wait" if waits else "backward")),
+        optimizer.register_step_post_hook(lambda *_: mark("optimizer")),
+    ]
+    if waits:
+        handles += [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+    with contextlib.ExitStack() as undo:
+        for handle in handles:
+            undo.callback(handle.remove)
+        yield
+
+
+def _endless(train: Loader, first_epoch: int, mark: Mark) -> Batches:
+    for epoch in itertools.count(first_epoch):
+        train.set_epoch(epoch)
+        yield from train.with_marks(mark)
+
+
+def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduce: AllReduce) -> list[dict]:
+    names = list(steps[0])
+    table = gather([step[name] for step in steps for name in names], context, all_reduce)
+    rows = []
+    for rank, of_rank in enumerate(table.reshape(context.world_size, len(steps), len(names)).tolist()):
+        taken = [dict(zip(names, values, strict=True)) for values in of_rank]
+        rows += [_row(step, step, None) | {"rank": rank, "number": number} for number, step in enumerate(taken)]
+    return rows
+
+
+def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:
+    phases_ms = dict.fromkeys(MARKED_PHASES, 0.0)
+    for (_, before), (phase, after) in itertools.pairwise(marks):
+        phases_ms[phase] += clock.between_ms(before, after)
+    return phases_ms | {WHOLE: clock.between_ms(marks[0][1], marks[-1][1])}
+
+
+def _compute_ms(phases_ms: dict[str, float]) -> float:
+    return phases_ms["forward"] + phases_ms["backward"]
+
+
+def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | None) -> dict:
+    """A row of steps.csv: `<phase>_ms` and step_ms, but forward and backward as its twin without communication takes
+    them. step, twin: milliseconds of each phase."""
+    phases_ms = step | {"forward": twin["forward"], "backward": twin["backward"]}
+    return {f"{phase}_ms": ms for phase, ms in phases_ms.items()} | {"exposed_comm_ms": exposed_ms}
+
+
+def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
+    """Columns of runs.csv: exposed_comm_ms and comm_ms, means in milliseconds, and overlap_pct: how much of the
+    communication the backward pass hid, in per cent of what it takes alone, cut to 0 to 100."""
+    exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
+    if not comm_ms:
+        return {"exposed_comm_ms": exposed}
+    alone = statistics.fmean(comm_ms)
+    return {"exposed_comm_ms": exposed, "comm_ms": alone, "overlap_pct": 100 * min(1.0, max(0.0, 1 - exposed / alone))}

@@ -1,0 +1,176 @@
+"""The folder of one run, RESULTS/logs/<run_id>/: its files, and who reads and writes them.
+
+    settings.json      the requested half of the settings (by the plan), and the resolved half (by the supervisor, with
+                       the row); see common/config/settings.py
+    config.yaml        the requested configuration, `auto` as it stands, as differences from the defaults: what the
+                       script reads
+    run.log            everything that the run's processes print
+    progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
+    unrecorded         exists from before the launcher starts until the run's row is in runs.csv. The supervisor keeps
+                       it locked, and writes into it, as JSON, the columns of the row that it knows: at the start, and
+                       again at the end. Who finds it without a lock writes the row (record_lost_runs in lost_runs.py)
+    queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
+    summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half, and its wall
+                       clock. The supervisor makes the row from it
+    stop-<rank>        in a run that was asked to stop: a symbolic link to the number of steps that the rank has begun
+    stop-at            a symbolic link to the number of steps after which all ranks stop, or to -1: they did not agree
+    cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
+
+The supervisor names the folder to a run's processes in RUN_DIR. Needs no torch.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.common.architectures import architecture_of
+from benchmarks.common.config import Config
+from benchmarks.common.settings import SCHEMA, Half
+from benchmarks.common.rows import write_json, write_text_atomically
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import replace_atomically
+
+RUN_DIR_VARIABLE = "RUN_DIR"
+
+
+class RunFolder:
+    """One run's folder. Writers replace whole files. Readers return None or an empty list for a missing file."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self.run_id = self.path.name
+        self.results = self.path.parent.parent
+        self.log = self.path / "run.log"
+        self.config = self.path / "config.yaml"
+        self.queued = self.path / "queued"
+        self.unrecorded = self.path / "unrecorded"
+
+    @classmethod
+    def current(cls) -> "RunFolder | None":
+        """The folder of the run that this process belongs to; None without one. Other programs have a variable of this
+        name, too."""
+        path = os.environ.get(RUN_DIR_VARIABLE)
+        folder = cls(path) if path else None
+        return folder if folder and folder.has_settings() else None
+
+    @classmethod
+    def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
+        """A new folder in a result set, by an absolute path; its name is the run_id, which no other run has."""
+        now = datetime.datetime.now().strftime("%H%M%S")
+        for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
+            path = results.resolve() / "logs" / f"{strategy}-{round_number}-{now}{suffix}"  # logs may be a link
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(parents=True)
+                return cls(path)
+        raise AssertionError("a thousand runs in one second")
+
+    def write_requested(self, config: Config, requested: Half, flags: str = "") -> None:
+        """Write the configuration, for the script, and the requested half of the settings. flags: as typed."""
+        write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": requested})
+        defaults = vars(Config(config=config.config))  # a file cannot name itself
+        own = architecture_of(config.arch).defaults  # written in any case: Config's default is another value
+        differences = {name: value for name, value in vars(config).items() if value != defaults[name] or name in own}
+        write_text_atomically(self.config, yaml.safe_dump(differences, sort_keys=False))
+
+    def settings(self) -> dict[str, Any]:
+        """settings.json: "asked" is the requested half. "met" is the resolved half, once the run has added it.
+
+        Raises UserError where it is missing, no JSON, or of a newer schema.
+        """
+        path = self.path / "settings.json"
+        try:
+            settings: dict[str, Any] = json.loads(path.read_bytes())
+            schema = settings["schema"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
+        if schema > SCHEMA:
+            raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
+        return settings
+
+    def add_resolved(self, resolved: Half) -> None:
+        """Add the resolved half, whole."""
+        write_json(self.path / "settings.json", self.settings() | {"met": resolved})
+
+    def has_settings(self) -> bool:
+        """Whether the plan, of this or of a newer suite, made this folder."""
+        try:
+            settings = json.loads((self.path / "settings.json").read_bytes())
+        except (OSError, ValueError):
+            return False
+        return isinstance(settings, dict) and {"schema", "asked"} <= settings.keys()
+
+    def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
+        line = f"{steps_done} {num_steps} {step_s:.3f}".encode()
+        replace_atomically(self.path / "progress", lambda file: file.write(line), durable=False)
+
+    def progress(self) -> tuple[int, int] | None:
+        """(steps done, steps in all)."""
+        with contextlib.suppress(OSError, ValueError):
+            done, total, *_ = (self.path / "progress").read_text().split()
+            return int(done), int(total)
+        return None
+
+    def step_s(self) -> float | None:
+        """Seconds that a step took lately; None or 0 before the second report."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return float((self.path / "progress").read_text().split()[2])
+        return None
+
+    def post_stop(self, rank: int, steps_begun: int) -> None:
+        """Tell the other ranks how many steps this one has begun: by a link, which nobody can see half written. Raises
+        OSError."""
+        os.symlink(str(steps_begun), self.path / f"stop-{rank}")
+
+    def posted_stops(self, world_size: int) -> list[int]:
+        steps = []
+        for rank in range(world_size):
+            with contextlib.suppress(OSError):
+                steps.append(int(os.readlink(self.path / f"stop-{rank}")))
+        return steps
+
+    def decide_stop(self, last_step: int) -> None:
+        """Decide for all ranks after how many steps they stop; -1: at `agree`. Only the first decision counts."""
+        with contextlib.suppress(OSError):
+            os.symlink(str(last_step), self.path / "stop-at")
+
+    def decided_stop(self) -> int | None:
+        """What decide_stop was first called with; None before that."""
+        with contextlib.suppress(OSError):
+            return int(os.readlink(self.path / "stop-at"))
+        return None
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """The results of the reporting rank: `row`, `met` (the resolved half) and `wall`."""
+        write_json(self.path / "summary.json", summary)
+
+    def summary(self) -> dict[str, Any] | None:
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        summary: dict[str, Any] = json.loads(path.read_bytes())
+        return summary
+
+    def write_cause(self, status: str, reason: str, rank: int) -> None:
+        """Write why this process ends, and when, by the clock that processes share."""
+        cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
+        try:
+            write_json(self.path / f"cause-{os.getpid()}.json", cause)
+        except OSError as error:
+            print(f"warning: the cause could not be written to {self.path}: {error}", file=sys.stderr)
+
+    def causes(self) -> list[dict[str, Any]]:
+        """The causes that the run's processes wrote, the earliest first."""
+        causes = []
+        for path in self.path.glob("cause-*.json"):
+            try:
+                causes.append(json.loads(path.read_bytes()))
+            except (OSError, ValueError) as error:
+                print(f"warning: {path} cannot be read: {error}")
+        return sorted(causes, key=lambda cause: cause["at"])

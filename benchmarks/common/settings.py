@@ -1,0 +1,97 @@
+"""The settings of a run, in two halves: requested and resolved. NOT_COMPARED and READERS say which fields count.
+
+    {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
+
+Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the
+configuration, with `auto` where it says `auto`. The plan writes it before the start. Resolved, stored as "met": the
+value of each `auto`, the machine, the versions, the commit. The reporting rank collects it (Record.finish), and the
+supervisor adds what it knows. scripts/sets/identity.py decides whether two runs are pooled. Needs no torch.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.common.config import Config
+
+SCHEMA = 1
+HASH_DIGITS = 12
+
+Half = dict[str, Any]
+"""One half of the settings: values by name, as JSON has them."""
+
+IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
+
+# A new field is compared by default. These fields are not, and this is the only such list.
+NOT_COMPARED = {
+    "config": "a name; the values in the file count one by one",
+    "data": "a path; the fingerprint of what lies there counts",
+    "checkpoint_dir": "a place",
+    "checkpoint_steps": "no timed window includes a checkpoint",
+    "checkpoint_keep": "the same",
+    "resume": "the run goes on where it was, with the same arithmetic",
+    "resume_from": "the same",
+    "resume_anyway": "the row's reason says which settings have changed",
+    "timeout_s": "patience",
+    "limit_s": "patience",
+    "compile_s": "resolved, a time: seconds before the first step",
+    "rendezvous": "how ranks find each other before the first step",
+}
+# Two sets are often compared for these. Within a set they separate runs, as every field does.
+SOURCE_FIELDS = ("commit", "local_changes")
+IMAGE_FIELDS = ("fingerprint",)
+"""What names the images: their names and some sizes."""
+# Options that some strategies read, and their readers. The runs of other strategies are alike whatever these say.
+DDP = ("ddp", "ddp_spawn", "slurm", "ddp_amp", "ddp_compile", "ddp_compressed", "hybrid_parallel", "zero1")
+READERS = {
+    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), DDP),
+    **dict.fromkeys(("comm_hook", "powersgd_rank"), ("ddp_compressed",)),
+    "shard_ranks": ("fsdp",),
+    **dict.fromkeys(("local_period", "local_group"), ("local_sgd",)),
+    "compression": ("horovod_ddp",),
+    "opt_level": ("apex_ddp",),
+    "cut": ("model_parallel", "pipeline_parallel", "hybrid_parallel"),
+    "split_size": ("model_parallel", "hybrid_parallel"),
+    "copy_stream": ("model_parallel",),
+    **dict.fromkeys(("microbatches", "pipeline_schedule"), ("pipeline_parallel",)),
+}
+
+STRATEGY_SOURCE = "strategy_source"
+"""The requested field that only a strategy of another repository has: a hash of its code (--strategy-dir)."""
+
+
+def requested_settings(
+    config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, fingerprint: str
+) -> Half:
+    """The requested half. fingerprint: of the images, empty for synthetic ones."""
+    launch = {"strategy": strategy, "ranks": ranks, "nodes": nodes, "threads_per_rank": threads_per_rank}
+    return launch | {"fingerprint": fingerprint} | dataclasses.asdict(config)
+
+
+def seed_in_turn(seeds: Sequence[int], round_number: int) -> int:
+    """The seed of a round, counted from 1: of three seeds round 4 has the first again."""
+    return seeds[(round_number - 1) % len(seeds)]
+
+
+def seed_of_round(half: Half, round_number: int) -> int | str | None:
+    """The seed of a round, from one half of the recorded settings; None where it has no seed."""
+    seeds = half.get("seeds")
+    return seed_in_turn(seeds, round_number) if isinstance(seeds, list) and seeds else half.get("seed")
+
+
+def drop_not_compared(half: Half) -> Half:
+    """A half without the fields of NOT_COMPARED. Where the rounds take the seeds of a list in turn, the list stays."""
+    return {
+        name: value
+        for name, value in half.items()
+        if name not in NOT_COMPARED and not (name == "seed" and "seeds" in half)
+    }
+
+
+def settings_hash(requested: Half, resolved: Half | None = None) -> str:
+    """A hash of the fields of both halves that are compared."""
+    halves = [drop_not_compared(requested), *([drop_not_compared(resolved)] if resolved else [])]
+    text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]

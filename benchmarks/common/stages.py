@@ -1,0 +1,215 @@
+"""A torchvision model cut between residual blocks into stages, each of which takes the output of the one before.
+
+cuts = find_cuts(config, net, num_stages=2)
+stages = stages_at(net, cuts)    # Sequentials of net's own modules: nothing is copied
+net.state_dict()                 # torchvision's names, whatever device a stage is moved to
+"""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torchvision.ops import Permute
+
+from benchmarks.common.architectures import ARCHITECTURES
+from benchmarks.common.config import Config
+from benchmarks.common.cuts import balanced_cuts
+from benchmarks.common.model_families import family_of
+from benchmarks.common.errors import UserError
+
+Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
+"""Brings a tensor to a device."""
+
+
+FLOPS_PER_BYTE = 17
+"""What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. H100: 20; A100: 10."""
+
+
+def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:
+    """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times.
+
+    num_images: of a micro-batch. The same on every rank, since nothing is measured. Raises UserError for a cut out of
+    range, and for more stages than blocks.
+    """
+    blocks = blocks_of(net)
+    num_blocks = len(blocks)
+    if num_stages > num_blocks:
+        raise UserError(f"{config.arch} has {num_blocks} blocks, too few for {num_stages} stages; use fewer ranks")
+    if isinstance(config.cut, str):
+        return balanced_cuts(block_times(blocks, config.image_size, num_images), num_stages)
+    if num_stages != 2:
+        raise UserError(f"cut {config.cut} is for two stages, and this run has {num_stages}; use --cut auto")
+    if config.cut >= num_blocks:
+        raise UserError(
+            f"cut {config.cut} is out of range: {config.arch} has {num_blocks} blocks, which allows 1 to "
+            f"{num_blocks - 1}, or auto for a balanced cut"
+        )
+    return [config.cut]
+
+
+def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
+    """The stages between these cuts, each of net's own modules."""
+    blocks = blocks_of(net)
+    return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
+
+
+def blocks_of(net: nn.Module) -> list[nn.Sequential]:
+    """The parts between which a cut can lie: residual blocks, the first with the stem, the last with the classifier."""
+    return [nn.Sequential(*modules) for modules in family_of(net).parts(net)]
+
+
+def cut_column(cuts: Sequence[int]) -> int | str:
+    """The cuts as the column `cut` of a run's row has them: a number, or several with commas."""
+    return cuts[0] if len(cuts) == 1 else ", ".join(map(str, cuts))
+
+
+def num_microbatches(config: Config, num_stages: int) -> int:
+    """Micro-batches of a pipeline's step: as configured, else the least multiple of the stages from 4 on.
+
+    Raises UserError where they do not divide the batch, or are too few for the schedule.
+    """
+    microbatches = config.microbatches or num_stages * -(-4 // num_stages)
+    if config.pipeline_schedule == "1f1b" and microbatches < num_stages:
+        raise UserError(
+            f"1f1b keeps {num_stages} stages busy, one micro-batch each, but --microbatches is {microbatches}; "
+            "raise it, or use --pipeline-schedule gpipe"
+        )
+    if config.global_batch % microbatches:
+        raise UserError(f"global_batch {config.global_batch} is not a multiple of {microbatches} microbatches")
+    return microbatches
+
+
+def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch."""
+    counters = [FlopCounterMode(display=False) for _ in stages]
+    shapes = _forward(stages, counters, image_size)
+    return [(counter.get_total_flops(), shape) for counter, shape in zip(counters, shapes, strict=True)]
+
+
+def rows_between(
+    config: Config, stages: Sequence[nn.Module], num_images: int, device: torch.device
+) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
+    """What enters the first stage, then what leaves each: shapes without the batch, and tensors without data, of
+    num_images flat rows, in the type in which it is computed on `device`."""
+    shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
+    shapes += [shape for _, shape in flops_and_shapes(stages, config.image_size)]
+    # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
+    in_float32 = (config.norm == "group" and device.type == "cuda") or ARCHITECTURES[config.arch].float32_between_blocks
+    in_bf16 = config.precision == "bf16" and not in_float32
+    types = [torch.float32] + [torch.bfloat16 if in_bf16 else torch.float32] * len(stages)
+    if config.precision == "bf16":
+        types[-1] = torch.bfloat16  # the classifier's scores, whatever the norm before it
+    rows = (
+        torch.empty(num_images, math.prod(shape), dtype=dtype, device="meta", requires_grad=True)
+        for shape, dtype in zip(shapes, types, strict=True)
+    )
+    return shapes, [*rows]
+
+
+def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Module:
+    """Flat rows, (N, values), to what a stage takes, (N, *shape), in the memory layout of the whole model, on which the
+    order of sums depends."""
+    if is_image or not ARCHITECTURES[config.arch].channels_last_between_blocks:
+        return nn.Unflatten(1, tuple(shape))
+    channels, *pixels = shape
+    return nn.Sequential(nn.Unflatten(1, (*pixels, channels)), Permute([0, 3, 1, 2]))
+
+
+def to_rows(config: Config, *, is_score: bool) -> nn.Module:
+    """What a stage hands on to flat rows, which from_rows takes."""
+    if is_score or not ARCHITECTURES[config.arch].channels_last_between_blocks:
+        return nn.Flatten(1)
+    return nn.Sequential(Permute([0, 2, 3, 1]), nn.Flatten(1))
+
+
+def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
+    """Whether a pipeline with these cuts computes every sum in the order of the whole model, gradients included."""
+    last_exact_cut = ARCHITECTURES[config.arch].last_exact_cut
+    return not last_exact_cut or all(cut <= last_exact_cut for cut in cuts)
+
+
+def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:
+    """Time of a micro-batch of num_images in each block, relative to each other: a roofline's estimate, in bytes that
+    could be moved. Each operation counts as the longer of its computation and its reading and writing, weights
+    included. A backward pass takes about twice a forward pass, in every block alike."""
+    counters = [_Roofline() for _ in blocks]
+    _forward(blocks, counters, image_size, num_images)
+    return [counter.bytes for counter in counters]
+
+
+class _Roofline(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0.0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            tensors = [leaf for leaf in tree_leaves((args, made)) if isinstance(leaf, torch.Tensor)]
+            count = flop_registry.get(function.overloadpacket)
+            flops = count(*args, **(kwargs or {}), out_val=made) if count else 0
+            self.bytes += max(sum(tensor.nbytes for tensor in tensors), flops / FLOPS_PER_BYTE)
+        return made
+
+
+def _forward(
+    stages: Sequence[nn.Module], counters: Sequence, image_size: int, num_images: int = 1
+) -> list[tuple[int, ...]]:
+    """Send images without data through copies of the stages, each within its counter; what each hands on."""
+    activation = torch.empty(num_images, 3, image_size, image_size, device="meta")
+    shapes = []
+    for stage, counter in zip(stages, counters, strict=True):
+        # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has.
+        without_data = copy.deepcopy(stage).to("meta").eval()
+        with counter, torch.no_grad():
+            activation = without_data(activation)
+        shapes.append(tuple(activation.shape[1:]))
+    return shapes
+
+
+class Staged(nn.Module):
+    """Stages in turn, each on its own device, over micro-batches of `split_size` images (0: all at once).
+
+    Kernels on GPUs run after the call that asked for them has returned. So a micro-batch's second stage and the next
+    one's first stage run at the same time, each on its own GPU, as in the PipelineParallelResNet50 of PyTorch's
+    tutorial. In training, BatchNorm normalises each micro-batch by its own statistics: split_size changes the training,
+    too.
+    """
+
+    def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
+        super().__init__()
+        self.stages = nn.ModuleList(stage.to(device) for stage, device in zip(stages, devices, strict=True))
+        self.devices, self.split_size, self.send = devices, split_size, send
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Images (N, 3, H, W) to scores (N, classes), on the images' device.
+
+        The way back makes the first GPU wait for the last, so that one clock on the first times both.
+        """
+        scores = []
+        for activation in images.split(self.split_size or len(images)):
+            for stage, device in zip(self.stages, self.devices, strict=True):
+                activation = stage(self.send(activation, device))
+            scores.append(activation)
+        return torch.cat(scores).to(images.device)
+
+
+def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`activation` on `device`. Between GPUs the copy is a kernel in line behind the others of both."""
+    return activation.to(device, non_blocking=True)
+
+
+def num_splits(split_size: int, num_images: int) -> int:
+    """Micro-batches of up to split_size images (0: no limit) that a rank's num_images make. Raises UserError."""
+    if split_size > num_images:
+        raise UserError(
+            f"split_size {split_size} is larger than the {num_images} images of a rank; lower it, or use 0 for no split"
+        )
+    return -(-num_images // split_size) if split_size else 1
