@@ -22,7 +22,7 @@ WORKDIR /opt/setup
 COPY requirements.txt requirements.lock requirements-torch2.10.lock ./
 COPY benchmarks/__init__.py benchmarks/
 COPY benchmarks/common/__init__.py benchmarks/common/
-COPY benchmarks/common/system/ benchmarks/common/system/
+COPY benchmarks/common/ benchmarks/common/system/
 COPY scripts/__init__.py scripts/
 COPY scripts/setup/ scripts/setup/
 

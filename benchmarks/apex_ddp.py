@@ -13,18 +13,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
 from benchmarks.common.communication import Communication
-from benchmarks.common.rank import all_reduce_sum, process_group_options, set_up_rank
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy, TrainingState
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.machine import usable_gpus
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import all_reduce_sum, find_rank_info, process_group_options, rank_zero_first, set_up_rank
+from benchmarks.common.strategy import Layout, Strategy, TrainingState
 
 
 def build(config: Config) -> Strategy:

@@ -7,17 +7,14 @@ import torch
 from torch import nn
 
 from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.sharding import Shard, Sharding
-from benchmarks.common.rank import set_up_rank
-from benchmarks.common.layout import Layout, StrategyFacts
-from benchmarks.common.ranks import RankInfo
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
 from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.machine import usable_gpus
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import RankInfo, set_up_rank
+from benchmarks.common.strategy import Layout, Strategy, StrategyFacts
 
 FACTS = StrategyFacts(one_node=True)
 

@@ -10,17 +10,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
 from benchmarks.common.communication import ddp_communication
-from benchmarks.common.rank import ddp_options, process_group_options, set_up_rank, synchronize
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.compiling import prepare_compiler
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.machine import prepare_compiler
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import (
+    ddp_options,
+    find_rank_info,
+    process_group_options,
+    rank_zero_first,
+    set_up_rank,
+    synchronize,
+)
+from benchmarks.common.strategy import Layout, Strategy
 
 
 def build(config: Config) -> Strategy:

@@ -12,17 +12,15 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
 from benchmarks.common.communication import ddp_communication
-from benchmarks.common.rank import ddp_options, process_group_options, set_up_rank
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import ddp_options, find_rank_info, process_group_options, rank_zero_first, set_up_rank
+from benchmarks.common.strategy import Layout, Strategy
 
 NUM_UNCOMPRESSED_STEPS = 2  # ddp_compressed: the fewest that PowerSGD of torch allows; its default is 1000
 

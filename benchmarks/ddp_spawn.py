@@ -11,17 +11,22 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.communication import ddp_communication
-from benchmarks.common.rank import ddp_options, process_group_options, set_up_rank
-from benchmarks.common.layout import Layout, StrategyFacts
-from benchmarks.common.ranks import RankInfo, find_rank_info, rank_zero_first
-from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common import machine
+from benchmarks.common.communication import ddp_communication
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import (
+    RankInfo,
+    ddp_options,
+    find_rank_info,
+    process_group_options,
+    rank_zero_first,
+    set_up_rank,
+)
+from benchmarks.common.strategy import Layout, Strategy, StrategyFacts
 
 FACTS = StrategyFacts(one_node=True)
 

@@ -14,19 +14,16 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from benchmarks.common.architectures import ARCHITECTURES
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
 from benchmarks.common.communication import Communication
-from benchmarks.common.rank import all_reduce_sum, process_group_options, set_up_rank
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.sharded_state import load_sharded_state, sharded_state
-from benchmarks.common.model import autocast_forward, build_model, optimizer_of
-from benchmarks.common.model_families import residual_blocks
-from benchmarks.common.errors import UserError
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy, TrainingState
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.model import autocast_forward, build_model, optimizer_of, residual_blocks
+from benchmarks.common.rank import all_reduce_sum, find_rank_info, process_group_options, rank_zero_first, set_up_rank
+from benchmarks.common.sharded_state import load_sharded_state, sharded_state
+from benchmarks.common.strategy import Layout, Strategy, TrainingState
 
 
 def build(config: Config) -> Strategy:

@@ -10,20 +10,25 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.sharding import Shard, Sharding
 from benchmarks.common.communication import ddp_communication
-from benchmarks.common.rank import all_reduce_sum, ddp_options, process_group_options, set_up_rank
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import RankInfo, find_rank_info, rank_zero_first
-from benchmarks.common.model import autocast_forward, build_model, build_optimizer
-from benchmarks.common.stages import Staged, cut_column, find_cuts, num_splits, send, stages_at
-from benchmarks.common.errors import Unavailable, UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy, TrainingState
+from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.machine import usable_gpus
+from benchmarks.common.model import autocast_forward, build_model, build_optimizer
+from benchmarks.common.rank import (
+    RankInfo,
+    all_reduce_sum,
+    ddp_options,
+    find_rank_info,
+    process_group_options,
+    rank_zero_first,
+    set_up_rank,
+)
+from benchmarks.common.stages import Staged, cut_column, find_cuts, num_splits, send, stages_at
+from benchmarks.common.strategy import Layout, Strategy, TrainingState
 from scripts.shared.options_as_typed import option_as_typed
 
 

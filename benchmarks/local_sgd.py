@@ -12,24 +12,24 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
 from benchmarks.common.communication import Communication
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rank import (
     all_reduce_sum,
     fill,
+    find_rank_info,
     flatten,
     process_group_options,
+    rank_zero_first,
     set_up_rank,
     sync_buffers,
 )
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import find_rank_info, rank_zero_first
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.errors import UserError
-from benchmarks.common.engine import fit
-from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy, TrainingState, load_whole_state
+from benchmarks.common.strategy import Layout, Strategy, TrainingState, load_whole_state
 
 
 def build(config: Config) -> Strategy:

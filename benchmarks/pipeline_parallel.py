@@ -10,14 +10,21 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.sharding import Shard, Sharding
 from benchmarks.common.communication import Communication
-from benchmarks.common.rank import RankContext, all_reduce_sum, process_group_options, set_up_rank
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import find_rank_info, rank_zero_first
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.exits import run_and_exit
+from benchmarks.common.loader import Shard, Sharding, build_loaders
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer, state_of_zeros
+from benchmarks.common.rank import (
+    RankContext,
+    all_reduce_sum,
+    find_rank_info,
+    process_group_options,
+    rank_zero_first,
+    set_up_rank,
+)
 from benchmarks.common.stages import (
     blocks_of,
     cut_column,
@@ -29,10 +36,7 @@ from benchmarks.common.stages import (
     sums_like_whole_model,
     to_rows,
 )
-from benchmarks.common.errors import Unavailable
-from benchmarks.common.engine import fit
-from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy, TrainingState
+from benchmarks.common.strategy import Layout, Strategy, TrainingState
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 

@@ -11,22 +11,24 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.loader import build_loaders
 from benchmarks.common.communication import ddp_communication
-from benchmarks.common.rank import (
-    RankContext,
-    ddp_options,
-    file_store,
-    process_group_options,
-    set_up_rank,
-)
-from benchmarks.common.layout import Layout
-from benchmarks.common.ranks import SlurmStep, find_rank_info, find_slurm_step, rank_zero_first
-from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import (
+    RankContext,
+    SlurmStep,
+    ddp_options,
+    file_store,
+    find_rank_info,
+    find_slurm_step,
+    process_group_options,
+    rank_zero_first,
+    set_up_rank,
+)
+from benchmarks.common.strategy import Layout, Strategy
 
 
 def rendezvous_options(config: Config, context: RankContext, slurm_step: SlurmStep) -> dict[str, Any]:

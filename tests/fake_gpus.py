@@ -21,14 +21,13 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from benchmarks.common import engine, machine, stages
 from benchmarks.common import loader as loaders
-from benchmarks.common.batch_readers import Batch
+from benchmarks.common import phases as phase_recorder
 from benchmarks.common import rank as devices
-from benchmarks.common.ranks import RankInfo
-from benchmarks.common import stages
-from benchmarks.common import gpus, machine
 from benchmarks.common.errors import UserError
-from benchmarks.common import engine, phases as phase_recorder
+from benchmarks.common.loader import Batch
+from benchmarks.common.rank import RankInfo
 
 NCCL_BACKENDS = {backend.name for backend in entry_points(group="torch.distributed.backends")}
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
@@ -50,7 +49,7 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
             raise UserError(NOT_USABLE)
         return num_gpus
 
-    for module in (gpus, machine, devices):
+    for module in (machine, devices):
         patch.setattr(module, "usable_gpus", usable_gpus)
     for name in ("NUM_GPUS", "NPROC", "GPUS_PER_NODE", "CONFIG", "CUDA_VISIBLE_DEVICES"):
         patch.delenv(name, raising=False)
@@ -164,7 +163,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     spawned = [RankInfo(rank, rank, num_ranks, launcher="spawn")] if hasattr(script, "spawn_ranks") else []
     put_bare(patch, script)
     if hasattr(script, "usable_gpus"):
-        patch.setattr(script, "usable_gpus", gpus.usable_gpus)
+        patch.setattr(script, "usable_gpus", machine.usable_gpus)
     if hasattr(script, "rank_zero_first"):  # its barrier is there to have the host wait
         patch.setattr(script, "rank_zero_first", lambda rank, barrier: contextlib.nullcontext())
     patch.setattr(loaders, "SyntheticBatches", Decoded)

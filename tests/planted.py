@@ -23,12 +23,11 @@ import time
 import torch
 from torchvision.models import ResNet
 
+from benchmarks.common import engine
+from benchmarks.common import phases as phase_recorder
+from benchmarks.common.clock import Clock, Meter
 from benchmarks.common.config import load_config
-from benchmarks.common.loader import Loader
-from benchmarks.common.sharding import GlobalBatchSampler
-from benchmarks.common import engine, phases as phase_recorder
-from benchmarks.common.clock import Clock
-from benchmarks.common.meters import Meter
+from benchmarks.common.loader import GlobalBatchSampler, Loader
 
 ROUNDS = 3  # of all places in turn, so that a drift of the machine meets all of them
 BYTES_RECEIVED_AT, BYTES_SENT_AT = 128, 200  # in struct tcp_info of linux/tcp.h

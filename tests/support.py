@@ -19,11 +19,11 @@ from PIL import Image
 from preloaded.interpreter import REAL
 
 from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.settings import requested_settings
+from benchmarks.common.errors import UserError
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import RankContext
 from benchmarks.common.rows import add_settings, append_rows, read_table
-from benchmarks.common.errors import UserError
+from benchmarks.common.settings import requested_settings
 from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.strategies.strategy_list import all_strategies
 

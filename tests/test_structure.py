@@ -12,8 +12,8 @@ import sys
 import pytest
 from support import ROOT, STRATEGIES, environment
 
-from benchmarks.common.config import load_config
 from benchmarks.common.clock import check_windows_fit
+from benchmarks.common.config import load_config
 from scripts.commands.command_table import find_command
 from scripts.commands.run_command import parse
 

@@ -1,5 +1,5 @@
 """What is known of each architecture without torch: its optimizer, that optimizer's defaults, and what it refuses. How
-it is built: benchmarks/common/model_families.py."""
+it is built: benchmarks/common/model.py."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.common.config import Config
-from benchmarks.common.rank import synchronize
 from benchmarks.common.errors import UserError
+from benchmarks.common.rank import AllReduce, synchronize
 from benchmarks.common.strategy import Step
 
 
@@ -113,3 +113,38 @@ def check_windows_fit(config: Config, num_steps: int) -> None:
         f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
         f"window_steps {config.window_steps}; lower one of the last two"
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Totals:
+    """What a Meter saw: mean loss, top-1 and top-5 accuracy in per cent, and the number of images."""
+
+    loss: float
+    acc1: float
+    acc5: float
+    images: int
+
+
+class Meter:
+    """Exact averages over images: sums are added up, over steps and then ranks, and divided once.
+
+    No averages of averages, no padding, no `.item()` until `totals`. float64, so that counts are exact.
+    """
+
+    def __init__(self, device: torch.device):
+        self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, top-1, top-5, images
+
+    def update(self, loss: torch.Tensor, output: torch.Tensor, target: torch.Tensor) -> None:
+        """loss: scalar mean over the batch; output: (N, classes) scores; target: (N,) class numbers."""
+        top = output.topk(min(5, output.shape[1]), dim=1).indices.eq(target[:, None])
+        num_images = len(target)
+        batch = torch.stack([loss.double() * num_images, top[:, 0].sum().double(), top.sum().double()])
+        self.sums[:3] += batch
+        self.sums[3] += num_images
+
+    def totals(self, all_reduce: AllReduce) -> Totals | None:
+        """Totals over all ranks, on every rank; None where no image was seen."""
+        loss, top1, top5, images = all_reduce(self.sums.clone()).tolist()
+        if not images:
+            return None
+        return Totals(loss / images, 100 * top1 / images, 100 * top5 / images, int(images))

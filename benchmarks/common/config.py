@@ -5,18 +5,71 @@
 Needs no torch, so that launchers and plots read a configuration fast.
 """
 
+import contextlib
 import dataclasses
+import difflib
 import os
 import sys
 import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+import yaml
 
 from benchmarks.common.architectures import OPTIMIZER_FIELDS, architecture_of, why_refused
-from benchmarks.common.yaml_file import read_values, suggest_field
 from benchmarks.common.errors import UserError
 from scripts.shared.options_as_typed import TYPED_OPTIONS
+
+
+def read_values(path: str, types: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the file, by name.
+
+    types: the type of each name that the file may have. A union is of a type and some choices.
+    Raises UserError for a file that cannot be read, an unknown name (with the nearest one) and a value of another type.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the configuration {path}: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that no calendar has
+        raise UserError(f"{path} is not plain YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
+    return {str(name): _checked(path, str(name), value, types) for name, value in values.items()}
+
+
+def suggest_field(name: str, fields: Iterable[str]) -> str:
+    """What to do about a misspelt field, for a message: the nearest name, or where the names are listed."""
+    near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
+    return f"did you mean `{near[0]}`?" if near else "./bench flags lists the fields"
+
+
+def _checked(path: str, name: str, value: Any, types: Mapping[str, Any]) -> Any:
+    if name not in types:
+        raise UserError(f"{path}: unknown key {name!r}; {suggest_field(name, types)}")
+    expected = types[name]
+    choices: tuple[str, ...] = ()
+    if typing.get_origin(expected) is typing.Union:
+        expected, literal = typing.get_args(expected)
+        choices = typing.get_args(literal)
+    elif typing.get_origin(expected) is Literal:
+        choices = typing.get_args(expected)
+        if value not in choices:
+            near = difflib.get_close_matches(value, choices, n=1) if isinstance(value, str) else []
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"{path}: {name} is {value!r}; {hint}It takes {', '.join(choices)}")
+    if value in choices:
+        return value
+    if expected is float and type(value) in (int, str):  # YAML 1.1 reads 1e-4 as text
+        with contextlib.suppress(ValueError, OverflowError):
+            return float(value)
+    if type(value) is not expected:
+        kinds = ", or ".join([f"of type {expected.__name__}", *choices])
+        raise UserError(f"{path}: {name} is {value!r}, but must be {kinds}")
+    return value
+
 
 Arch = Literal[
     "resnet18",
@@ -203,6 +256,39 @@ RANGES: dict[str, Range] = {
     for value_range in getattr(hint, "__metadata__", ())
 }
 BATCH_FIELDS = ("global_batch", "batch_per_device")  # one of them is 0
+
+
+def resolve_precision(requested: Precision, capability: tuple[int, int] | None, mixed: bool = False) -> Precision:
+    """The precision in which a run computes: fp32, tf32, bf16 or fp16. Raises UserError where the device or the script
+    cannot.
+
+    capability: CUDA's compute capability of the GPU, the least one of several; None on a CPU. mixed: the script scales
+    gradients, as fp16 needs it; where the default, fp32, is requested, it takes what auto stands for.
+    """
+    # Not torch.cuda.is_bf16_supported(), which is true of Volta and Turing: they emulate it.
+    has_bf16 = capability is None or tuple(capability) >= (8, 0)
+    if requested == "auto" or (mixed and requested == "fp32"):
+        if mixed:
+            return "bf16" if has_bf16 else "fp16"
+        return "bf16" if capability and has_bf16 else "fp32"
+    if requested == "tf32" and not (capability and has_bf16):
+        raise UserError("precision tf32 needs a GPU of compute capability 8 (Ampere) or newer; use fp32")
+    if requested == "bf16" and capability and not has_bf16:
+        raise UserError(
+            f"precision bf16 needs a GPU of compute capability 8 (Ampere) or newer, and one of {_dotted(capability)} "
+            "emulates it; use fp32, or fp16 with ddp_amp"
+        )
+    if requested == "fp16" and not mixed:
+        raise UserError(
+            "precision fp16 needs a gradient scaler, which this strategy's script does not have; use bf16, or ddp_amp"
+        )
+    if requested == "fp16" and capability is None:
+        raise UserError("precision fp16 needs a GPU; use bf16 on a CPU")
+    return requested
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple[object, ...]) -> Config:

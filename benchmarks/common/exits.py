@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.ranks import find_rank_info
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.errors import Diverged, Stopped, Unavailable, UserError
 from benchmarks.common.output import guard_output
+from benchmarks.common.rank import find_rank_info
+from benchmarks.common.run_folder import RunFolder
 
 STACKS_S = 2.0  # for the supervisor to read the stacks of the rank that the others waited for
 EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"

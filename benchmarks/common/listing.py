@@ -8,18 +8,98 @@ import bisect
 import contextlib
 import hashlib
 import json
+import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy
 from tqdm import tqdm
 
-from benchmarks.common.mapped_arrays import Arrays, DamagedFile, map_arrays, write_arrays
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import home_folder
+from benchmarks.common.files import home_folder, replace_atomically
+from benchmarks.common.rows import write_text_atomically
+
+DTYPES: dict[str, numpy.dtype[Any]] = {
+    "I64": numpy.dtype("<i8"),
+    "I32": numpy.dtype("<i4"),
+    "U32": numpy.dtype("<u4"),
+    "U8": numpy.dtype("u1"),
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+ALIGNED = 8
+# What a bus error (SIGBUS) means here, for messages.
+TRUNCATED_FILE_HELP = (
+    "a file that it had mapped was cut short, or /dev/shm is full; run ./bench data pack again for a packed file; "
+    "an index of the images is written anew by the next start"
+)
+
+Arrays = dict[str, numpy.ndarray]
+ArrayShapes = dict[str, tuple[numpy.dtype[Any], tuple[int, ...]]]
+
+
+class DamagedFile(Exception):
+    """The file is not what its header says; the text says how."""
+
+
+def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: int = 0) -> bytes:
+    """The bytes before arrays of these types and shapes, of which those of larger elements must come first.
+
+    reserved_bytes: the header is padded to this length; 0: it is as short as it can be.
+    """
+    entries: dict[str, Any] = {"__metadata__": metadata}
+    offset = 0
+    for name, (dtype, shape) in arrays.items():
+        end = offset + dtype.itemsize * math.prod(shape)
+        entries[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    length = max(reserved_bytes - 8, -(-len(text) // ALIGNED) * ALIGNED)
+    assert reserved_bytes == 0 or len(text) <= reserved_bytes - 8, "the header is longer than its reserved bytes"
+    return length.to_bytes(8, "little") + text.ljust(length)
+
+
+def write_arrays(path: Path, metadata: dict[str, str], arrays: Arrays) -> None:
+    """A new file, in place of an old one, whole or not at all. Raises OSError."""
+    header = file_header(metadata, {name: (array.dtype, array.shape) for name, array in arrays.items()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(file: BinaryIO) -> None:
+        file.write(header)
+        for array in arrays.values():
+            file.write(numpy.ascontiguousarray(array).data)
+
+    replace_atomically(path, write)
+
+
+def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
+    """The metadata and the mapped arrays of a file. Raises OSError, or DamagedFile where it is not whole.
+
+    If the file is cut short later, SIGBUS ends the process that reads beyond its end.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise DamagedFile("it ends within its header")
+        try:
+            entries = json.loads(file.read(length))
+            metadata = entries.pop("__metadata__")
+            if max(one["data_offsets"][1] for one in entries.values()) != size - 8 - length:
+                raise DamagedFile(f"its {size} bytes are not what its header says")
+            # copy-on-write, so that torch takes the arrays without a warning; nobody writes
+            data = numpy.memmap(file, mode="c", dtype=numpy.uint8, shape=(size,))[8 + length :].view(numpy.ndarray)
+            arrays = {
+                name: data[slice(*one["data_offsets"])].view(DTYPES[one["dtype"]]).reshape(one["shape"])
+                for name, one in entries.items()
+            }
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise DamagedFile("its header is not readable") from None
+    return metadata, arrays
+
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -194,3 +274,78 @@ def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
     yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
     for one in inner:
         yield from _walk(folder, os.path.join(name, one))
+
+
+DIGITS = 16
+Stats = dict[str, list[int]]
+"""By a file's path: its size in bytes, and the modification times of its content and of its inode, in ns."""
+
+
+def fingerprint(train: ImageListing, val: ImageListing) -> str:
+    """Of the listings of <folder>/train/ and <folder>/val/. Raises OSError where a file of theirs is gone."""
+    return _fingerprint_and_stats(train, val)[0]
+
+
+def _fingerprint_and_stats(train: ImageListing, val: ImageListing) -> tuple[str, Stats]:
+    """The fingerprint, and the files whose sizes are in it."""
+    # cached_fingerprint may be called in another working folder next time
+    roots = {images.folder: os.path.realpath(images.folder) for images in (train, val)}
+    stats: Stats = {}
+
+    def size_bytes(folder: Path, name: str) -> int:
+        path = os.path.join(roots[folder], name)
+        stats[path] = file_stat(path)
+        return stats[path][0]
+
+    return fingerprint_of(train, val, size_bytes), stats
+
+
+def fingerprint_of(train: ImageListing, val: ImageListing, size_bytes: Callable[[Path, str], int]) -> str:
+    """size_bytes(folder, name): of the image `name`, such as <class>/<image>, below the folder of a listing."""
+    digest = hashlib.sha256()
+    for images in (train, val):
+        classes = tqdm(images.classes, f"fingerprint of {images.folder.name}", delay=2, disable=None, leave=False)
+        for number, name in enumerate(classes):
+            files = images.names(number)
+            sizes = [str(size_bytes(images.folder, os.path.join(name, file))) for file in (*files[:1], *files[-1:])]
+            words = (name, str(len(files)), *sizes, *files)
+            digest.update(b"".join(os.fsencode(word) + b"\0" for word in words))
+    num_classes = len({*train.classes, *val.classes})
+    return f"{num_classes}-{len(train)}-{len(val)}-{digest.hexdigest()[:DIGITS]}"
+
+
+def file_stat(path: str) -> list[int]:
+    """Size in bytes, and the modification times of a file's content and of its inode, in ns. Raises OSError."""
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def cached_fingerprint(data: Path) -> str:
+    """The fingerprint of a data set, kept in the cache until the listing, or a file whose size is in it, has changed.
+
+    Raises OSError and UserError as list_images does.
+    """
+    train, val = (list_images(data / part) for part in ("train", "val"))
+    kept = cache_path(data, "fingerprint")
+    listed = folders_and_times(train, val)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        before = json.loads(kept.read_bytes())
+        if before["listed"] == listed and are_unchanged(before["files"]):
+            return str(before["value"])
+    value, stats = _fingerprint_and_stats(train, val)
+    if index_path(data / "train").exists():
+        with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
+            write_text_atomically(kept, json.dumps({"listed": listed, "value": value, "files": stats}))
+    return value
+
+
+def folders_and_times(train: ImageListing, val: ImageListing) -> str:
+    """A hash of both folders, with their real paths: a link to one may lead to another copy, with equal times."""
+    folders = b"\0".join(os.fsencode(os.path.realpath(listing.folder)) for listing in (train, val))
+    return hashlib.sha256(f"{train.times}\n{val.times}\n".encode() + folders).hexdigest()
+
+
+def are_unchanged(stats: Stats) -> bool:
+    """Whether each file, by its path, has the file_stat that it had. Raises OSError."""
+    with ThreadPoolExecutor(LISTING_THREADS) as pool:
+        return [*pool.map(file_stat, stats)] == [*stats.values()]

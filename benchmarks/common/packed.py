@@ -17,9 +17,8 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
-from benchmarks.common.fingerprint import cached_fingerprint
-from benchmarks.common.mapped_arrays import DamagedFile, map_arrays
 from benchmarks.common.errors import UserError
+from benchmarks.common.listing import DamagedFile, cached_fingerprint, map_arrays
 from scripts.shared.commands import bench_command
 
 FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "3"

@@ -19,17 +19,16 @@ Loader.with_marks.
 import contextlib
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.autograd import Variable
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from benchmarks.common.loader import Loader, Mark
-from benchmarks.common.agreement import gather
-from benchmarks.common.rank import AllReduce, RankContext, synchronize
 from benchmarks.common.clock import Clock, Moment
+from benchmarks.common.loader import Loader, Mark
+from benchmarks.common.rank import AllReduce, RankContext, synchronize
 from benchmarks.common.strategy import Strategy
 
 MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
@@ -216,6 +215,13 @@ def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduc
         taken = [dict(zip(names, values, strict=True)) for values in of_rank]
         rows += [_row(step, step, None) | {"rank": rank, "number": number} for number, step in enumerate(taken)]
     return rows
+
+
+def gather(values: Sequence[float], context: RankContext, all_reduce: AllReduce) -> torch.Tensor:
+    """Every rank's values on every rank: float64 (ranks, values)."""
+    table = torch.zeros(context.world_size, len(values), dtype=torch.float64, device=context.device)
+    table[context.rank] = torch.tensor(values, dtype=torch.float64)
+    return all_reduce(table)
 
 
 def _phases_ms(clock: Clock, marks: Marks) -> dict[str, float]:

@@ -1,23 +1,159 @@
 """The device, backend and threads of one rank, and the sums over all of them."""
 
+import contextlib
+import ctypes
 import dataclasses
+import os
 import resource
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config import Config, resolve_global_batch
-from benchmarks.common.precision import resolve_precision
-from benchmarks.common.ranks import RankInfo
+from benchmarks.common.config import Config, resolve_global_batch, resolve_precision
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
-from benchmarks.common.machine import number_from_env
-from benchmarks.common.malloc import keep_freed_memory
+from benchmarks.common.machine import number_from_env, usable_gpus
+from benchmarks.common.run_folder import RunFolder
 from scripts.shared.options_as_typed import option_as_typed
 
+# glibc's numbers of these parameters; mallopt(3)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST = 2**31 - 1
+LARGEST_BEFORE = 2**25
+"""The largest M_MMAP_THRESHOLD that older versions of glibc take."""
+OWN_CHOICE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
+"""With one of these set, or glibc.malloc in GLIBC_TUNABLES, the process keeps the user's choice."""
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep most of what the main thread frees, for the next tensor of that size. By default it can return
+    large blocks to the kernel, which clears each page anew: a step may then take twice as long. Without mallopt, as in
+    musl, nothing changes."""
+    if any(os.environ.get(name) for name in OWN_CHOICE) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, LARGEST_BEFORE)):
+        mallopt(M_TRIM_THRESHOLD, LARGEST)
+
+
+RANK_VARIABLES = {
+    "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
+}
+HOW_TO = {
+    "torchrun": "start it with: launchers/ddp.sh, or the launcher of another strategy",
+    "horovodrun": "start it with: horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp",
+    "srun": "start it with: srun --ntasks 2 python -m benchmarks.slurm",
+}
+
+
+class NotStarted(UserError):
+    """The launcher that a script needs did not start this process. launcher: torchrun, horovodrun or srun."""
+
+    def __init__(self, launcher: str, text: str):
+        super().__init__(text)
+        self.launcher = launcher
+
+
+@dataclasses.dataclass(frozen=True)
+class RankInfo:
+    """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none.
+
+    rendezvous_file: the file in which the ranks meet; empty: where torch.distributed looks for itself.
+    """
+
+    rank: int = 0
+    local_rank: int = 0
+    world_size: int = 1
+    nodes: int = 1
+    launcher: str = "none"
+    rendezvous_file: str = ""
+
+
+def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.environ) -> RankInfo:
+    """This process's RankInfo from the environment, and which launcher set it.
+
+    torchrun comes first: inside a Slurm job its variables are the ones about this process. Slurm's are believed only in
+    a step that srun started: a shell in an allocation has SLURM_PROCID too. Raises UserError for a wrong variable, and
+    NotStarted where `expected` (torchrun, horovodrun or srun) did not start the process.
+    """
+    found = "none"
+    for launcher in ("torchrun", "horovodrun", "srun"):
+        if expected in (None, launcher) and RANK_VARIABLES[launcher][2] in env:
+            found = launcher
+            break
+    if expected and found != expected:
+        missing = [name for name in RANK_VARIABLES[expected] if name not in env]
+        text = f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}"
+        raise NotStarted(expected, text)
+    if found == "none":
+        return RankInfo()
+    rank, local_rank, world_size = (_number(env, name, found) for name in RANK_VARIABLES[found])
+    if not (rank < world_size and local_rank < world_size):
+        raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
+    # tasks of srun have a file of their own (SlurmStep); this one is of a run around them
+    rendezvous_file = "" if found == "srun" else env.get("RENDEZVOUS_FILE", "")
+    return RankInfo(rank, local_rank, world_size, _num_nodes(env, found, world_size), found, rendezvous_file)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlurmStep:
+    """The step of a Slurm job that srun started.
+
+    name: of this step alone, also after a restart of the job. port: 20000 to 30014, by job and step. address: of the
+    first node. folder: of the run, which all nodes see; without one, the current folder.
+    """
+
+    name: str
+    port: int
+    address: str
+    folder: str
+
+
+def find_slurm_step(env: Mapping[str, str] = os.environ) -> SlurmStep:
+    """This process's SlurmStep from the environment. Raises KeyError outside of srun."""
+    job_id, step_id = env["SLURM_JOB_ID"], env["SLURM_STEP_ID"]
+    name = f"{job_id}-{step_id}-{env.get('SLURM_RESTART_COUNT', 0)}"
+    port = 20000 + (int(job_id) * 16) % 10000 + int(step_id) % 16
+    address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    run_folder = RunFolder.current()
+    return SlurmStep(name, port, address, str(run_folder.path) if run_folder else ".")
+
+
+def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
+    text = env.get(name, "")
+    if not text.isdecimal():
+        raise UserError(f"{name} is {text!r}, but {launcher} sets a number; {HOW_TO[launcher]}")
+    return int(text)
+
+
+def _num_nodes(env: Mapping[str, str], launcher: str, world_size: int) -> int:
+    if launcher == "srun":
+        return int(env.get("SLURM_STEP_NUM_NODES") or 1)
+    local_size = env.get("LOCAL_WORLD_SIZE" if launcher == "torchrun" else "HOROVOD_LOCAL_SIZE", "")
+    return -(-world_size // int(local_size)) if local_size.isdecimal() and int(local_size) else 1
+
+
+@contextlib.contextmanager
+def rank_zero_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
+    """Rank 0 runs the block alone, then all the others do: for work whose result is found on disk.
+
+    barrier: blocks until every rank has called it. An exception on rank 0 does not keep the others waiting.
+    """
+    if rank != 0:
+        barrier()
+    try:
+        yield
+    finally:
+        if rank == 0:
+            barrier()
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # each requests a checkpoint
 AllReduce = Callable[[torch.Tensor], torch.Tensor]
 """Sums a tensor over all ranks and returns the result on each of them."""
 

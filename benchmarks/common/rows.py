@@ -16,12 +16,12 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.settings import Half, settings_hash
 from benchmarks.common.columns import TABLES, TEXT_COLUMNS
-from benchmarks.common.safe_cells import cells_of_line, format_cell, unguard_cell
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import LOCK_LIMIT_S, hold_lock, replace_atomically
 from benchmarks.common.output import without_controls
+from benchmarks.common.safe_cells import cells_of_line, format_cell, unguard_cell
+from benchmarks.common.settings import Half, settings_hash
 from scripts.shared.commands import shell_word
 
 if typing.TYPE_CHECKING:

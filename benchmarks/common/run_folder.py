@@ -32,10 +32,10 @@ import yaml
 
 from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config
-from benchmarks.common.settings import SCHEMA, Half
-from benchmarks.common.rows import write_json, write_text_atomically
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
+from benchmarks.common.rows import write_json, write_text_atomically
+from benchmarks.common.settings import SCHEMA, Half
 
 RUN_DIR_VARIABLE = "RUN_DIR"
 

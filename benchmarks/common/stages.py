@@ -6,6 +6,7 @@ net.state_dict()                 # torchvision's names, whatever device a stage 
 """
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -20,9 +21,26 @@ from torchvision.ops import Permute
 
 from benchmarks.common.architectures import ARCHITECTURES
 from benchmarks.common.config import Config
-from benchmarks.common.cuts import balanced_cuts
-from benchmarks.common.model_families import family_of
 from benchmarks.common.errors import UserError
+from benchmarks.common.model import family_of
+
+
+def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
+    """Where to cut `costs` into consecutive, non-empty parts so that the largest sum is as small as it can be."""
+
+    @functools.cache
+    def best(first: int, num: int) -> tuple[float, tuple[int, ...]]:
+        """Largest sum and cuts of costs[first:] in `num` parts."""
+        if num == 1:
+            return sum(costs[first:]), ()
+        ways = []
+        for cut in range(first + 1, len(costs) - num + 2):
+            largest, cuts = best(cut, num - 1)
+            ways.append((max(sum(costs[first:cut]), largest), (cut, *cuts)))
+        return min(ways)
+
+    return list(best(0, num_parts)[1])
+
 
 Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 """Brings a tensor to a device."""

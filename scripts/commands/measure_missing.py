@@ -8,9 +8,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.errors import UserError
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.sets.safe_names import SAFE_NAME

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.listing import IMG_EXTENSIONS
 from benchmarks.common.errors import UserError
+from benchmarks.common.listing import IMG_EXTENSIONS
 from scripts.data_import.class_lists import classes_by_place, devkit_classes, find_devkit, parse_annotations, read_list
 from scripts.data_import.source_images import SourceImage, SourceShard, class_name, image_name
 

@@ -3,9 +3,8 @@
 import os
 from pathlib import Path
 
-from benchmarks.common.fingerprint import cached_fingerprint
-from benchmarks.common.listing import list_images
 from benchmarks.common.errors import UserError
+from benchmarks.common.listing import cached_fingerprint, list_images
 from scripts.data_import.journal import WORKSHOP, Total
 from scripts.data_import.progress import Progress
 from scripts.data_import.source_images import Source, SourceShard

@@ -17,12 +17,10 @@ import numpy
 import pandas
 
 from benchmarks.common.config import Config, PackKind
-from benchmarks.common.fingerprint import fingerprint_of
-from benchmarks.common.listing import ImageListing, list_names
-from benchmarks.common.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.packed import SPLITS, PackedSource, pack_path
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
+from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, fingerprint_of, list_names
+from benchmarks.common.packed import SPLITS, PackedSource, pack_path
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
 from scripts.data_import.journal import WORKSHOP, Total, shard_key
 from scripts.data_import.progress import Progress

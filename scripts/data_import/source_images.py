@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.common.listing import IMG_EXTENSIONS
 from benchmarks.common.errors import UserError
+from benchmarks.common.listing import IMG_EXTENSIONS
 
 SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Words in a shard's path, and the split that each means."""

@@ -18,12 +18,11 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.config import load_config
-from benchmarks.common.rows import write_text_atomically
 from benchmarks.common import machine
-from benchmarks.common.compiling import missing_compiler
+from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.host import processor_name
+from benchmarks.common.machine import missing_compiler, processor_name
+from benchmarks.common.rows import write_text_atomically
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config, load_config
-from benchmarks.common.settings import IMAGE_FIELDS, settings_hash
+from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
+from benchmarks.common.settings import IMAGE_FIELDS, settings_hash
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run

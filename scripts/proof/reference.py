@@ -17,8 +17,8 @@ from tqdm import tqdm
 
 from benchmarks.common.architectures import ARCHITECTURES
 from benchmarks.common.config import Config
-from benchmarks.common.layout import Layout
 from benchmarks.common.model import build_model, learning_rate
+from benchmarks.common.strategy import Layout
 from scripts.proof.reference_images import Key, decode, labelled_images, num_classes, training_batch
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.float16}

@@ -20,8 +20,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import pil_to_tensor
 
 from benchmarks.common.config import Config
-from benchmarks.common.decode import silence_stderr
 from benchmarks.common.errors import UserError
+from benchmarks.common.images import silence_stderr
 
 ONE_AT_A_TIME = threading.Lock()
 ORIENTATION = 274  # the EXIF tag
@@ -55,7 +55,7 @@ def num_classes(images: list[tuple[Path, int]]) -> int:
 def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
     """The image indices of each global batch of an epoch: shuffled passes over all images, one after the other.
 
-    The generator's seed has to be that of benchmarks/common/sharding.py.
+    The generator's seed has to be that of benchmarks/common/loader.py.
     """
     num_images_wanted = config.steps * config.global_batch
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
@@ -80,7 +80,7 @@ def training_batch(config: Config, epoch: int, step: int, device: torch.device) 
 def random_numbers(config: Config, epoch: int, step: int) -> numpy.ndarray:
     """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS].
 
-    The stream's key and order have to be those of benchmarks/common/crops.py.
+    The stream's key and order have to be those of benchmarks/common/images.py.
     """
     stream = numpy.random.Generator(numpy.random.Philox(key=[config.seed, epoch]))
     return stream.random(((step + 1) * config.global_batch, NUMBERS))[-config.global_batch :]

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from benchmarks.common.config import Config
-from benchmarks.common.layout import STORED_FIELDS, Layout
-from benchmarks.common.model import build_model
-from benchmarks.common.model_families import draw_model
+from benchmarks.common.model import build_model, draw_model
+from benchmarks.common.strategy import STORED_FIELDS, Layout
 from scripts.proof.reference import (
     AUTOCAST,
     INITIAL_SCALE,

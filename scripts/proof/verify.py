@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, json_cell, read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.errors import UserError
 from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule

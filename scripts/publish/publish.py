@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.common.settings import settings_hash
 from benchmarks.common.errors import UserError
+from benchmarks.common.settings import settings_hash
 from scripts.options.set_options import PublishOptions
 from scripts.pages.page import make_report
 from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private, without_words

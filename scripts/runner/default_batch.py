@@ -4,9 +4,9 @@ import dataclasses
 import os
 import sys
 
+from benchmarks.common import machine
 from benchmarks.common.config import load_config
 from benchmarks.common.rows import read_table
-from benchmarks.common import machine
 from scripts.runner import run_plan
 from scripts.runner.make_variables import MakeVariables, default_config
 from scripts.shared.options_as_typed import option_as_typed

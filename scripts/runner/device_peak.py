@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.config import Precision
-from benchmarks.common.rank import device_name, synchronize
-from benchmarks.common.precision import resolve_precision
+from benchmarks.common.config import Precision, resolve_precision
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.machine import usable_gpus
+from benchmarks.common.rank import device_name, synchronize
 
 NUM_PASSES = 3
 MEASURE_S = 0.07  # for each operation and precision, in each pass

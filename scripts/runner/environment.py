@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import tyro
 
-from benchmarks.common.rows import SCHEMA, write_json
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import SCHEMA, write_json
 from scripts.shared.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")

@@ -7,9 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks.common.rows import STATUSES
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import STATUSES
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.formatting import parse_percent
 

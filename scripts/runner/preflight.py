@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.common.config import Config
-from benchmarks.common.precision import resolve_precision
 from benchmarks.common import machine
+from benchmarks.common.config import Config, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder
-from benchmarks.common.host import emulates_bf16, vector_flags
+from benchmarks.common.machine import emulates_bf16, vector_flags
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
 from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common.settings import settings_hash
-from benchmarks.common.rows import read_table
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import read_table
+from benchmarks.common.settings import settings_hash
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, last_statuses
 from scripts.shared.options_as_typed import option_as_typed

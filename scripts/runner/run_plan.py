@@ -17,14 +17,14 @@ from typing import Any, Literal
 
 import tyro
 
+from benchmarks.common import machine
 from benchmarks.common.config import Config, PackKind, load_config
-from benchmarks.common.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
-from benchmarks.common.fingerprint import cached_fingerprint
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import cached_fingerprint
 from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common import machine
-from benchmarks.common.errors import UserError
+from benchmarks.common.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order, timed_part

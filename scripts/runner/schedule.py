@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.common.rows import WARM_UP, read_table
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
+from benchmarks.common.rows import WARM_UP, read_table
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path

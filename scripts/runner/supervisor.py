@@ -22,12 +22,12 @@ from typing import IO
 import tyro
 from tqdm import tqdm
 
+from benchmarks.common.errors import UserError
+from benchmarks.common.exits import boot_id, timed_out
+from benchmarks.common.files import hold_lock
+from benchmarks.common.machine import kernel_variables
 from benchmarks.common.rows import WARM_UP, add_settings, append_rows
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
-from benchmarks.common.errors import UserError
-from benchmarks.common.files import hold_lock
-from benchmarks.common.host import kernel_variables
-from benchmarks.common.exits import boot_id, timed_out
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.run_status import RunEnd, find_status

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common.gpus import visible_devices
+from benchmarks.common.machine import visible_devices
 from scripts.runner.co_tenants import CoTenants
 
 PERIOD_S = 0.5

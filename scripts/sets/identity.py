@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.common.config import FIELDS
 from benchmarks.common.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
-from benchmarks.common.layout import STORED_FIELDS
+from benchmarks.common.strategy import STORED_FIELDS
 from scripts.stats.formatting import format_setting
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.

@@ -13,8 +13,8 @@ from typing import Any
 import pandas
 
 from benchmarks.common.columns import TABLES
-from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import WARM_UP, read_table
 from scripts.sets.identity import compute_precision, same_request, same_share_of_machine, same_work
 from scripts.sets.recorded_settings import identities_of_runs
 from scripts.sets.run_group import RunGroup, group_runs, windows_by_run

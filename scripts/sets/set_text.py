@@ -12,7 +12,7 @@ from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.stats.formatting import device_count, format_setting
 
-# benchmarks.common.fingerprint: classes, training and validation images
+# benchmarks.common.listing: classes, training and validation images
 COUNTS = re.compile(r"(\d{1,12})-(\d{1,12})-(\d{1,12})-", re.ASCII)
 UNKNOWN = "unrecorded images"
 

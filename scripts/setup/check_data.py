@@ -15,8 +15,8 @@ import numpy
 import tyro
 
 from benchmarks.common.config import PACK_KINDS
-from benchmarks.common.listing import IMG_EXTENSIONS, list_images
 from benchmarks.common.errors import UserError
+from benchmarks.common.listing import IMG_EXTENSIONS, list_images
 from scripts.options.data_options import CheckDataOptions
 from scripts.shared.commands import bench_command
 from scripts.shared.options_as_typed import option_as_typed

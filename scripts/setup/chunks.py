@@ -13,9 +13,9 @@ from typing import TypeVar
 from PIL import Image
 from tqdm import tqdm
 
-from benchmarks.common.decode import open_image
-from benchmarks.common.listing import ImageListing
 from benchmarks.common.errors import UserError
+from benchmarks.common.images import open_image
+from benchmarks.common.listing import ImageListing
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

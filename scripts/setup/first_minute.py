@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common.accelerators import list_devices
+from benchmarks.common.machine import list_devices
 from scripts.shared.commands import shell_word
 
 MACHINES = ("x86_64", "aarch64")
@@ -86,7 +86,7 @@ def describe_machine(machine: Machine) -> list[str]:
     if missing:
         lines.append("Horovod cannot be built, and its strategy will be skipped; Debian: apt install g++ python3-dev")
     if machine.has_slurm and not any(name.startswith("nvidia") for name in machine.devices):
-        from benchmarks.common.gpus import BUILDS
+        from benchmarks.common.machine import BUILDS
 
         newest, oldest = BUILDS[0], BUILDS[-1]
         sm = ".".join(map(str, newest.capability))

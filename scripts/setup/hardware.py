@@ -30,8 +30,8 @@ def hardware_here() -> Hardware:
     """Imports torch. Raises UserError as usable_gpus does."""
     import torch
 
+    from benchmarks.common.machine import usable_gpus
     from benchmarks.common.rank import device_name
-    from benchmarks.common.gpus import usable_gpus
 
     kind = "cuda" if usable_gpus() else "cpu"
     return Hardware(kind, device_name(torch.device(kind)))

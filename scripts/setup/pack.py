@@ -22,12 +22,10 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
-from benchmarks.common.fingerprint import cached_fingerprint
-from benchmarks.common.listing import ImageListing, list_images
-from benchmarks.common.mapped_arrays import Arrays, DamagedFile
-from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock, replace_atomically
+from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, cached_fingerprint, list_images
+from benchmarks.common.packed import PackedSource, pack_path
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder

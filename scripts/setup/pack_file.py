@@ -6,8 +6,7 @@ from typing import BinaryIO
 
 import numpy
 
-from benchmarks.common.listing import ImageListing
-from benchmarks.common.mapped_arrays import ALIGNED, Arrays, ArrayShapes, file_header
+from benchmarks.common.listing import ALIGNED, Arrays, ArrayShapes, ImageListing, file_header
 from benchmarks.common.packed import FILE_KIND, VERSION
 
 MIN_HEADER_BYTES = 1 << 14  # bytes, beside the classes' names

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import psutil
 from tqdm import tqdm
 
-from benchmarks.common.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config, resolve_global_batch
-from benchmarks.common.layout import Layout
-from benchmarks.common.precision import resolve_precision
 from benchmarks.common import machine
+from benchmarks.common.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config, resolve_global_batch, resolve_precision
 from benchmarks.common.errors import UserError
+from benchmarks.common.strategy import Layout
 from scripts.options.run_options import MemoryOptions
 from scripts.strategies import strategy_list
 

@@ -21,12 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.common.config import Config
-from benchmarks.common.loader import IMAGENET_CLASSES
-from benchmarks.common.layout import Layout
-from benchmarks.common.model import state_of_zeros
-from benchmarks.common.model_families import draw_model
-from benchmarks.common.stages import blocks_of, find_cuts, flops_and_shapes, stages_at
 from benchmarks.common.errors import UserError
+from benchmarks.common.loader import IMAGENET_CLASSES
+from benchmarks.common.model import draw_model, state_of_zeros
+from benchmarks.common.stages import blocks_of, find_cuts, flops_and_shapes, stages_at
+from benchmarks.common.strategy import Layout
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import tyro
 
-from benchmarks.common.settings import STRATEGY_SOURCE
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import STRATEGY_SOURCE
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies.external import FOLDER_VARIABLE, external_script, find_helpers, source_hash
 

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.common.config import Config, Precision
-from benchmarks.common.layout import StrategyFacts
-from benchmarks.common.precision import resolve_precision
 from benchmarks.common import machine
+from benchmarks.common.config import Config, Precision, resolve_precision
 from benchmarks.common.errors import UserError
+from benchmarks.common.strategy import StrategyFacts
 from scripts.strategies.external import (
     BENCHMARKS,
     NAME,

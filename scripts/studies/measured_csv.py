@@ -11,9 +11,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.rows import append_csv
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder
+from benchmarks.common.rows import append_csv
 from scripts.sets.output_files import check_output
 from scripts.shared import source_version
 

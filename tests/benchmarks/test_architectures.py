@@ -19,22 +19,24 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from benchmarks.common.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
 from benchmarks.common.config import FIELDS, Arch, Config, load_config
+from benchmarks.common.errors import UserError
 from benchmarks.common.model import (
+    FAMILIES,
     build_optimizer,
+    draw_model,
     flops_per_image,
     learning_rate,
     peak_learning_rate,
+    residual_blocks,
     state_of_zeros,
 )
-from benchmarks.common.model_families import FAMILIES, draw_model, residual_blocks
+from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.stages import (
     blocks_of,
     from_rows,
     stages_at,
     to_rows,
 )
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.errors import UserError
 
 SMALL_NETS = {
     "resnet18": lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=10),

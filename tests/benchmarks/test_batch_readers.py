@@ -18,12 +18,20 @@ from fake_gpus import see_gpus
 from stand_ins import WithoutDriver
 from support import loaders
 
+from benchmarks.common import loader
 from benchmarks.common.config import Config
-from benchmarks.common import batch_readers
-from benchmarks.common.batch_readers import Batch, HostLoader, prefetch_to_gpu
-from benchmarks.common.decode import GPU_DECODER
-from benchmarks.common.loader import IMAGENET_MEAN, IMAGENET_STD, Loader, open_datasets
-from benchmarks.common.sharding import GlobalBatchSampler, Shard
+from benchmarks.common.images import GPU_DECODER
+from benchmarks.common.loader import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Batch,
+    GlobalBatchSampler,
+    HostLoader,
+    Loader,
+    Shard,
+    open_datasets,
+    prefetch_to_gpu,
+)
 from benchmarks.common.rank import RankContext
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
@@ -69,12 +77,12 @@ class StreamLog:
 
         self.current = Stream(DEVICE, "of steps")
         patch.setattr(torch.cuda, "Stream", Stream)
-        patch.setattr(batch_readers, "loader_stream", functools.cache(batch_readers.loader_stream.__wrapped__))
+        patch.setattr(loader, "loader_stream", functools.cache(loader.loader_stream.__wrapped__))
         patch.setattr(torch.cuda, "stream", on)
         patch.setattr(torch.cuda, "current_stream", lambda device: self.current)
         patch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: self.note("keep", tensor, stream))
-        patch.setattr(batch_readers, "ThreadPoolExecutor", AtOnce)
+        patch.setattr(loader, "ThreadPoolExecutor", AtOnce)
 
     def note(self, what: str, tensor: torch.Tensor, stream=None) -> None:
         self.log.append((what, (stream or self.current).name, len(tensor) - 1))
@@ -202,15 +210,15 @@ def test_only_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
     batches = GlobalBatchSampler(40, 8, 5)
     images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
     for decoder, read_in_threads in ((GPU_DECODER, True), ("", False), ("pillow", False)):
-        monkeypatch.setattr(batch_readers, "resolve_decoder", lambda config, decoder=decoder: decoder)
+        monkeypatch.setattr(loader, "resolve_decoder", lambda config, decoder=decoder: decoder)
         read = HostLoader(Config(workers=2), worker, images, batches)
-        assert (read.start_reading.func is batch_readers.read_in_threads) == read_in_threads
+        assert (read.start_reading.func is loader.read_in_threads) == read_in_threads
         assert [len(batch.target) for batch in read] == [8] * 5
 
 
 def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
     """Protects validation's memory: training, which asks for no batch after the last, kept its own for good."""
-    monkeypatch.setattr(batch_readers, "LONG_PASS", 5)
+    monkeypatch.setattr(loader, "LONG_PASS", 5)
     train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 buffers
     batches = iter(train)
     for _ in range(train.num_steps):
@@ -247,7 +255,7 @@ def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_
     for the last 118 of 200 timed steps nothing was left to load, and images/s were too high where loading is the limit.
 
     Mutant: a worker reads whole batches, so that 8 of them are begun."""
-    monkeypatch.setattr(batch_readers, "resolve_decoder", lambda config: decoder)
+    monkeypatch.setattr(loader, "resolve_decoder", lambda config: decoder)
     images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
     sampler = CountingSampler(40, 8, 30, Shard(num_devices=2))
     batches = iter(HostLoader(Config(workers=4), RankContext(torch.device("cpu")), images, sampler))

@@ -22,12 +22,18 @@ from fault_runs import FAULTS
 from support import ROOT, environment, make_run_folder
 
 from benchmarks import single
+from benchmarks.common.checkpoint import (
+    compare_settings,
+    fields_that_must_agree,
+    load_checkpoint,
+    make_writable,
+    save_checkpoint,
+    trained_with,
+)
 from benchmarks.common.config import Config
-from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.errors import UserError
-from benchmarks.common.checkpoint import load_checkpoint, make_writable, save_checkpoint
-from benchmarks.common.checkpoint_checks import compare_settings, fields_that_must_agree, trained_with
 from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner import run_plan
 from scripts.runner.processes import processes_of_run
 from scripts.studies.allreduce.launch_ranks import torchrun_command

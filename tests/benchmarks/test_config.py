@@ -16,8 +16,8 @@ from benchmarks.common.config import (
     load_config,
     read_yaml,
     resolve_global_batch,
+    resolve_precision,
 )
-from benchmarks.common.precision import resolve_precision
 from benchmarks.common.errors import UserError
 
 

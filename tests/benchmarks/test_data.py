@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.config import Config
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.sharding import GlobalBatchSampler, Shard, Sharding
-from benchmarks.common.rank import RankContext
 from benchmarks.common import machine
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.loader import GlobalBatchSampler, Shard, Sharding, build_loaders
+from benchmarks.common.rank import RankContext
 
 
 def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True, start_step=0):

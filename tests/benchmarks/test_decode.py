@@ -22,19 +22,25 @@ from support import ROOT, environment, loaders, pixels, save
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
+from benchmarks.common import images
 from benchmarks.common.config import FIELD_TYPES, Config
-from benchmarks.common import decode
-from benchmarks.common.crops import NUMBERS_PER_IMAGE, Crop, centre_crop, random_crop, random_numbers, resize_into
-from benchmarks.common.decode import (
+from benchmarks.common.errors import UserError
+from benchmarks.common.images import (
     AUTO_DECODERS,
     DECODERS,
     GPU_DECODER,
+    NUMBERS_PER_IMAGE,
+    Crop,
+    FolderSource,
+    ImageDataset,
+    centre_crop,
     import_problem,
     open_decoder,
+    random_crop,
+    random_numbers,
+    resize_into,
     resolve_decoder,
 )
-from benchmarks.common.image_dataset import FolderSource, ImageDataset
-from benchmarks.common.errors import UserError
 from scripts.proof.reference_images import REFERENCE_DECODERS
 
 HERE = [
@@ -148,7 +154,7 @@ def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monke
         raise ImportError("libc.so.6: version `GLIBC_2.99' not found")
 
     for name in ("nvimgcodec", "torchcodec"):
-        monkeypatch.setitem(decode.DECODERS, name, dataclasses.replace(decode.DECODERS[name], open=missing))
+        monkeypatch.setitem(images.DECODERS, name, dataclasses.replace(images.DECODERS[name], open=missing))
     import_problem.cache_clear()
     try:
         assert resolve_decoder(Config()) == "pillow"
@@ -170,14 +176,14 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
     """Protects what no machine without a GPU runs: the library's own calls, of which only the GPU is a stand-in."""
     if import_problem("nvimgcodec"):
         pytest.skip(import_problem("nvimgcodec"))
-    library, params, _ = decode._nvimgcodec()
+    library, params, _ = images._nvimgcodec()
     content, asked = encoded(photograph(333, 217)), []
 
     class OnCpu:
         def __init__(self, device_id, backends, max_num_cpu_threads, options):
             asked.append((device_id, {backend.backend_kind.name for backend in backends}, options))
             on_cpu = [library.Backend(library.BackendKind.CPU_ONLY)]
-            self.real = library.Decoder(decode.CPU_DEVICE_ID, max_num_cpu_threads, on_cpu)
+            self.real = library.Decoder(images.CPU_DEVICE_ID, max_num_cpu_threads, on_cpu)
 
         def decode(self, stream, params, cuda_stream):
             asked.append(cuda_stream)
@@ -185,14 +191,14 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
             return self.real.decode(stream, params=params) if stream.view is None else None
 
     stand_in = SimpleNamespace(**{name: getattr(library, name) for name in dir(library)} | {"Decoder": OnCpu})
-    monkeypatch.setattr(decode.importlib, "import_module", lambda name: stand_in)
+    monkeypatch.setattr(images.importlib, "import_module", lambda name: stand_in)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=70 + device))
-    decode._nvimgcodec.cache_clear()
+    images._nvimgcodec.cache_clear()
     try:
         box, _, by_pillow = open_decoder(GPU_DECODER)(content, lambda *_: Crop(20, 31, 100, 150, 64, 64))
     finally:
-        decode._nvimgcodec.cache_clear()
+        images._nvimgcodec.cache_clear()
     assert asked == [(3, {"HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU"}, ":fancy_upsampling=1"), 73]
     assert not by_pillow and params.apply_exif_orientation is False
     whole = numpy.array(Image.open(io.BytesIO(content)))
@@ -203,8 +209,8 @@ def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
 def test_nothing_is_printed_about_libraries_that_nobody_requested(tiny_data):
     """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
     code = f"""
-from benchmarks.common.image_dataset import *
-from benchmarks.common.decode import *
+from benchmarks.common.images import *
+from benchmarks.common.images import *
 import functools, sys
 from pathlib import Path
 images = FolderSource(Path({str(tiny_data)!r}) / "train")
@@ -224,7 +230,7 @@ def test_threads_do_not_share_a_decoder():
     """Protects from nvimgcodec's `Broken promise`: its decoders are for one thread at a time."""
     if import_problem("nvimgcodec"):
         pytest.skip(import_problem("nvimgcodec"))
-    read, content = decode.nvimgcodec_decoder(), encoded(photograph(500, 375))
+    read, content = images.nvimgcodec_decoder(), encoded(photograph(500, 375))
     expected, view, _ = read(content, centre_crop(64))
     with ThreadPoolExecutor(8) as pool:
         boxes = pool.map(lambda _: read(content, lambda *_: view)[0], range(800))

@@ -18,22 +18,20 @@ import torch.multiprocessing as mp
 from support import make_run_folder
 
 from benchmarks import model_parallel, single
-from benchmarks.common.config import Config
-from benchmarks.common.decode import resolve_decoder
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.agreement import count_devices, identities
-from benchmarks.common.communication import Communication
-from benchmarks.common.rank import RankContext, all_reduce_sum
-from benchmarks.common.layout import Layout, stored_fields
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.columns import TABLES
-from benchmarks.common.rows import read_table
-from benchmarks.common.errors import UserError
-from benchmarks.common.host import machine_facts
 from benchmarks.common.clock import Clock, check_windows_fit
-from benchmarks.common.engine import fit
+from benchmarks.common.columns import TABLES
+from benchmarks.common.communication import Communication
+from benchmarks.common.config import Config
+from benchmarks.common.engine import count_devices, fit, identities
+from benchmarks.common.errors import UserError
 from benchmarks.common.exits import exit_at_once
-from benchmarks.common.strategy import Strategy, TrainingState
+from benchmarks.common.images import resolve_decoder
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.machine import machine_facts
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import RankContext, all_reduce_sum
+from benchmarks.common.rows import read_table
+from benchmarks.common.strategy import Layout, Strategy, TrainingState, stored_fields
 
 CPU = torch.device("cpu")
 

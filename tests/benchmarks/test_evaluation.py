@@ -23,16 +23,15 @@ from torch.nn.functional import cross_entropy
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 
-from benchmarks.common.config import Config  # noqa: E402
-from benchmarks.common.loader import IMAGENET_MEAN, IMAGENET_STD, build_loaders, open_datasets  # noqa: E402
 from benchmarks.common.communication import Communication  # noqa: E402
-from benchmarks.common.rank import RankContext, all_reduce_sum  # noqa: E402
-from benchmarks.common.layout import Layout  # noqa: E402
-from benchmarks.common.model import build_model, build_optimizer  # noqa: E402
-from benchmarks.common.rows import read_table  # noqa: E402
+from benchmarks.common.config import Config  # noqa: E402
 from benchmarks.common.engine import fit  # noqa: E402
 from benchmarks.common.exits import exit_at_once  # noqa: E402
-from benchmarks.common.strategy import Strategy  # noqa: E402
+from benchmarks.common.loader import IMAGENET_MEAN, IMAGENET_STD, build_loaders, open_datasets  # noqa: E402
+from benchmarks.common.model import build_model, build_optimizer  # noqa: E402
+from benchmarks.common.rank import RankContext, all_reduce_sum  # noqa: E402
+from benchmarks.common.rows import read_table  # noqa: E402
+from benchmarks.common.strategy import Layout, Strategy  # noqa: E402
 
 CPU = torch.device("cpu")
 # Ranks, global batch, images. The last batch holds 3, 1, 2, 3, 23 and 1 of them: some ranks have no share of it.

@@ -12,10 +12,10 @@ import re
 import pytest
 from support import ROOT, STRATEGIES
 
-from benchmarks.common.settings import READERS
-from benchmarks.common import host as hosts
 from benchmarks.common import machine
-from benchmarks.common.host import host, kernel_variables, machine_facts, nccl_conf
+from benchmarks.common import machine as hosts
+from benchmarks.common.machine import host, kernel_variables, machine_facts, nccl_conf
+from benchmarks.common.settings import READERS
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():

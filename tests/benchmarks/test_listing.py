@@ -15,10 +15,9 @@ import pytest
 from support import NUM_TRAIN, ROOT, loaders
 from torchvision.datasets import ImageFolder
 
-from benchmarks.common import fingerprint as fingerprints
 from benchmarks.common import listing
-from benchmarks.common.fingerprint import cached_fingerprint, fingerprint
-from benchmarks.common.listing import index_path, list_images
+from benchmarks.common import listing as fingerprints
+from benchmarks.common.listing import cached_fingerprint, fingerprint, index_path, list_images
 from scripts.runner import run_plan
 
 

@@ -6,13 +6,13 @@ import sys
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.malloc import OWN_CHOICE
+from benchmarks.common.rank import OWN_CHOICE
 
 PROGRAM = """
 import ctypes, resource, sys
 if sys.argv[1] == "largest":
     sys.exit(not ctypes.CDLL(None).mallopt(-3, 2**31 - 1))
-from benchmarks.common.malloc import keep_freed_memory
+from benchmarks.common.rank import keep_freed_memory
 libc, num_bytes = ctypes.CDLL(None), 2**26
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 if sys.argv[1] == "keep":

@@ -15,10 +15,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import ddp_compressed, fsdp, local_sgd
-from benchmarks.common.config import Config
 from benchmarks.common.communication import ddp_communication
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.run_folder import RunFolder
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 SMALL = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "loader": "synthetic"}

@@ -14,16 +14,16 @@ import pytest
 import torch
 from support import CPU, ROOT, environment, make_run_folder, run_strategy
 
-from benchmarks.common.config import Config
-from benchmarks.common.settings import requested_settings, settings_hash
-from benchmarks.common.rank import RankContext, ddp_options
-from benchmarks.common.layout import Layout, resolve_layout
-from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.run_folder import RUN_DIR_VARIABLE
-from benchmarks.common import compiling
-from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common import exits as exit_codes
+from benchmarks.common import machine
 from benchmarks.common.clock import time_first_step
+from benchmarks.common.config import Config
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.model import build_model, build_optimizer
+from benchmarks.common.rank import RankContext, ddp_options
+from benchmarks.common.run_folder import RUN_DIR_VARIABLE
+from benchmarks.common.settings import requested_settings, settings_hash
+from benchmarks.common.strategy import Layout, resolve_layout
 from benchmarks.common.summary import Record
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
@@ -84,14 +84,14 @@ def test_a_gpu_needs_a_c_compiler_and_triton_too(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(compiling, "Path", lambda *parts: SimpleNamespace(exists=lambda: True))  # Python's headers
-    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
-    assert not compiling.missing_compiler(on_gpu=False)
-    assert "needs a C compiler" in compiling.missing_compiler(on_gpu=True)
+    monkeypatch.setattr(machine, "Path", lambda *parts: SimpleNamespace(exists=lambda: True))  # Python's headers
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    assert not machine.missing_compiler(on_gpu=False)
+    assert "needs a C compiler" in machine.missing_compiler(on_gpu=True)
     monkeypatch.setenv("CC", "tool")
-    assert "pip install triton" in compiling.missing_compiler(on_gpu=True)
-    monkeypatch.setattr(compiling, "find_spec", lambda name: name)
-    assert not compiling.missing_compiler(on_gpu=True)
+    assert "pip install triton" in machine.missing_compiler(on_gpu=True)
+    monkeypatch.setattr(machine, "find_spec", lambda name: name)
+    assert not machine.missing_compiler(on_gpu=True)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_ddp_trains_the_same_weights_with_its_options(tmp_path, tiny_data, tiny_
 
 @pytest.mark.slow
 def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_config):
-    """Protects windows from seconds of compiling, and evaluation from compiling again."""
+    """Protects windows from seconds of machine, and evaluation from compiling again."""
     where = {"DATA": tiny_data, "CONFIG": tiny_config}
     row, _ = trained(tmp_path / "single", tmp_path / "set", "--compile", "single", **where)
     assert row["step_ms_p95"] < 1000 * row["compile_s"] / 2
@@ -164,17 +164,17 @@ def test_a_compiled_run_says_how_long_it_compiled(tmp_path, tiny_data, tiny_conf
 
 def test_a_blank_in_a_path_is_said_before_the_compiler_fails(monkeypatch, tmp_path):
     """Protects a checkout or a home such as /home/a user: torch's compiler ended in a stack. GPUs need none."""
-    monkeypatch.setenv(compiling.CACHE, str(tmp_path / "a cache"))
-    compiling.prepare_compiler(on_gpu=True)
-    with pytest.raises(Unavailable, match=f"no path with a blank, and '.*/a cache.*; set {compiling.CACHE}"):
-        compiling.prepare_compiler(on_gpu=False)
-    monkeypatch.setenv(compiling.CACHE, str(tmp_path))
-    compiling.prepare_compiler(on_gpu=False)
-    real_path = compiling.sysconfig.get_path
+    monkeypatch.setenv(machine.CACHE, str(tmp_path / "a cache"))
+    machine.prepare_compiler(on_gpu=True)
+    with pytest.raises(Unavailable, match=f"no path with a blank, and '.*/a cache.*; set {machine.CACHE}"):
+        machine.prepare_compiler(on_gpu=False)
+    monkeypatch.setenv(machine.CACHE, str(tmp_path))
+    machine.prepare_compiler(on_gpu=False)
+    real_path = machine.sysconfig.get_path
     moved = {"purelib": "/home/a user/.venv/lib/python3.12/site-packages"}
-    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda name: moved.get(name) or real_path(name))
+    monkeypatch.setattr(machine.sysconfig, "get_path", lambda name: moved.get(name) or real_path(name))
     with pytest.raises(Unavailable, match=r"'/home/a user/.*; install Python and the packages in another folder"):
-        compiling.prepare_compiler(on_gpu=False)
+        machine.prepare_compiler(on_gpu=False)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,11 @@ def test_a_rank_compiles_on_its_own_cores(tmp_path, threads, chosen, used):
     """Protects the start of a compiled run on 8 ranks: torch would start up to 32 processes for each of them, and 256
     would share the cores. Mutants: the variable alone, which torch has read when it was imported; the user's number
     replaced."""
-    code = "import os; from benchmarks.common.model import model; from benchmarks.common.system import compiling as c; "
+    code = "import os; from benchmarks.common import model; from benchmarks.common import machine as c; "
     code += "import torch._inductor.config as config; default = config.compile_threads; "
     code += "c.prepare_compiler(on_gpu=False); print("
     code += "config.compile_threads, os.environ.get(c.COMPILE_THREADS), default)"
-    env = environment(XDG_CACHE_HOME=tmp_path, THREADS_PER_RANK=threads, **{compiling.COMPILE_THREADS: chosen})
+    env = environment(XDG_CACHE_HOME=tmp_path, THREADS_PER_RANK=threads, **{machine.COMPILE_THREADS: chosen})
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     set_to, variable, default = done.stdout.split()
     assert (set_to, variable) == ((str(used), str(used)) if used else (default, "None")), done.stderr

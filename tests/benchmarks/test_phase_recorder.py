@@ -19,15 +19,14 @@ from support import ROOT, environment, run_strategy
 from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Weights
 
 from benchmarks import single
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.communication import Communication
-from benchmarks.common.layout import Layout
-from benchmarks.common.model import flops_per_image
-from benchmarks.common.rows import read_table
 from benchmarks.common import phases as phase_recorder
 from benchmarks.common.clock import Clock
+from benchmarks.common.communication import Communication
+from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.model import flops_per_image
+from benchmarks.common.rows import read_table
+from benchmarks.common.strategy import Layout, Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
 

@@ -8,11 +8,10 @@ import threading
 import pytest
 import torch
 
-from benchmarks.common.config import Config
 from benchmarks.common import rank as devices
-from benchmarks.common.rank import all_reduce_sum, set_up_rank
-from benchmarks.common.ranks import RankInfo, find_rank_info, rank_zero_first
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.rank import RankInfo, all_reduce_sum, find_rank_info, rank_zero_first, set_up_rank
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "2"}

@@ -14,14 +14,14 @@ import time
 import pytest
 from support import ROOT
 
-from benchmarks.common.settings import settings_hash
+from benchmarks.common import files
 from benchmarks.common import rows as tables
 from benchmarks.common.columns import TABLES
-from benchmarks.common.rows import add_settings, append_rows, read_table
-from benchmarks.common.safe_cells import format_cell, unguard_cell
-from benchmarks.common import files
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
+from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.safe_cells import format_cell, unguard_cell
+from benchmarks.common.settings import settings_hash
 
 APPENDER = """
 import sys

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 from benchmarks.common.architectures import why_refused
 from benchmarks.common.config import FIELD_TYPES, RANGES, Config, Range, load_config
-from benchmarks.common.settings import requested_settings
-from benchmarks.common.rank import RankContext
-from benchmarks.common.ranks import find_slurm_step
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import note_cause
+from benchmarks.common.rank import RankContext, find_slurm_step
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import requested_settings
 from benchmarks.common.summary import Record
 
 ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")

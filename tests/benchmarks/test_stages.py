@@ -22,21 +22,20 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import model_parallel, single
 from benchmarks.common.config import Config
-from benchmarks.common.loader import build_loaders
-from benchmarks.common.sharding import Shard, Sharding
-from benchmarks.common.rank import RankContext
-from benchmarks.common.cuts import balanced_cuts
+from benchmarks.common.engine import fit
+from benchmarks.common.errors import UserError
+from benchmarks.common.loader import Shard, Sharding, build_loaders
 from benchmarks.common.model import build_model, build_optimizer, learning_rate
+from benchmarks.common.rank import RankContext
 from benchmarks.common.stages import (
     FLOPS_PER_BYTE,
+    balanced_cuts,
     block_times,
     cut_column,
     find_cuts,
     num_splits,
     stages_at,
 )
-from benchmarks.common.errors import UserError
-from benchmarks.common.engine import fit
 from scripts.studies.allreduce import launch_ranks
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from fault_runs import finish, run, start, until_planted
 from support import CPU, ROOT, make_run_folder
 
 from benchmarks.common.config import Config
-from benchmarks.common.agreement import StopRequest, stop_request
+from benchmarks.common.engine import StopRequest, stop_request
 from benchmarks.common.rank import RankContext
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder

@@ -13,8 +13,8 @@ import pytest
 from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
 
 from benchmarks.common.config import load_config
-from benchmarks.common.layout import STORED_FIELDS, Layout, stored_fields
 from benchmarks.common.rows import read_table
+from benchmarks.common.strategy import STORED_FIELDS, Layout, stored_fields
 from scripts.runner.telemetry import PERIOD_S
 from scripts.strategies.memory_check import layout_function
 

@@ -14,12 +14,12 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from benchmarks import fsdp, zero1
-from benchmarks.common.config import Config
-from benchmarks.common.loader import MEMORY_FORMATS
-from benchmarks.common.model import build_model, build_optimizer, start_momentum
-from benchmarks.common.errors import Unavailable
 from benchmarks.common import engine
 from benchmarks.common.clock import Clock
+from benchmarks.common.config import Config
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.loader import MEMORY_FORMATS
+from benchmarks.common.model import build_model, build_optimizer, start_momentum
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
 CPU = torch.device("cpu")

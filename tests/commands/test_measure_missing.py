@@ -12,8 +12,8 @@ import pytest
 from result_sets import write_set
 from support import ROOT, environment
 
-from benchmarks.common.rows import append_rows
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows
 from scripts.commands import measure_missing
 from scripts.runner import preflight
 from scripts.setup.hardware import Hardware, why_not_here

@@ -20,8 +20,8 @@ from data_import.killed_import import kill_with_open_shards, together
 from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_ilsvrc, write_parquet, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders
 
-from benchmarks.common.fingerprint import cached_fingerprint
 from benchmarks.common.errors import UserError
+from benchmarks.common.listing import cached_fingerprint
 from scripts.data_import import import_images, progress
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of

@@ -14,8 +14,8 @@ from data_import.sources import WRITERS, write_flat, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, spoil
 
 from benchmarks.common.config import Config
-from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.errors import UserError
+from benchmarks.common.packed import PackedSource, pack_path
 from scripts.data_import import import_images, progress
 from scripts.data_import.journal import WORKSHOP
 from scripts.options.data_options import ImportOptions

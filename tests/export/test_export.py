@@ -11,8 +11,8 @@ import pytest
 from result_sets import change, write_set
 from support import recorded
 
-from benchmarks.common.rows import append_rows
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows
 from scripts.export import export
 from scripts.export.set_document import SCHEMA_VERSION, set_document
 from scripts.options.set_options import ExportOptions

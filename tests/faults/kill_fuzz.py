@@ -28,9 +28,9 @@ from fault_runs import patience, processes_of
 from support import ROOT, draw_images, environment, hear_sigint
 
 from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.rows import read_table
-from benchmarks.common.errors import UserError
 from scripts.shared.forward_signals import end_on_signals
 from scripts.studies.measured_csv import add_rows
 

@@ -23,13 +23,13 @@ import pytest
 from fault_runs import Matrix, finish, output_of, patience, processes_of, run, start, until, until_planted
 from support import NUM_VAL, ROOT, environment
 
-from benchmarks.common.config import Config
-from benchmarks.common.settings import requested_settings, settings_hash
-from benchmarks.common.columns import TABLES
-from benchmarks.common.rows import add_settings, append_rows, read_table
-from benchmarks.common.errors import UserError
 from benchmarks.common.checkpoint import load_checkpoint
+from benchmarks.common.columns import TABLES
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
 from benchmarks.common.exits import timed_out
+from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.settings import requested_settings, settings_hash
 from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 

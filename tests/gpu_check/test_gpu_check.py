@@ -17,9 +17,9 @@ from fault_runs import processes_of
 from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config import load_config
+from benchmarks.common.machine import kernel_variables
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.host import kernel_variables
 from scripts.gpu_check import run, timed_checks, verdicts
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
 from scripts.gpu_check.check_page import write_page

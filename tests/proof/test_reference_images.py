@@ -11,7 +11,7 @@ from hard_images import HARD, write_hard
 from support import loaders
 
 from benchmarks.common.config import Config
-from benchmarks.common.decode import AUTO_DECODERS, import_problem
+from benchmarks.common.images import AUTO_DECODERS, import_problem
 from scripts.proof.reference_images import decode, labelled_images, training_batch
 from scripts.setup import pack
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.common.config import Config
-from benchmarks.common.layout import Layout
+from benchmarks.common.strategy import Layout
 from scripts.proof.comparison import equivalence_columns, is_blurred, step_by_step
 from scripts.proof.differences import GROSS_DIFFERENCE, MEDIAN_FACTOR, Finding, Interval, compare
 from scripts.proof.reference import MOMENTUM, SavedState, Training, average_in_order, train_reference

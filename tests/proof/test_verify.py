@@ -22,13 +22,13 @@ import torch
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config import Config
-from benchmarks.common.settings import NOT_COMPARED, drop_not_compared
+from benchmarks.common.errors import UserError
+from benchmarks.common.machine import host
 from benchmarks.common.rank import set_kernels
-from benchmarks.common.layout import Layout, stored_fields
 from benchmarks.common.rows import add_settings, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.errors import UserError
-from benchmarks.common.host import host
+from benchmarks.common.settings import NOT_COMPARED, drop_not_compared
+from benchmarks.common.strategy import Layout, stored_fields
 from scripts.proof import cases
 from scripts.proof.comparison import equivalence_columns, tolerate_flips, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_bits, compare_with_nearest, largest_difference
@@ -63,7 +63,7 @@ EARLY_HOOK = """
     model.register_comm_hook(None, early)
 """
 STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
-CROPS, STRATEGY = "benchmarks/common/crops.py", "benchmarks/common/strategy.py"
+CROPS, STRATEGY = "benchmarks/common/images.py", "benchmarks/common/strategy.py"
 LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images

@@ -13,9 +13,9 @@ import pytest
 from result_sets import SECRET, change, write_set
 from support import ROOT
 
-from benchmarks.common.settings import settings_hash
-from benchmarks.common.rows import read_table
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import read_table
+from benchmarks.common.settings import settings_hash
 from scripts.options.set_options import PublishOptions
 from scripts.publish import publish
 from scripts.publish.private_words import PATH, without_private, without_words

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support import environment, run_strategy
 
-from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows, read_table
 from scripts.runner import bench
 
 

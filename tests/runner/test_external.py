@@ -12,9 +12,9 @@ import pytest
 from support import ROOT, environment, run_strategy
 
 from benchmarks.common.config import Config
-from benchmarks.common.settings import STRATEGY_SOURCE, requested_settings
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.errors import UserError
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import STRATEGY_SOURCE, requested_settings
 from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
 from scripts.strategies import run_external, strategy_list

@@ -16,9 +16,9 @@ from fault_runs import processes_of, until
 from support import ROOT, environment, hear_sigint
 
 from benchmarks.common.config import Config
-from benchmarks.common.settings import requested_settings
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.settings import requested_settings
 from scripts.runner import lost_runs
 from scripts.shared.forward_signals import forward_signals
 

@@ -18,9 +18,9 @@ from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
 from stand_ins import NO_STAND_IN
 from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, few_fast
 
-from benchmarks.common.config import Config
 from benchmarks.common import loader as loaders
-from benchmarks.common.agreement import identities
+from benchmarks.common.config import Config
+from benchmarks.common.engine import identities
 from benchmarks.common.errors import UserError
 from scripts.runner import preflight, run_plan
 
@@ -34,7 +34,7 @@ DRIVES = {"single": 1, "model_parallel": 2, "dataparallel": 8}
 OVER = {"horovod_ddp": "horovod-gloo"}
 ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
-    "benchmarks/common/gpus.py": {"is_available", "device_count"},
+    "benchmarks/common/machine.py": {"is_available", "device_count"},
     "benchmarks/common/rank.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
     "scripts/studies/measured_csv.py": {"is_available"},  # the name of what it ran on
 }

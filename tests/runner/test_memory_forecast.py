@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.common.config import Config, load_config
-from benchmarks.common.layout import Layout
+from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rows import append_rows, read_table
-from benchmarks.common.errors import UserError
+from benchmarks.common.strategy import Layout
 from scripts.options.run_options import MemoryOptions
 from scripts.runner import run_plan
 from scripts.runner.default_batch import with_fitting_batch

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
 
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common import machine
+from benchmarks.common.run_folder import RunFolder
 from scripts.runner import run_plan
 from scripts.strategies import strategy_list
 

@@ -13,11 +13,11 @@ import sys
 import pytest
 from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
 
-from benchmarks.common.settings import READERS
-from benchmarks.common.rows import read_table
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
+from benchmarks.common.rows import read_table
+from benchmarks.common.settings import READERS
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan
 from scripts.setup import pack

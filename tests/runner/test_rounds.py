@@ -14,10 +14,10 @@ import numpy
 import pytest
 from support import environment, finish
 
-from benchmarks.common.config import Config
-from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common import machine
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import WARM_UP, read_table
 from scripts.runner import rounds, run_plan
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.accuracy import top1_accuracy

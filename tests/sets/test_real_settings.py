@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from support import environment, run_strategy
 
-from benchmarks.common.settings import SOURCE_FIELDS
 from benchmarks.common.rows import read_table
+from benchmarks.common.settings import SOURCE_FIELDS
 from scripts.sets.identity import differing_fields
 from scripts.sets.result_set import load_set
 

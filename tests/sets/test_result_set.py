@@ -6,9 +6,9 @@
 import pytest
 
 from benchmarks.common.config import FIELDS, Config
-from benchmarks.common.settings import requested_settings
-from benchmarks.common.rows import add_settings, append_rows
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import add_settings, append_rows
+from benchmarks.common.settings import requested_settings
 from scripts.pages.headline import headline
 from scripts.pages.report_tables import describe_aa
 from scripts.sets.identity import Identity, differing_fields

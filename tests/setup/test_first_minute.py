@@ -12,7 +12,7 @@ import pytest
 import torch
 from support import ROOT
 
-from benchmarks.common import accelerators, gpus
+from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from scripts.setup import first_minute
 from scripts.setup.first_minute import Machine, describe_machine, why_too_little_disk, why_unsupported
@@ -106,7 +106,9 @@ def test_a_login_node_is_told_which_torch_its_nodes_need():
     """Protects a queue of hours: the newest torch runs on no V100, and the login node has no GPU that says so."""
     login = dataclasses.replace(LINUX, has_slurm=True)
     _, line = describe_machine(login)
-    assert f"needs driver {gpus.BUILDS[0].driver}" in line and f"TORCH={gpus.BUILDS[-1].torch} ./bench setup" in line
+    assert (
+        f"needs driver {machine.BUILDS[0].driver}" in line and f"TORCH={machine.BUILDS[-1].torch} ./bench setup" in line
+    )
     assert len(describe_machine(dataclasses.replace(login, devices=WORKSTATION))) == 1
 
 
@@ -122,33 +124,33 @@ def test_a_disk_without_space_is_refused_before_the_download():
 def test_what_torch_could_train_on_is_refused(found):
     """Protects a user of ROCm, XPU or MPS from the CPU's figures under the GPU's name. Mutant: hip is not read."""
     with pytest.raises(UserError, match="DEVICE=cpu trains on the CPU"):
-        accelerators.refuse_other_accelerator(fake_torch(**found))
-    accelerators.refuse_other_accelerator(fake_torch())
-    accelerators.refuse_other_accelerator(torch)  # the real one has these attributes
+        machine.refuse_other_accelerator(fake_torch(**found))
+    machine.refuse_other_accelerator(fake_torch())
+    machine.refuse_other_accelerator(torch)  # the real one has these attributes
 
 
 @pytest.mark.parametrize("devices", [LAPTOP, APU])
 def test_a_device_node_alone_goes_on_on_the_cpu(devices, make_devices, monkeypatch):
     """Protects laptops and APUs: one line, and no refusal. Mutant: a node counts as an accelerator."""
     folder = make_devices(devices)
-    monkeypatch.setattr(gpus, "DEVICES", folder)
+    monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus.usable_gpus() == 0
+    assert machine.usable_gpus() == 0
     assert first_minute.unused_device_line(folder).startswith("note: /dev/dri/renderD128 is not an NVIDIA GPU")
 
 
 def test_a_rank_asks_torch_where_a_device_is_there(make_devices, monkeypatch):
     """Protects the check itself: usable_gpus, which every rank calls, makes it. DEVICE=cpu goes on."""
     folder = make_devices(APU)
-    monkeypatch.setattr(gpus, "DEVICES", folder)
+    monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.version, "hip", "6.4.1")
     with pytest.raises(UserError, match="a ROCm build"):
-        gpus.usable_gpus()
+        machine.usable_gpus()
     monkeypatch.setenv("DEVICE", "cpu")
-    assert gpus.usable_gpus() == 0 and gpus.query_gpus().problem == "DEVICE=cpu asks for no GPU"
+    assert machine.usable_gpus() == 0 and machine.query_gpus().problem == "DEVICE=cpu asks for no GPU"
     monkeypatch.setenv("DEVICE", "tpu")
     with pytest.raises(UserError, match="DEVICE is 'tpu'"):
-        gpus.usable_gpus()
+        machine.usable_gpus()

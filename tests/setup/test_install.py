@@ -19,11 +19,10 @@ import torch
 from packaging.requirements import Requirement
 from support import ROOT, put
 
-from benchmarks.common.rank import device_name
-from benchmarks.common import gpus
+from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import BUILDS, usable_gpus
-from benchmarks.common.machine import gpu_memory_bytes
+from benchmarks.common.machine import BUILDS, gpu_memory_bytes, usable_gpus
+from benchmarks.common.rank import device_name
 
 pytestmark = pytest.mark.real_interpreter  # interpreters of other environments
 
@@ -50,9 +49,9 @@ OLD = "case $1 in *compute_cap*) echo 'Field \"compute_cap\" is not a valid fiel
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def computer(tmp_path, monkeypatch):
     """Makes the stand-in for nvidia-smi print what a shell script says; None: there is none."""
-    monkeypatch.setattr(gpus.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
 
     def make(script: str | None) -> None:
         folder = tmp_path / "a bin"
@@ -75,7 +74,7 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
     lines += ["""case "$*" in "-m pip config list") echo "$PIP_SAYS";; esac"""]
     put(venv / "bin", python="\n".join(lines), pip="exit 1")  # without a pip, a real environment is made around it
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
-    code = "import sys; from benchmarks.common.system import gpus; gpus.NVIDIA_SMI_TIMEOUT_S = 1; "
+    code = "import sys; from benchmarks.common import machine; machine.NVIDIA_SMI_TIMEOUT_S = 1; "
     code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
     code += "runpy.run_module('scripts.setup.install', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code, venv], cwd=ROOT, env=env, capture_output=True, text=True)
@@ -83,25 +82,25 @@ def installed(folder: Path, **variables) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_each_machine_gets_a_torch_that_it_can_run(machine, tmp_path, name):
+def test_each_machine_gets_a_torch_that_it_can_run(computer, tmp_path, name):
     """Protects the two commands on the machine that the suite is named for."""
     script, words, why = MACHINES[name]
-    machine(script)
+    computer(script)
     output, commands = installed(tmp_path)
     assert re.search(why, output), output
     assert commands[-1].startswith("-m uv pip install") and commands[-1].endswith(words)
 
 
-def test_without_nvidia_smi_the_newest_is_installed(machine, tmp_path):
-    machine(None)
+def test_without_nvidia_smi_the_newest_is_installed(computer, tmp_path):
+    computer(None)
     output, commands = installed(tmp_path)
     assert "there is no nvidia-smi" in output and commands[-1].endswith(NEWEST)
 
 
 @pytest.mark.parametrize("hidden", ["", "-1", " ,-1,0"])
-def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(machine, tmp_path, hidden):
+def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(computer, tmp_path, hidden):
     """Protects the CPU's user on a machine whose GPU is too old for any torch: it need not fit, and a line says so."""
-    machine("echo 'Tesla P100-PCIE-16GB, 6.0, 470.82.01'")
+    computer("echo 'Tesla P100-PCIE-16GB, 6.0, 470.82.01'")
     output, commands = installed(tmp_path, CUDA_VISIBLE_DEVICES=hidden)
     assert f"the newest, as CUDA_VISIBLE_DEVICES={hidden} asks for no GPU" in output and commands[-1].endswith(NEWEST)
     _, commands = installed(tmp_path / "one", CUDA_VISIBLE_DEVICES="0")
@@ -115,15 +114,15 @@ def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(machine, tmp_path, hidde
         ("echo 'Tesla P100-PCIE-16GB, 6.0, 580.65.06'", r"P100-PCIE-16GB \(sm_60\) has no kernels"),
     ],
 )
-def test_where_none_fits_nothing_is_installed(machine, tmp_path, script, why):
-    machine(script)
+def test_where_none_fits_nothing_is_installed(computer, tmp_path, script, why):
+    computer(script)
     output, commands = installed(tmp_path)
     assert re.search(why, output) and "Traceback" not in output and "TORCH=" in output and commands == []
     assert output.rstrip().endswith("or CUDA_VISIBLE_DEVICES= for the CPU")
 
 
-def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
-    machine(f"echo '{V100}, 550.54.15'")
+def test_users_choose_with_torch_lock_and_pip_args(computer, tmp_path):
+    computer(f"echo '{V100}, 550.54.15'")
     for number, (variables, words) in enumerate(
         [
             ({"TORCH": "2.10"}, VOLTA),
@@ -140,10 +139,10 @@ def test_users_choose_with_torch_lock_and_pip_args(machine, tmp_path):
     assert commands == [f"{by_pip} --require-hashes --only-binary :all: {VOLTA}"]
 
 
-def test_another_index_has_other_builds_of_torch(machine, tmp_path):
+def test_another_index_has_other_builds_of_torch(computer, tmp_path):
     """Protects TORCH_INDEX, with which a machine without GPUs saves NVIDIA's libraries: uv and pip get the index beside
     PyPI, and no lock, whose hashes are those of PyPI's wheels. Mutant: the lock is kept."""
-    machine(None)
+    computer(None)
     index = "https://ann:pa55word@an.index/cpu"
     said, commands = installed(tmp_path, TORCH_INDEX=index)
     assert f"UV_INDEX={index} -m uv pip install" in commands[-1]
@@ -153,10 +152,10 @@ def test_another_index_has_other_builds_of_torch(machine, tmp_path):
     assert f"-m pip install --quiet --disable-pip-version-check --extra-index-url {index}" in commands[-1]
 
 
-def test_a_locked_set_up_asks_for_hashes_of_everything(machine, tmp_path):
+def test_a_locked_set_up_asks_for_hashes_of_everything(computer, tmp_path):
     """Protects against one package without a hash: uv takes it from a lock without a word. And from a source, whose
     build fetches tools that no lock knows."""
-    machine(None)
+    computer(None)
     _, commands = installed(tmp_path)
     installs = [command for command in commands if " install " in command]
     assert len(installs) == 2 and all("--require-hashes" in command for command in installs)  # uv, then all
@@ -165,9 +164,9 @@ def test_a_locked_set_up_asks_for_hashes_of_everything(machine, tmp_path):
     assert "--require-hashes" in commands[-2] and "--require-hashes" not in commands[-1]
 
 
-def test_pip_installs_where_it_has_settings_of_its_own(machine, tmp_path):
+def test_pip_installs_where_it_has_settings_of_its_own(computer, tmp_path):
     """Protects sites with a mirror: pip.conf and PIP_* hold whatever installs."""
-    machine(None)
+    computer(None)
     _, commands = installed(tmp_path, PIP_SAYS="global.index-url='https://mirror.example/simple'")
     assert commands[-1].startswith("-m pip install ")
     _, commands = installed(tmp_path / "other", PIP_SAYS="global.timeout='60'")
@@ -263,9 +262,9 @@ class FakeCuda:
 
 
 @pytest.fixture
-def gpu_machine(machine, monkeypatch):
+def gpu_machine(computer, monkeypatch):
     def make(script, cuda, visible=None, version="13.2"):
-        machine(script)
+        computer(script)
         monkeypatch.setattr(torch, "cuda", cuda)
         monkeypatch.setattr(torch.version, "cuda", version)
         if visible is None:
@@ -289,7 +288,7 @@ def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, tmp_path, monkey
     for hidden in ("", "-1", " "):
         gpu_machine(two, FakeCuda([(8, 0)]), visible=hidden)
         assert usable_gpus() == 0
-    monkeypatch.setattr(gpus, "DEVICES", tmp_path)  # a login node: the tools, and no hardware
+    monkeypatch.setattr(machine, "DEVICES", tmp_path)  # a login node: the tools, and no hardware
     gpu_machine("true", FakeCuda([], starts=False))
     assert usable_gpus() == 0
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 from support import NUM_TRAIN, NUM_VAL, ROOT, draw_images, environment, loaders, pixels, refusal, save, spoil
 
-from benchmarks.common.config import PACK_KINDS
 from benchmarks.common import packed
-from benchmarks.common.packed import PackedSource
+from benchmarks.common.config import PACK_KINDS
 from benchmarks.common.errors import UserError
+from benchmarks.common.packed import PackedSource
 from scripts.setup import chunks, pack
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -6,8 +6,8 @@ import numpy
 import pytest
 from support import recorded
 
-from benchmarks.common.rows import append_rows
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval, strategy_throughput
 

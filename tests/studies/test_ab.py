@@ -22,9 +22,9 @@ from clones import SHORT, Clone
 from support import ROOT, environment
 
 from benchmarks.common.config import FIELDS, read_yaml
+from benchmarks.common.errors import UserError
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.errors import UserError
 from scripts.shared import source_version
 from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, report_verdict

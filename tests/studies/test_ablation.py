@@ -12,8 +12,8 @@ import pytest
 from support import recorded
 
 from benchmarks.common.config import FIELDS
-from benchmarks.common.rows import append_rows
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows
 from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline

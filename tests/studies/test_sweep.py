@@ -12,8 +12,8 @@ import pytest
 from support import environment, recorded, svg_text
 
 from benchmarks.common.config import load_config
-from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows, read_table
 from scripts.runner import run_plan
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput

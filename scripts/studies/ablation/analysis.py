@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common.settings import READERS
+from benchmarks.common.errors import UserError
 from benchmarks.common.rows import write_text_atomically
 from benchmarks.common.safe_cells import table_text
-from benchmarks.common.errors import UserError
+from benchmarks.common.settings import READERS
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.shared.commands import bench_command

@@ -11,12 +11,11 @@ import functools
 import sys
 from typing import Any
 
-from benchmarks.common.config import Config, load_config
-from benchmarks.common.packed import pack_path
-from benchmarks.common.precision import resolve_precision
 from benchmarks.common import machine
-from benchmarks.common.compiling import missing_compiler
+from benchmarks.common.config import Config, load_config, resolve_precision
 from benchmarks.common.errors import UserError
+from benchmarks.common.machine import missing_compiler
+from benchmarks.common.packed import pack_path
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, names_images
 from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds

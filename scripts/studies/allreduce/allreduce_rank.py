@@ -14,7 +14,7 @@ from datetime import timedelta
 
 import torch
 
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.machine import usable_gpus
 from scripts.studies.allreduce.analysis import message_sizes
 
 BYTES_PER_SIZE = 2**25  # that one round sends of one size, in 2 to 50 calls

@@ -20,10 +20,10 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.rows import write_text_atomically
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder
+from benchmarks.common.rows import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
 from scripts.setup.hardware import hardware_here

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from benchmarks.common.errors import UserError
+from benchmarks.common.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup

@@ -15,11 +15,11 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 from benchmarks.common.config import PACK_KINDS, Config
-from benchmarks.common.decode import DECODERS, import_problem, open_image
+from benchmarks.common.errors import UserError
+from benchmarks.common.images import DECODERS, import_problem, open_image
 from benchmarks.common.listing import list_images
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import RankContext
-from benchmarks.common.errors import UserError
 from scripts.options.data_options import PackOptions
 from scripts.setup import pack
 from scripts.shared.options_as_typed import option_as_typed

@@ -22,11 +22,11 @@ import pandas
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
-from benchmarks.common.rank import device_name
-from benchmarks.common.rows import write_text_atomically
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder
 from benchmarks.common.machine import num_cores
+from benchmarks.common.rank import device_name
+from benchmarks.common.rows import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions
 from scripts.setup.check_data import check_image_folder

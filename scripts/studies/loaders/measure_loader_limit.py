@@ -20,10 +20,10 @@ import pandas
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
-from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common import machine
+from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows, read_table
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables

@@ -21,10 +21,10 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common.config import Config, load_config
-from benchmarks.common.decode import AUTO_DECODERS, import_problem, resolve_decoder
+from benchmarks.common.errors import UserError
+from benchmarks.common.images import AUTO_DECODERS, import_problem, resolve_decoder
 from benchmarks.common.listing import list_images
 from benchmarks.common.rows import read_table
-from benchmarks.common.errors import UserError
 from scripts.options.data_options import PackOptions
 from scripts.options.study_options import WorkerCountsOptions
 from scripts.runner.make_variables import read_variables

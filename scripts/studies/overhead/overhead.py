@@ -21,9 +21,9 @@ import numpy
 import tyro
 from tqdm import tqdm
 
+from benchmarks.common import machine
 from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import load_config, resolve_global_batch
-from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from scripts.options.study_options import OverheadOptions
 from scripts.sets.output_files import check_output
@@ -130,9 +130,9 @@ def rank(flags: list[str]) -> None:
     import torch.distributed as dist
 
     from benchmarks import ddp
-    from benchmarks.common.rank import synchronize
     from benchmarks.common.clock import Clock
     from benchmarks.common.engine import fit
+    from benchmarks.common.rank import synchronize
     from scripts.studies.overhead import bare_ddp
 
     config = resolve_global_batch(load_config(flags), int(os.environ["WORLD_SIZE"]))

@@ -23,13 +23,12 @@ import torchvision
 import tyro
 from torch._C._autograd import DeviceType
 
+from benchmarks.common import machine
 from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config, load_config
-from benchmarks.common.rank import device_name, synchronize
-from benchmarks.common.ranks import NotStarted
-from benchmarks.common.safe_cells import table_text
-from benchmarks.common import machine
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.rank import NotStarted, device_name, synchronize
+from benchmarks.common.safe_cells import table_text
 from scripts.options.study_options import ProfileOptions
 from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops

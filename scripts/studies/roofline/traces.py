@@ -14,9 +14,9 @@ from typing import BinaryIO
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.rank import RankContext
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
+from benchmarks.common.rank import RankContext
 
 STEP_NAME = "ProfilerStep"
 """What torch.profiler calls a step, before # and its number."""

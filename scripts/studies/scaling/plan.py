@@ -6,8 +6,8 @@
 import dataclasses
 import os
 
-from benchmarks.common.config import load_config, resolve_global_batch
 from benchmarks.common import machine
+from benchmarks.common.config import load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.common.rows import read_table
 from benchmarks.common import machine
+from benchmarks.common.rows import read_table
 from scripts.pages.study_sections import Measurement, StudyCommand, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points

@@ -9,9 +9,9 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.common.errors import UserError
 from benchmarks.common.rows import lock_tables, write_text_atomically
 from benchmarks.common.safe_cells import format_cell
-from benchmarks.common.errors import UserError
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup

@@ -5,10 +5,10 @@
 
 import dataclasses
 
-from benchmarks.common.config import find_field, load_config
-from benchmarks.common.settings import NOT_COMPARED, READERS
 from benchmarks.common import machine
+from benchmarks.common.config import find_field, load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.settings import NOT_COMPARED, READERS
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, baselines_in_other_precisions, make_runs

@@ -1,7 +1,7 @@
-"""Decode one box of a JPEG with the fastest installed library, or with Pillow where that library cannot read it.
+"""The crop, resize and flip of an image, as torchvision's transforms do them, in two steps.
 
-EXIF orientation is ignored, as torchvision's ImageFolder ignores it. Only JPEGs and PNGs are read; a file's first bytes
-say which it is. For an EPS Pillow would start Ghostscript.
+A Crop is chosen from the image's size alone, so that only its box has to be decoded. The crops are those of
+v2.RandomResizedCrop and v2.RandomHorizontalFlip, with random numbers that belong to (seed, epoch, position).
 """
 
 import contextlib
@@ -9,24 +9,126 @@ import functools
 import importlib
 import importlib.metadata
 import io
+import math
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy
 import torch
 from PIL import Image, UnidentifiedImageError
+from torch.nn.functional import interpolate
 
 from benchmarks.common.config import Config
-from benchmarks.common.crops import ChooseCrop, Crop
-from benchmarks.common.listing import FIRST_BYTES
 from benchmarks.common.errors import UserError
-from benchmarks.common.gpus import usable_gpus
+from benchmarks.common.listing import FIRST_BYTES, ImageListing, list_images
+from benchmarks.common.machine import usable_gpus
+from benchmarks.common.packed import PackedSource
+from scripts.shared.options_as_typed import option_as_typed
+
+CROP_SCALE, CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of area and aspect, as in v2.RandomResizedCrop
+LOG_RATIO = math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])
+CROP_TRIES = 10
+MAX_VALUES_ONE_THREAD = 32_767  # torch divides larger copies among threads (at::internal::GRAIN_SIZE)
+NUMBERS_PER_IMAGE = 24  # two for each try, top, left, flip, and one to fill the generator's blocks of four
+
+
+class Crop(NamedTuple):
+    """The box of an image, the size to which the box is resized, and where the result is cut from it. In pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    new_height: int
+    new_width: int
+    cut_top: int = 0
+    cut_left: int = 0
+    flip: bool = False
+
+
+ChooseCrop = Callable[[int, int], Crop]
+"""The Crop of an image of this height and width. The same arguments give the same crop."""
+
+
+def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
+    """NUMBERS_PER_IMAGE numbers in [0, 1) for each position from `first` on. They do not depend on the batch.
+
+    Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
+    """
+    key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
+    stream = numpy.random.Philox(key=key, counter=first * NUMBERS_PER_IMAGE // 4)
+    raw = stream.random_raw(num_images * NUMBERS_PER_IMAGE).reshape(num_images, NUMBERS_PER_IMAGE)
+    return ((raw >> 11) * 2.0**-53).tolist()
+
+
+def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
+    """A random crop, resized to size x size and flipped half of the time. numbers: a row of random_numbers."""
+
+    def choose(height: int, width: int) -> Crop:
+        return Crop(*_random_box(height, width, numbers), size, size, flip=numbers[2 * CROP_TRIES + 2] < 0.5)
+
+    return choose
+
+
+def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, int]:
+    """Top, left, height and width, computed line by line as v2.RandomResizedCrop computes them."""
+    area = height * width
+    for first in range(0, 2 * CROP_TRIES, 2):
+        target = area * (CROP_SCALE[0] + (CROP_SCALE[1] - CROP_SCALE[0]) * numbers[first])
+        ratio = math.exp(LOG_RATIO[0] + (LOG_RATIO[1] - LOG_RATIO[0]) * numbers[first + 1])
+        w, h = round(math.sqrt(target * ratio)), round(math.sqrt(target / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = numbers[2 * CROP_TRIES : 2 * CROP_TRIES + 2]
+            return int(top * (height - h + 1)), int(left * (width - w + 1)), h, w
+    if width / height < min(CROP_RATIO):
+        w, h = width, round(width / min(CROP_RATIO))
+    elif width / height > max(CROP_RATIO):
+        w, h = round(height * max(CROP_RATIO)), height
+    else:
+        w, h = width, height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def centre_crop(size: int) -> ChooseCrop:
+    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
+    short = size * 256 // 224
+
+    def choose(height: int, width: int) -> Crop:
+        long = short * max(height, width) // min(height, width)
+        h, w = (short, long) if height <= width else (long, short)
+        return Crop(0, 0, height, width, h, w, round((h - size) / 2), round((w - size) / 2))
+
+    return choose
+
+
+def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) -> None:
+    """Resize the box of a Crop, cut `out`'s size from it, and write that to `out`. All are uint8, height x width x 3.
+
+    Pillow resizes its own images, torch's uint8 kernel all others. The two differ by 1 of 255.
+    """
+    if isinstance(box, Image.Image):
+        resized = torch.from_numpy(
+            numpy.array(box.resize((crop.new_width, crop.new_height), Image.Resampling.BILINEAR))
+        )
+    else:  # the batch's dimension first: else its stride hides that the channels are last
+        shape = crop.new_height, crop.new_width
+        resized = interpolate(box[None].permute(0, 3, 1, 2), shape, mode="bilinear", antialias=True)
+        resized = resized[0].permute(1, 2, 0)
+    height, width = out.shape[:2]
+    cut = resized[crop.cut_top : crop.cut_top + height, crop.cut_left : crop.cut_left + width]
+    # Where the training process reads, torch would wake all of its threads for 150 kB. numpy's copy does not.
+    rows = height if not crop.flip or torch.get_num_threads() == 1 else max(1, MAX_VALUES_ONE_THREAD // (3 * width))
+    for first in range(0, height, rows):
+        some = cut[first : first + rows]
+        numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if crop.flip else some).numpy())
+
 
 GPU_DECODER = "nvimgcodec-gpu"
 NVIMGCODEC_MODULE = "nvidia.nvimgcodec"
@@ -284,3 +386,136 @@ def silence_stderr() -> Iterator[None]:
         os.dup2(saved_stderr, 2)
         os.close(saved_stderr)
         os.close(null)
+
+
+MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
+
+ImageKey = tuple[int, int, int]
+"""Epoch, position in the epoch's order, index of the image."""
+
+
+class ReadResult(NamedTuple):
+    """What is known of a batch after it was read."""
+
+    targets: list[int]
+    """Class numbers, of the images that could be read."""
+    problems: list[str]
+    """A message for each image that could not be read."""
+    num_by_pillow: int
+    """Images that the decoder's library could not read, so that Pillow did."""
+
+
+class FolderSource:
+    """Images of a folder: `content` is what the Decoder takes, `name` is for messages. PackedSource has the same.
+
+    Raises UserError where the folder cannot be read or holds no image.
+    """
+
+    def __init__(self, folder: Path):
+        try:
+            self.listing: ImageListing = list_images(folder)
+        except OSError as error:
+            raise UserError(
+                f"cannot read {folder}: {error}; {option_as_typed('DATA')} must hold train/ and val/"
+            ) from None
+        if not len(self.listing):
+            raise UserError(f"{folder} holds no class folder with images; expected {folder}/<class>/*.JPEG")
+        self.classes, self.target, self.name = self.listing.classes, self.listing.target, self.listing.path
+
+    def __len__(self) -> int:
+        return len(self.listing)
+
+    def content(self, index: int) -> bytes:
+        with open(self.listing.path(index), "rb", buffering=0) as file:
+            return file.read()
+
+
+class ImageDataset:
+    """The images of a source, cropped to size x size.
+
+    open_decoder: called in the process that reads, at its first image.
+    classes: those of train/, whose order numbers the targets. A val/ that lacks a class must not shift the others.
+    replace_unreadable: the next readable image takes the place of an unreadable one. Training batches stay whole.
+    """
+
+    def __init__(
+        self,
+        source: FolderSource | PackedSource,
+        open_decoder: Callable[[], Decoder],
+        size: int,
+        seed: int,
+        classes: list[str],
+    ):
+        self.source, self.open_decoder, self.size, self.seed = source, open_decoder, size, seed
+        self.augment = self.replace_unreadable = False
+        self.classes = classes
+        number_of = {name: number for number, name in enumerate(classes)}
+        if unknown := [name for name in source.classes if name not in number_of]:
+            raise UserError(f"val has classes that train/ lacks: {unknown[:3]!r}; remove or train them")
+        self._target_of_class = [number_of[name] for name in source.classes]
+        self._decoder: Decoder | None = None
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def decode(self) -> Decoder:
+        """The decoder of this process."""
+        if self._decoder is None:
+            self._decoder = self.open_decoder()
+        return self._decoder
+
+    def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> ReadResult:
+        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3).
+
+        Unreadable images are left out.
+        """
+        targets: list[int] = []
+        problems: list[str] = []
+        num_by_pillow, places = 0, out.unbind()
+        for (_, _, index), choose in zip(keys, self.crops(keys), strict=True):
+            target, problem, by_pillow = self._read_one(index, choose, places[len(targets)])
+            if target is not None:
+                targets.append(target)
+            if problem:
+                problems.append(problem)
+            num_by_pillow += by_pillow
+        return ReadResult(targets, problems, num_by_pillow)
+
+    def crops(self, keys: list[ImageKey]) -> list[ChooseCrop]:
+        """The crop of each image of a batch, whose keys must be a range of positions."""
+        if not self.augment:
+            return [centre_crop(self.size)] * len(keys)
+        (epoch, first, _), (_, last, _) = keys[0], keys[-1]
+        assert last - first == len(keys) - 1, "a batch is a range of positions"
+        return [random_crop(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
+
+    def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
+        """Write the image to `out`, uint8 HWC. Returns its target (None: nothing could be read), its problem ('' for
+        none), and whether Pillow had to read it.
+
+        Problems travel as text: an exception raised in a loader worker would arrive as a page of traceback.
+        """
+        problem = ""
+        for step in range(MAX_REPLACEMENT_TRIES if self.replace_unreadable else 1):
+            number = (index + step) % len(self.source)
+            try:
+                pixels, crop, by_pillow = self.decode(self.source.content(number), choose)
+                resize_into(pixels, crop, out)
+                return self._target_of_class[self.source.target(number)], problem, by_pillow
+            # Pillow raises errors of many types for damaged files
+            except Exception as error:
+                problem = problem or f"{self.source.name(number)!r} is not a readable image ({describe_error(error)})"
+        return None, problem, False
+
+
+def packed_pixels_decoder() -> Decoder:
+    """The Decoder of packed pixels, which only cuts the crop's box."""
+
+    def decode(pixels: numpy.ndarray, choose: ChooseCrop) -> Decoded:
+        height, width = pixels.shape[:2]
+        crop = choose(height, width)
+        box = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+        return Decoded(torch.from_numpy(numpy.ascontiguousarray(box)), crop, by_pillow=False)
+
+    return decode
