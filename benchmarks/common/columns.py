@@ -54,7 +54,7 @@ RUNS = (
     Column("global_batch", "number", "images of a step over all devices", "requested"),
     Column("batch_per_device", "number", "images of a step on each device, where these were requested", "requested"),
     Column("precision", "text", "the arithmetic of convolutions and products, with `auto` resolved", "requested"),
-    Column("memory_format", "text", "the layout of images and weights", "requested"),
+    Column("memory_format", "text", "the layout of images and weights, with `auto` resolved", "requested"),
     Column("loader", "text", "where images come from", "requested"),
     Column(
         "decoder",

@@ -95,6 +95,7 @@ class Range:
 
 
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
+MemoryFormat = Literal["auto", "contiguous", "channels_last"]
 PackKind = Literal["full", "256", "jpeg256"]
 PACK_KINDS: tuple[PackKind, ...] = typing.get_args(PackKind)
 # Batches that loaders keep, as data/batch_readers.py makes them; the memory check counts them without torch.
@@ -145,8 +146,8 @@ class Config:
     precision: Precision = "fp32"
     """Arithmetic of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute
     capability 8), fp16 on others where the script scales gradients, else fp32."""
-    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
-    """Layout of images and weights."""
+    memory_format: MemoryFormat = "auto"
+    """Layout of images and weights. auto: channels_last, but contiguous in fp32."""
     compile: bool = False
     """torch.compile of the model. Strategies that cut or shard it, `dataparallel` and `apex_ddp` refuse it."""
     cuda_graphs: bool = False
@@ -285,6 +286,14 @@ def resolve_precision(requested: Precision, capability: tuple[int, int] | None, 
     if requested == "fp16" and capability is None:
         raise UserError("precision fp16 needs a GPU; use bf16 on a CPU")
     return requested
+
+
+def resolve_memory_format(requested: MemoryFormat, precision: Precision) -> MemoryFormat:
+    """The memory format in which a run computes: contiguous or channels_last, which tensor cores take without a
+    transpose. precision: the resolved one."""
+    if requested != "auto":
+        return requested
+    return "channels_last" if precision in ("tf32", "bf16", "fp16") else "contiguous"
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -349,7 +349,11 @@ def _ignore_stop_signals(worker_id: int) -> None:
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision documents
 IMAGENET_STD = (0.229, 0.224, 0.225)
 IMAGENET_CLASSES = 1000
-MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+MEMORY_FORMATS = {
+    "auto": torch.contiguous_format,  # where nobody resolved it; an unresolved precision computes in fp32, too
+    "contiguous": torch.contiguous_format,
+    "channels_last": torch.channels_last,
+}
 
 Mark = Callable[[str], None]
 """Called at the end of a phase, with its name."""

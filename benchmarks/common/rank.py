@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.common.config import Config, resolve_global_batch, resolve_precision
+from benchmarks.common.config import Config, resolve_global_batch, resolve_memory_format, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import number_from_env, usable_gpus
 from benchmarks.common.run_folder import RunFolder
@@ -186,7 +186,7 @@ def set_up_rank(
     mixed: bool = False,
 ) -> tuple[Config, RankContext]:
     """Configure this process for its rank: device, threads (THREADS_PER_RANK), seed, precision. Returns the
-    configuration, now with the global batch and the precision that `auto` stands for, and the context.
+    configuration, now with the global batch, the precision and the memory format that are meant, and the context.
 
     backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
     devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision. Raises UserError where the
@@ -208,7 +208,9 @@ def set_up_rank(
     else:
         keep_freed_memory()
     precision = resolve_precision(config.precision, capability, mixed)
-    config = dataclasses.replace(resolve_global_batch(config, info.world_size * devices_per_rank), precision=precision)
+    memory_format = resolve_memory_format(config.memory_format, precision)
+    config = resolve_global_batch(config, info.world_size * devices_per_rank)
+    config = dataclasses.replace(config, precision=precision, memory_format=memory_format)
     set_kernels(config)
     if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
         torch.set_num_threads(threads)

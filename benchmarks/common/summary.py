@@ -121,6 +121,7 @@ class Record:
             "nodes": context.nodes,
             "threads_per_rank": torch.get_num_threads(),
             "precision": self.config.precision,
+            "memory_format": self.config.memory_format,
             **by_option,
             **_versions(),
             **machine_facts(),

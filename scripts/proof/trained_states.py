@@ -48,9 +48,8 @@ def training_of(config: Config, resolved: dict[str, Any]) -> Training:
     batch = resolved.get("global_batch", config.global_batch)  # where images per device were requested
     config = dataclasses.replace(config, global_batch=batch, batch_per_device=0)
     torch.set_num_threads(resolved["threads_per_rank"])  # another number of threads adds in another order
-    return Training(
-        dataclasses.replace(config, decoder=resolved["decoder"]), layout, resolved["precision"], resolved["device"]
-    )
+    met = {name: resolved[name] for name in ("decoder", "memory_format")}
+    return Training(dataclasses.replace(config, **met), layout, resolved["precision"], resolved["device"])
 
 
 def saved_states(folder: Path, training: Training) -> list[SavedState]:

@@ -37,7 +37,7 @@ PUBLISHED_HOST = re.compile(r"host \d+")  # what a published set says for a host
 STRATEGY_FIELDS = {
     **dict.fromkeys(("strategy", "ranks", "nodes", "threads_per_rank"), "how it divides the machine"),
     **dict.fromkeys(DERIVED_FIELDS, "follows from that"),
-    "precision": "what it computes in",
+    **dict.fromkeys(("precision", "memory_format"), "what it computes in"),
     AA_LABEL: "the same again",
     **dict.fromkeys(READERS, "an option that other strategies lack"),
     STRATEGY_SOURCE: "its code",
@@ -131,7 +131,9 @@ def group_labels(
         requested = [Identity(each.requested, {}) for each in identities]
         identities = requested if len({each.key for each in requested}) == len(requested) else identities
     names = differing_fields([each for each in identities if LOST not in each.requested])
-    names_that_count = [name for name in names if name not in DERIVED_FIELDS and not name.endswith(RESOLVED_SUFFIX)]
+    follow = {name for name in names if all(each.requested.get(name) == AUTO for each in identities)}
+    follow |= {name for name in names if name in DERIVED_FIELDS or name.endswith(RESOLVED_SUFFIX)}
+    names_that_count = [name for name in names if name not in follow]
     if len({key_without(each, each.fields.keys() - names_that_count) for each in identities}) == len(identities):
         names = names_that_count
     short, long = [], []
@@ -168,9 +170,8 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
     as does a field that only one of the two resolved."""
     fields_of_strategy = STRATEGY_FIELDS.keys() | {RESOLVED_GLOBAL_BATCH}
     fields_of_strategy |= one.resolved.keys() ^ other.resolved.keys()
-    # the user chooses the requested precision; the resolved one is the strategy's
-    same_precision = one.requested.get("precision") == other.requested.get("precision")
-    chosen = set() if same_precision else {"precision"}
+    # the user chooses what is requested; what it resolves to is the strategy's
+    chosen = {name for name in ("precision", "memory_format") if one.requested.get(name) != other.requested.get(name)}
     if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
         fields_of_strategy |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
     return [

@@ -17,7 +17,14 @@ import psutil
 from tqdm import tqdm
 
 from benchmarks.common import machine
-from benchmarks.common.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config, resolve_global_batch, resolve_precision
+from benchmarks.common.config import (
+    NUM_IN_USE,
+    PREFETCHED_PER_WORKER,
+    Config,
+    resolve_global_batch,
+    resolve_memory_format,
+    resolve_precision,
+)
 from benchmarks.common.errors import UserError
 from benchmarks.common.strategy import Layout
 from scripts.options.run_options import MemoryOptions
@@ -81,7 +88,8 @@ def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple
 
 
 def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
-    """The configuration as the run on GPUs will have it, with its global batch and its precision resolved.
+    """The configuration as the run on GPUs will have it, with its global batch, precision and memory format
+    resolved.
 
     Where the run itself will refuse its settings, only the global batch is resolved.
     """
@@ -90,9 +98,10 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
         precision = resolve_precision(
             config.precision, machine.min_compute_capability() or machine.NEWEST_CAPABILITY, mixed
         )
+        memory_format = resolve_memory_format(config.memory_format, precision)
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
         config = resolve_global_batch(config, layout.num_devices)
-        return dataclasses.replace(config, precision=precision)
+        return dataclasses.replace(config, precision=precision, memory_format=memory_format)
     return resolve_global_batch(config, num_devices)
 
 

@@ -16,6 +16,7 @@ from benchmarks.common.config import (
     load_config,
     read_yaml,
     resolve_global_batch,
+    resolve_memory_format,
     resolve_precision,
 )
 from benchmarks.common.errors import UserError
@@ -195,6 +196,15 @@ def test_what_a_precision_comes_to(asked, mixed, on_cpu, on_volta, on_ampere):
             assert expected in str(error)
         else:
             assert met == expected
+
+
+def test_what_a_memory_format_comes_to():
+    """Protects GPUs with tensor cores, which want channels_last, and fp32, in which it was slower on a V100."""
+    assert Config().memory_format == "auto"
+    found = {precision: resolve_memory_format("auto", precision) for precision in ("fp32", "tf32", "bf16", "fp16")}
+    assert found == {"fp32": "contiguous"} | dict.fromkeys(("tf32", "bf16", "fp16"), "channels_last")
+    assert resolve_memory_format("contiguous", "bf16") == "contiguous"
+    assert resolve_memory_format("channels_last", "fp32") == "channels_last"
 
 
 @pytest.mark.parametrize("cut", ["auto", 3])

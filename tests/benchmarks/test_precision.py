@@ -13,6 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config
 from benchmarks.common.model import autocast_forward, build_model
+from benchmarks.common.rank import RankInfo, set_up_rank
+from scripts.strategies.memory_check import resolve_config
+from scripts.strategies.strategy_list import strategy_facts
 
 CPU = torch.device("cpu")
 
@@ -57,6 +60,23 @@ def test_other_precisions_leave_the_module_as_it_is():
     assert autocast_forward(small("tf32"), net) is net and type(net).__name__ == "ResNet"
 
 
+@pytest.mark.parametrize(
+    "precision, name, expected",
+    [("fp32", "single", "contiguous"), ("bf16", "single", "channels_last"), ("fp32", "ddp_amp", "channels_last")],
+)
+def test_the_memory_format_follows_from_the_precision(precision, name, expected):
+    """Protects memory_format auto in a run and in its forecast: each computes in the format that its row names."""
+    mixed = strategy_facts(name).mixed_precision
+    config, rank = set_up_rank(small(precision), RankInfo(), mixed=mixed)
+    model = build_model(config, 4, rank.device)
+    layouts = {
+        "contiguous": model.conv1.weight.is_contiguous(),
+        "channels_last": model.conv1.weight.is_contiguous(memory_format=torch.channels_last),
+    }
+    assert config.memory_format == expected and layouts[expected]
+    assert resolve_config(name, small("bf16"), 1).memory_format == "channels_last"
+
+
 @pytest.mark.slow
 def test_ddp_in_bf16_trains_the_weights_of_ddp_amp(tmp_path, tiny_data, tiny_config):
     """Protects the comparison of the two over real ranks: whoever puts the casts on, they are the same."""
@@ -64,6 +84,6 @@ def test_ddp_in_bf16_trains_the_weights_of_ddp_amp(tmp_path, tiny_data, tiny_con
     for name in ("ddp", "ddp_amp"):
         args = f"--precision bf16 --no-augment --checkpoint-dir {tmp_path / name}"
         row = run_strategy(name, tmp_path / "set", args, DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
-        assert (row["status"], row["precision"]) == ("ok", "bf16"), row["reason"]
+        assert (row["status"], row["precision"], row["memory_format"]) == ("ok", "bf16", "channels_last"), row["reason"]
         found[name] = torch.load(tmp_path / name / f"{name}-1" / "last.pt", weights_only=True)["model"]
     assert all(torch.equal(tensor, found["ddp_amp"][name]) for name, tensor in found["ddp"].items())

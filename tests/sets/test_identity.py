@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.common.config import Config
 from benchmarks.common.settings import READERS, requested_settings
-from scripts.sets.identity import Identity, group_labels, key_without_derived
+from scripts.sets.identity import Identity, comparable, group_labels, key_without_derived, same_work
 
 REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")
 RESOLVED = {
@@ -61,3 +61,21 @@ def test_a_skipped_run_does_not_fill_the_names_of_the_others():
         "ddp",
         "ddp, bf16",
     ]
+
+
+def test_a_memory_format_that_follows_from_the_precision_is_no_setting_of_its_own():
+    """Protects `x single` of ddp_amp, which computes in bf16 where fp32 is requested, and so in channels_last; and the
+    baseline's name, which has the precision alone. A requested format is compared. Mutants: without `memory_format` in
+    STRATEGY_FIELDS; without it in `chosen`; with the format in the label."""
+
+    def run(strategy: str, precision: str, resolved: str, memory_format: str = "auto") -> Identity:
+        met = "contiguous" if (memory_format, resolved) == ("auto", "fp32") else "channels_last"
+        met = met if memory_format == "auto" else memory_format
+        requested = REQUESTED | {"strategy": strategy, "precision": precision, "memory_format": memory_format}
+        return Identity(requested, RESOLVED | {"precision": resolved, "memory_format": met})
+
+    plain, bf16, amp = run("single", "fp32", "fp32"), run("single", "bf16", "bf16"), run("ddp_amp", "fp32", "bf16")
+    assert comparable(plain, amp) and same_work(bf16, amp)
+    assert not comparable(bf16, run("single", "bf16", "bf16", "contiguous"))
+    assert not same_work(bf16, run("ddp_amp", "fp32", "bf16", "contiguous"))
+    assert group_labels("single", [plain, bf16], [plain], None) == ["single", "single, bf16"]
