@@ -8,7 +8,6 @@ Needs no torch, so that launchers and plots read a configuration fast.
 import contextlib
 import dataclasses
 import difflib
-import os
 import sys
 import typing
 from collections.abc import Iterable, Mapping
@@ -20,7 +19,6 @@ import yaml
 
 from benchmarks.common.architectures import OPTIMIZER_FIELDS, architecture_of, why_refused
 from benchmarks.common.errors import UserError
-from scripts.shared.options_as_typed import TYPED_OPTIONS
 
 
 def read_values(path: str, types: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,9 +317,8 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
         name: 0 for name, value in _one_batch(set_flags, "the command line").items() if not value
     }
     base = dataclasses.replace(base, **replaced)
-    # what tyro names for more help
-    prog = "./bench flags" if os.environ.get(TYPED_OPTIONS) else None
-    config = tyro.cli(Config, prog=prog, args=args, default=base, description=description)
+    # tyro names prog for more help
+    config = tyro.cli(Config, prog="./bench flags", args=args, default=base, description=description)
     _check_ranges(config)
     if why := why_refused(config.arch, config.norm, config.image_size):
         raise UserError(why)

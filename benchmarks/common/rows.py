@@ -11,6 +11,7 @@ import glob
 import io
 import json
 import re
+import shlex
 import sys
 import typing
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +23,6 @@ from benchmarks.common.files import LOCK_LIMIT_S, hold_lock, replace_atomically
 from benchmarks.common.output import without_controls
 from benchmarks.common.safe_cells import cells_of_line, format_cell, unguard_cell
 from benchmarks.common.settings import Half, settings_hash
-from scripts.shared.commands import shell_word
 
 if typing.TYPE_CHECKING:
     import pandas
@@ -147,8 +147,8 @@ def lock_tables(folder: Path) -> Iterator[None]:
             yield
     except TimeoutError as error:
         raise UserError(
-            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process (fuser {shell_word(lock)} "
-            "names it), and run this again; earlier rows are kept"
+            f"cannot write results in {folder}: {error.strerror}, {lock}; end that process "
+            f"(fuser {shlex.quote(str(lock))} names it), and run this again; earlier rows are kept"
         ) from None
     except OSError as error:
         raise UserError(f"cannot write results in {folder}: {error.strerror}; earlier rows are kept") from None
