@@ -22,8 +22,8 @@ from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import RankContext
-from benchmarks.common.rows import add_settings, append_rows, read_table
-from benchmarks.common.settings import requested_settings
+from benchmarks.common.rows import append_rows, read_table
+from scripts.sets.settings import add_settings, requested_settings
 from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.strategies.strategy_list import all_strategies
 

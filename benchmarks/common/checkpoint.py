@@ -13,11 +13,10 @@ from typing import Any, BinaryIO
 
 import torch
 
-from benchmarks.common.config import FIELDS, Config
+from benchmarks.common.config import FIELDS, IMAGE_FIELDS, NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder, replace_atomically
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import IMAGE_FIELDS, NOT_COMPARED
 from benchmarks.common.strategy import Strategy
 
 # Fields, besides NOT_COMPARED, that may change when a training is resumed. Every other field must be as it was.

@@ -255,6 +255,24 @@ RANGES: dict[str, Range] = {
     for value_range in getattr(hint, "__metadata__", ())
 }
 BATCH_FIELDS = ("global_batch", "batch_per_device")  # one of them is 0
+IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
+IMAGE_FIELDS = ("fingerprint",)
+"""The recorded settings that name the images: their names and some sizes."""
+# Runs that differ in these settings are still alike, and a training may be resumed with other ones. All others count.
+NOT_COMPARED = {
+    "config": "a name; the values in the file count one by one",
+    "data": "a path; the fingerprint of what lies there counts",
+    "checkpoint_dir": "a place",
+    "checkpoint_steps": "no timed window includes a checkpoint",
+    "checkpoint_keep": "the same",
+    "resume": "the run goes on where it was, with the same arithmetic",
+    "resume_from": "the same",
+    "resume_anyway": "the row's reason says which settings have changed",
+    "timeout_s": "patience",
+    "limit_s": "patience",
+    "compile_s": "resolved, a time: seconds before the first step",
+    "rendezvous": "how ranks find each other before the first step",
+}
 
 
 def resolve_precision(requested: Precision, capability: tuple[int, int] | None, mixed: bool = False) -> Precision:

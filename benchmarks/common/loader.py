@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.common import machine, packed
-from benchmarks.common.config import NUM_IN_USE, PREFETCHED_PER_WORKER, Config
+from benchmarks.common.config import IMAGENET_TRAIN_IMAGES, NUM_IN_USE, PREFETCHED_PER_WORKER, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.images import (
     GPU_DECODER,
@@ -36,7 +36,6 @@ from benchmarks.common.images import (
 )
 from benchmarks.common.listing import TRUNCATED_FILE_HELP
 from benchmarks.common.rank import STOP_SIGNALS, AllReduce, RankContext
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,6 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import LOCK_LIMIT_S, hold_lock, replace_atomically
 from benchmarks.common.output import without_controls
 from benchmarks.common.safe_cells import cells_of_line, format_cell, unguard_cell
-from benchmarks.common.settings import Half, settings_hash
 
 if typing.TYPE_CHECKING:
     import pandas
@@ -110,20 +109,6 @@ def _widened(lines: list[str], header: list[str], missing: list[str]) -> Iterato
     yield ",".join([lines[0], *missing])
     for line in lines[1:]:
         yield line + "," * len(missing) if len(cells_of_line(line)) == len(header) else line
-
-
-def add_settings(results: Path, requested: Half, resolved: Half | None = None) -> str:
-    """Add the settings of a run to settings.csv, unless they are there. Returns their hash, a column of runs.csv."""
-    name = settings_hash(requested, resolved)
-    halves = {"asked": json_cell(requested), "met": json_cell(resolved) if resolved else None}
-    row = {"settings": name, "asked_hash": settings_hash(requested), **halves}
-    append_rows(results, "settings", [row], skip_existing=True)
-    return name
-
-
-def json_cell(value: object) -> str:
-    """`value` as JSON that `format_cell` does not change: on one line, and never with two spaces in a row."""
-    return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -1,7 +1,7 @@
 """The folder of one run, RESULTS/logs/<run_id>/: its files, and who reads and writes them.
 
     settings.json      the requested half of the settings (by the plan), and the resolved half (by the supervisor, with
-                       the row); see common/config/settings.py
+                       the row); see scripts/sets/settings.py
     config.yaml        the requested configuration, `auto` as it stands, as differences from the defaults: what the
                        script reads
     run.log            everything that the run's processes print
@@ -35,9 +35,11 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
 from benchmarks.common.rows import write_json, write_text_atomically
-from benchmarks.common.settings import SCHEMA, Half
 
 RUN_DIR_VARIABLE = "RUN_DIR"
+SCHEMA = 1  # of settings.json
+Half = dict[str, Any]
+"""One half of a run's settings, as JSON has them: what was requested ("asked"), or what the run made of it ("met")."""
 
 
 class RunFolder:

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import shlex
 
-from benchmarks.common.settings import STRATEGY_SOURCE
 from scripts.options.run_options import RoundOptions
 from scripts.pages.study_sections import StudyCommand, load_sections
 from scripts.runner.environment import RECORDED_VARIABLES
@@ -15,6 +14,7 @@ from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import file_inside
+from scripts.sets.settings import STRATEGY_SOURCE
 from scripts.shared.commands import make_assignment, shell_word
 from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 from scripts.stats.formatting import format_setting, printable

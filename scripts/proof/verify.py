@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import append_rows, json_cell, read_table
+from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.options.run_options import ProofOptions
 from scripts.proof import cases
 from scripts.runner import preflight, run_plan, schedule
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.sets.settings import json_cell
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.programs import exit_code, run_main_and_exit
 from scripts.stats.formatting import printable

@@ -11,11 +11,12 @@ from pathlib import Path
 from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
-from benchmarks.common.rows import SCHEMA, add_settings, append_rows, read_table
+from benchmarks.common.rows import SCHEMA, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import processes
 from scripts.runner.run_plan import Run
 from scripts.runner.start_row import row_at_start, warm_up_status
+from scripts.sets.settings import add_settings
 from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.stats.formatting import printable
 

@@ -10,8 +10,7 @@ import dataclasses
 import math
 import random
 
-from benchmarks.common.config import Config, resolve_global_batch
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.config import IMAGENET_TRAIN_IMAGES, Config, resolve_global_batch
 
 SEED = 0
 GOLDEN = (3 - math.sqrt(5)) / 2

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
-from benchmarks.common.settings import settings_hash
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, last_statuses
+from scripts.sets.settings import settings_hash
 from scripts.shared.options_as_typed import option_as_typed
 
 if TYPE_CHECKING:

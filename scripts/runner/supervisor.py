@@ -26,13 +26,14 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.exits import boot_id, timed_out
 from benchmarks.common.files import hold_lock
 from benchmarks.common.machine import kernel_variables
-from benchmarks.common.rows import WARM_UP, add_settings, append_rows
+from benchmarks.common.rows import WARM_UP, append_rows
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
+from scripts.sets.settings import add_settings
 from scripts.shared import source_version
 from scripts.shared.forward_signals import die_with_parent, ending_signals
 from scripts.shared.options_as_typed import option_as_typed, split_at_dashes

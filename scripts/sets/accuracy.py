@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import pandas
 
 from benchmarks.common.architectures import architecture_of
-from benchmarks.common.settings import seed_of_round
 from scripts.sets.identity import RESOLVED_GLOBAL_BATCH, comparable
 from scripts.sets.run_group import RunGroup
+from scripts.sets.settings import seed_of_round
 from scripts.stats.formatting import plural, plural_of_several
 from scripts.stats.proportions import fisher_p_value, interval_over_seeds, welch_p_value, wilson_interval
 

@@ -5,7 +5,7 @@ Measured where every ok run trained on a whole ImageNet from files; else 1,281,1
 
 import dataclasses
 
-from benchmarks.common.settings import IMAGENET_TRAIN_IMAGES
+from benchmarks.common.config import IMAGENET_TRAIN_IMAGES
 from scripts.sets.frames import iterate_rows
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup

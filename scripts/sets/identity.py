@@ -1,9 +1,9 @@
 """Which runs are alike, and in what they differ: the one answer for groups, labels, comparisons, curves and proofs.
 
 Two runs are one group exactly where they agree in every field of their requested and of their resolved settings, but
-for NOT_COMPARED of benchmarks.common.settings, and for options that their strategy does not read (READERS
-there). A requested `auto` is what the run made of it. To make a new column of runs.csv separate runs, put its value
-into `resolved` of Record.finish.
+for NOT_COMPARED of benchmarks.common.config, and for options that their strategy does not read (READERS of
+settings.py). A requested `auto` is what the run made of it. To make a new column of runs.csv separate runs, put its
+value into `resolved` of Record.finish.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from benchmarks.common.config import FIELDS
-from benchmarks.common.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
 from benchmarks.common.strategy import STORED_FIELDS
+from scripts.sets.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
 from scripts.stats.formatting import format_setting
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy
 import pandas
 
-from benchmarks.common.settings import SOURCE_FIELDS
 from scripts.sets.frames import iterate_rows
 from scripts.sets.identity import AA_LABEL, DERIVED_FIELDS, LOST, RESOLVED_SUFFIX, Identity, differing_fields
 from scripts.sets.recorded_settings import read_identity
 from scripts.sets.run_group import RunGroup
+from scripts.sets.settings import SOURCE_FIELDS
 
 LENGTH, THREADS, LOCAL_CHANGES = "length", "threads", "local changes"
 THE_SAME = "yes: "

@@ -15,7 +15,7 @@ from support import ROOT, STRATEGIES
 from benchmarks.common import machine
 from benchmarks.common import machine as hosts
 from benchmarks.common.machine import host, kernel_variables, machine_facts, nccl_conf
-from benchmarks.common.settings import READERS
+from scripts.sets.settings import READERS
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():

@@ -22,9 +22,9 @@ from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rank import RankContext, ddp_options
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE
-from benchmarks.common.settings import requested_settings, settings_hash
 from benchmarks.common.strategy import Layout, resolve_layout
 from benchmarks.common.summary import Record
+from scripts.sets.settings import requested_settings, settings_hash
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")

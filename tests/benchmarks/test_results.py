@@ -19,9 +19,9 @@ from benchmarks.common import rows as tables
 from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
-from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.safe_cells import format_cell, unguard_cell
-from benchmarks.common.settings import settings_hash
+from scripts.sets.settings import add_settings, settings_hash
 
 APPENDER = """
 import sys
@@ -176,7 +176,7 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
 MEASURER = """
 import sys
 from pathlib import Path
-from benchmarks.common.rows import add_settings
+from scripts.sets.settings import add_settings
 from scripts.studies import measured_csv
 measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(100):

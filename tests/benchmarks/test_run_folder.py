@@ -19,8 +19,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.exits import note_cause
 from benchmarks.common.rank import RankContext, find_slurm_step
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import requested_settings
 from benchmarks.common.summary import Record
+from scripts.sets.settings import requested_settings
 
 ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)

@@ -28,10 +28,10 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import timed_out
-from benchmarks.common.rows import add_settings, append_rows, read_table
-from benchmarks.common.settings import requested_settings, settings_hash
+from benchmarks.common.rows import append_rows, read_table
 from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
+from scripts.sets.settings import add_settings, requested_settings, settings_hash
 
 SLURM = ROOT / "scripts/setup/slurm_local.sh"
 SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs

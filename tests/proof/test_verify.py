@@ -21,13 +21,12 @@ import pytest
 import torch
 from support import ROOT, environment, run_strategy
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import host
 from benchmarks.common.rank import set_kernels
-from benchmarks.common.rows import add_settings, append_rows, read_table
+from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import NOT_COMPARED, drop_not_compared
 from benchmarks.common.strategy import Layout, stored_fields
 from scripts.proof import cases
 from scripts.proof.comparison import equivalence_columns, tolerate_flips, wrong_evaluation
@@ -43,6 +42,7 @@ from scripts.proof.reference import (
 from scripts.proof.trained_states import NOT_READ
 from scripts.proof.verify import ProofOptions, command, main, num_evaluated_parts, prove
 from scripts.runner import run_plan
+from scripts.sets.settings import add_settings, drop_not_compared
 
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())

@@ -14,9 +14,9 @@ from support import ROOT, environment, run_strategy
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import STRATEGY_SOURCE, requested_settings
 from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
+from scripts.sets.settings import STRATEGY_SOURCE, requested_settings
 from scripts.strategies import run_external, strategy_list
 from scripts.strategies.external import source_hash
 

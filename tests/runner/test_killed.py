@@ -18,8 +18,8 @@ from support import ROOT, environment, hear_sigint
 from benchmarks.common.config import Config
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.settings import requested_settings
 from scripts.runner import lost_runs
+from scripts.sets.settings import requested_settings
 from scripts.shared.forward_signals import forward_signals
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child

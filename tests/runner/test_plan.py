@@ -17,9 +17,9 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import read_table
-from benchmarks.common.settings import READERS
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan
+from scripts.sets.settings import READERS
 from scripts.setup import pack
 from scripts.shared import source_version
 from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies

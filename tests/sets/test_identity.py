@@ -6,8 +6,8 @@
 import pytest
 
 from benchmarks.common.config import Config
-from benchmarks.common.settings import READERS, requested_settings
 from scripts.sets.identity import Identity, comparable, group_labels, key_without_derived, same_work
+from scripts.sets.settings import READERS, requested_settings
 
 REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")
 RESOLVED = {

@@ -10,9 +10,9 @@ import pytest
 from support import environment, run_strategy
 
 from benchmarks.common.rows import read_table
-from benchmarks.common.settings import SOURCE_FIELDS
 from scripts.sets.identity import differing_fields
 from scripts.sets.result_set import load_set
+from scripts.sets.settings import SOURCE_FIELDS
 
 SHORT = "--epochs 1 --steps 4 --windows 1 --window-steps 2"
 FLAGS = {

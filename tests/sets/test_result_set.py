@@ -7,12 +7,12 @@ import pytest
 
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import add_settings, append_rows
-from benchmarks.common.settings import requested_settings
+from benchmarks.common.rows import append_rows
 from scripts.pages.headline import headline
 from scripts.pages.report_tables import describe_aa
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
+from scripts.sets.settings import add_settings, requested_settings
 from scripts.sets.strategy_cells import over_which_baseline
 
 MET = {

@@ -10,9 +10,9 @@ from pathlib import Path
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import write_text_atomically
 from benchmarks.common.safe_cells import table_text
-from benchmarks.common.settings import READERS
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
+from scripts.sets.settings import READERS
 from scripts.shared.commands import bench_command
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.families import ratios_to_baseline

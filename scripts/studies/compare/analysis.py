@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
+from scripts.sets.settings import SOURCE_FIELDS, STRATEGY_SOURCE
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_setting, parse_percent, printable
 from scripts.stats.intervals import RatioEstimate

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy
 
+from benchmarks.common.config import IMAGE_FIELDS
 from benchmarks.common.errors import UserError
-from benchmarks.common.settings import IMAGE_FIELDS
 from scripts.sets.epoch_time import epoch_time
 from scripts.sets.identity import ALL_CORES, DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
 from scripts.sets.result_set import ResultSet

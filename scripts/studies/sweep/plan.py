@@ -6,12 +6,12 @@
 import dataclasses
 
 from benchmarks.common import machine
-from benchmarks.common.config import find_field, load_config
+from benchmarks.common.config import NOT_COMPARED, find_field, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.settings import NOT_COMPARED, READERS
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, baselines_in_other_precisions, make_runs
+from scripts.sets.settings import READERS
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import strategy_list
 from scripts.studies.sweep.field_flags import value_flags

@@ -1,48 +1,28 @@
-"""The settings of a run, in two halves: requested and resolved. NOT_COMPARED and READERS say which fields count.
+"""The settings of a run, in two halves: requested and resolved. NOT_COMPARED of config.py and READERS say which fields
+count.
 
     {"schema": 1, "asked": {"strategy": "ddp", "ranks": 2, ...}, "met": {"device_name": ..., "torch": ..., ...}}
 
 Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the
 configuration, with `auto` where it says `auto`. The plan writes it before the start. Resolved, stored as "met": the
 value of each `auto`, the machine, the versions, the commit. The reporting rank collects it (Record.finish), and the
-supervisor adds what it knows. scripts/sets/identity.py decides whether two runs are pooled. Needs no torch.
+supervisor adds what it knows. identity.py decides whether two runs are pooled. Needs no torch.
 """
 
 import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import NOT_COMPARED, Config
+from benchmarks.common.rows import append_rows
+from benchmarks.common.run_folder import Half
 
-SCHEMA = 1
 HASH_DIGITS = 12
 
-Half = dict[str, Any]
-"""One half of the settings: values by name, as JSON has them."""
-
-IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
-
-# A new field is compared by default. These fields are not, and this is the only such list.
-NOT_COMPARED = {
-    "config": "a name; the values in the file count one by one",
-    "data": "a path; the fingerprint of what lies there counts",
-    "checkpoint_dir": "a place",
-    "checkpoint_steps": "no timed window includes a checkpoint",
-    "checkpoint_keep": "the same",
-    "resume": "the run goes on where it was, with the same arithmetic",
-    "resume_from": "the same",
-    "resume_anyway": "the row's reason says which settings have changed",
-    "timeout_s": "patience",
-    "limit_s": "patience",
-    "compile_s": "resolved, a time: seconds before the first step",
-    "rendezvous": "how ranks find each other before the first step",
-}
 # Two sets are often compared for these. Within a set they separate runs, as every field does.
 SOURCE_FIELDS = ("commit", "local_changes")
-IMAGE_FIELDS = ("fingerprint",)
-"""What names the images: their names and some sizes."""
 # Options that some strategies read, and their readers. The runs of other strategies are alike whatever these say.
 DDP = ("ddp", "ddp_spawn", "slurm", "ddp_amp", "ddp_compile", "ddp_compressed", "hybrid_parallel", "zero1")
 READERS = {
@@ -95,3 +75,17 @@ def settings_hash(requested: Half, resolved: Half | None = None) -> str:
     halves = [drop_not_compared(requested), *([drop_not_compared(resolved)] if resolved else [])]
     text = json.dumps(halves, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:HASH_DIGITS]
+
+
+def add_settings(results: Path, requested: Half, resolved: Half | None = None) -> str:
+    """Add the settings of a run to settings.csv, unless they are there. Returns their hash, a column of runs.csv."""
+    name = settings_hash(requested, resolved)
+    halves = {"asked": json_cell(requested), "met": json_cell(resolved) if resolved else None}
+    row = {"settings": name, "asked_hash": settings_hash(requested), **halves}
+    append_rows(results, "settings", [row], skip_existing=True)
+    return name
+
+
+def json_cell(value: object) -> str:
+    """`value` as JSON that `format_cell` does not change: on one line, and never with two spaces in a row."""
+    return json.dumps(value, separators=(",", ":")).replace("  ", " \\u0020")
