@@ -29,7 +29,7 @@ MAY_DIFFER = {
     "label": "a name",
     "skip_bad_files": "what happens at a file that cannot be read",
     # One strategy can resume another's checkpoint, so options of a single strategy may change too.
-    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), "of DDP"),
+    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "broadcast_buffers"), "of DDP"),
     **dict.fromkeys(("comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group"), "of one strategy"),
     **dict.fromkeys(("compression", "opt_level", "cut", "split_size", "copy_stream"), "of one strategy"),
     **dict.fromkeys(("microbatches", "pipeline_schedule"), "of one strategy"),

@@ -43,12 +43,13 @@ def ddp_communication(model: DistributedDataParallel) -> Communication:
 def _without_communication(model: DistributedDataParallel) -> Iterator[None]:
     """DDP's no_sync for one step, which leaves out the broadcast of buffers as well as the gradients. By itself no_sync
     leaves out the broadcast of the *next* forward pass."""
+    before = model.require_forward_param_sync
     model.require_forward_param_sync = False
     try:
         with model.no_sync():
             yield
     finally:
-        model.require_forward_param_sync = True
+        model.require_forward_param_sync = before
 
 
 class _GivenGradients(torch.autograd.Function):

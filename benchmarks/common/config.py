@@ -214,6 +214,9 @@ class Config:
     """DDP strategies: every step uses the same parameters, so that DDP need not look for those left out."""
     gradient_as_bucket_view: bool = False
     """DDP strategies: gradients lie in the buckets, and are not copied there and back."""
+    broadcast_buffers: bool = True
+    """DDP strategies: each forward pass starts with rank 0's BatchNorm statistics. Off saves that broadcast: evaluation
+    and checkpoints have rank 0's all the same."""
     comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
     """ddp_compressed: what gradients travel as; powersgd, low-rank factors, needs NCCL."""
     powersgd_rank: Annotated[int, Range(1)] = 1

@@ -262,7 +262,7 @@ def file_store(path: str, config: Config, context: RankContext) -> Any:
 
 def ddp_options(config: Config) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel that every strategy shares."""
-    flags = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
+    flags = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")}
     return flags | {"bucket_cap_mb": config.bucket_cap_mb or None}
 
 

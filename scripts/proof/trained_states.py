@@ -28,7 +28,7 @@ NOT_READ = (
     "prefetch", "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size",
     "copy_stream", "microbatches", "pipeline_schedule", "comm_hook", "powersgd_rank", "shard_ranks", "local_period",
     "local_group", "compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph",
-    "gradient_as_bucket_view", "label",
+    "gradient_as_bucket_view", "broadcast_buffers", "label",
 )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ SOURCE_FIELDS = ("commit", "local_changes")
 # Options that some strategies read, and their readers. The runs of other strategies are alike whatever these say.
 DDP = ("ddp", "ddp_spawn", "slurm", "ddp_amp", "ddp_compile", "ddp_compressed", "hybrid_parallel", "zero1")
 READERS = {
-    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view"), DDP),
+    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "broadcast_buffers"), DDP),
     **dict.fromkeys(("comm_hook", "powersgd_rank"), ("ddp_compressed",)),
     "shard_ranks": ("fsdp",),
     **dict.fromkeys(("local_period", "local_group"), ("local_sgd",)),

@@ -188,7 +188,9 @@ def test_the_table_of_readers_is_what_scripts_read(strategy):
             if isinstance(node, ast.FunctionDef):
                 text = ast.unparse(node)
                 fields = {*re.findall(r"\bconfig\.(\w+)", text)}
-                fields |= set(READERS) & {*re.findall(r"'(static_graph|gradient_as_bucket_view)'", text)}
+                fields |= set(READERS) & {
+                    *re.findall(r"'(static_graph|gradient_as_bucket_view|broadcast_buffers)'", text)
+                }
                 helpers[node.name] = fields & READERS.keys()
     found = read_fields(ROOT / "benchmarks" / f"{strategy}.py", helpers) & READERS.keys()
     assert found == {name for name, strategies in READERS.items() if strategy in strategies}

@@ -3,6 +3,7 @@
 .venv/bin/python -m pytest tests/benchmarks/test_options.py
 """
 
+import contextlib
 import dataclasses
 import math
 import runpy
@@ -12,11 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from support import CPU, ROOT, environment, make_run_folder, run_strategy
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common import exits as exit_codes
 from benchmarks.common import machine
 from benchmarks.common.clock import time_first_step
+from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.model import build_model, build_optimizer
@@ -28,7 +33,7 @@ from scripts.sets.settings import requested_settings, settings_hash
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")
-ADDED += ("gradient_as_bucket_view",)
+ADDED += ("gradient_as_bucket_view", "broadcast_buffers")
 
 
 def with_options(**options) -> Config:
@@ -52,9 +57,34 @@ def test_options_arrive_where_they_act():
     model = build_model(SMALL, 4, CPU)
     assert build_optimizer(with_options(fused=True), model).defaults["fused"]
     assert not build_optimizer(SMALL, model).defaults["fused"]
-    reported = ddp_options(with_options(static_graph=True, gradient_as_bucket_view=True, bucket_cap_mb=3.0))
-    assert reported == {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0}
-    assert ddp_options(SMALL) == {"static_graph": False, "gradient_as_bucket_view": False, "bucket_cap_mb": None}
+    options = {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0, "broadcast_buffers": False}
+    assert ddp_options(with_options(**options)) == options
+    defaults = {"static_graph": False, "gradient_as_bucket_view": False, "broadcast_buffers": True}
+    assert ddp_options(SMALL) == defaults | {"bucket_cap_mb": None}
+
+
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_buffers_are_broadcast_where_they_are_wanted_and_a_step_without_communication_has_none(tmp_path, broadcast):
+    """Protects broadcast_buffers, and the steps after one without communication. Mutants: DDP's default; True
+    restored, whatever it was."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    try:
+        module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model = DistributedDataParallel(module, **ddp_options(with_options(broadcast_buffers=broadcast)))
+        sent = []
+        model._sync_buffers = lambda: sent.append(1)
+        without_communication = ddp_communication(model).without_communication
+        for context in (contextlib.nullcontext, without_communication, contextlib.nullcontext):
+            with context():
+                model(torch.randn(4, 2)).sum().backward()
+        assert len(sent) == (2 if broadcast else 0)
+        for as_it_was in (True, False):
+            model.require_forward_param_sync = as_it_was
+            with without_communication():
+                pass
+            assert model.require_forward_param_sync == as_it_was
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("option", ["compile", "fused"])
@@ -144,6 +174,7 @@ def test_ddp_trains_the_same_weights_with_its_options(tmp_path, tiny_data, tiny_
     where = {"DATA": tiny_data, "CONFIG": tiny_config}
     _, plain = trained(tmp_path / "plain", tmp_path / "set", "", **where)
     reported = ("--static-graph", "--gradient-as-bucket-view", "--static-graph --gradient-as-bucket-view")
+    reported += ("--no-broadcast-buffers",)
     for number, options in enumerate(reported):
         row, last = trained(tmp_path / str(number), tmp_path / "set", options, **where)
         assert all(torch.equal(tensor, plain["model"][name]) for name, tensor in last["model"].items()), options

@@ -394,7 +394,8 @@ def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_conf
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
     (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
     shape = stored_fields(Layout(num_stages=2))
-    met = {"world_size": 1, "backend": "none", "precision": "fp32", "device": "cpu", "decoder": "pillow"} | shape
+    met = {"world_size": 1, "backend": "none", "precision": "fp32", "memory_format": "contiguous", "device": "cpu"}
+    met |= {"decoder": "pillow"} | shape
     finished_run = SimpleNamespace(
         run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}}
     )

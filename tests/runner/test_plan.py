@@ -197,7 +197,7 @@ OPTIONS_OF_SOME = {
     **{"bucket_cap_mb": "1", "static_graph": "yes", "gradient_as_bucket_view": "yes", "comm_hook": "fp16"},
     **{"powersgd_rank": "2", "shard_ranks": "1", "local_period": "2", "local_group": "2", "compression": "fp16"},
     **{"opt_level": "O2", "cut": "3", "split_size": "4", "copy_stream": "yes", "microbatches": "2"},
-    **{"pipeline_schedule": "gpipe"},
+    **{"pipeline_schedule": "gpipe", "broadcast_buffers": "no"},
 }
 
 
