@@ -114,8 +114,11 @@ def batch_norms(module: nn.Module) -> list[nn.Module]:
 
 
 def layout(config: Config, num_devices: int) -> Layout:
-    # fsdp: the memory forecast does not know of sharding, and counts all weights on each device
-    return Layout(num_shards=num_devices, exact=config.memory_format == "contiguous")
+    return Layout(
+        num_shards=num_devices,
+        num_weight_shards=config.shard_ranks or num_devices,
+        exact=config.memory_format == "contiguous",
+    )
 
 
 if __name__ == "__main__":

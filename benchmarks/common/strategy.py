@@ -36,6 +36,8 @@ class Layout:
     num_stage_devices: devices that hold the stages of a shard; 0: one for each stage.
     one_f_one_b: as many micro-batches keep activations as there are stages from a device's own on; without it, all do.
     num_gradient_copies: copies of the gradients, such as DDP's buckets.
+    num_weight_shards: devices over which weights, gradients and optimizer state are divided; blocks are gathered one by
+        one, as FSDP2 does.
     one_process_loads: one process loads the images of all shards, and they arrive on the first device.
     whole_model_on_each: each device holds the whole model, and evaluates its share of every batch.
     autocast: the type in which convolutions compute and keep activations; empty: as config.precision says.
@@ -53,6 +55,7 @@ class Layout:
     num_stage_devices: int = 0
     one_f_one_b: bool = False
     num_gradient_copies: int = 0
+    num_weight_shards: int = 1
     one_process_loads: bool = False
     whole_model_on_each: bool = False
     autocast: Literal["", "bf16", "fp16"] = ""

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import IMAGENET_CLASSES
-from benchmarks.common.model import draw_model, state_of_zeros
+from benchmarks.common.model import draw_model, residual_blocks, state_of_zeros
 from benchmarks.common.stages import blocks_of, find_cuts, flops_and_shapes, stages_at
 from benchmarks.common.strategy import Layout
 
@@ -91,6 +91,7 @@ def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
     with FakeTensorMode() as fake:
         _make_fake(net)
     stages = stages_at(net, cuts)
+    block_bytes = [_num_bytes(block.parameters()) for block in residual_blocks(net).values()]
     needs = []
     for number, (stage, shape) in enumerate(zip(stages, shapes, strict=True)):
         waiting = layout.num_microbatches
@@ -99,7 +100,7 @@ def forecast(config: Config, layout: Layout) -> list[MemoryNeed]:
         with fake:
             images = torch.empty(num_images // layout.num_microbatches, *shape, requires_grad=number > 0)
             try:
-                need = _stage_need(config, layout, stage, images, waiting, stage is stages[-1])
+                need = _stage_need(config, layout, stage, images, waiting, stage is stages[-1], block_bytes)
             except ValueError as error:
                 raise UserError(f"{len(images)} images of {config.image_size} px cannot train: {error}") from None
         if number == 0 and layout.one_process_loads:
@@ -127,13 +128,24 @@ def _make_fake(net: nn.Module) -> None:
 
 
 def _stage_need(
-    config: Config, layout: Layout, stage: nn.Module, images: torch.Tensor, waiting: int, last: bool
+    config: Config,
+    layout: Layout,
+    stage: nn.Module,
+    images: torch.Tensor,
+    waiting: int,
+    last: bool,
+    block_bytes: Sequence[int],
 ) -> MemoryNeed:
-    """One micro-batch through a stage, forwards and back, and the sum for as many as wait."""
+    """One micro-batch through a stage, forwards and back, and the sum for as many as wait. block_bytes: weights of each
+    residual block, of which FSDP makes a group."""
     parameters = _num_bytes(stage.parameters())
     momentum = sum(_num_bytes(state_of_zeros(config, each).values()) for each in stage.parameters())
     dtype = AUTOCAST.get(layout.autocast or config.precision)
     autocast = torch.autocast("cpu", dtype) if dtype else contextlib.nullcontext()
+    num_weight_shards = layout.num_weight_shards
+    if num_weight_shards > 1:  # a rank keeps its share of each gradient, which is added below
+        for parameter in stage.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda weight: setattr(weight, "grad", None))
     with MemoryTally() as tally:
         for tensor in (*stage.parameters(), *stage.buffers()):
             tally.add(tensor.untyped_storage())
@@ -146,6 +158,14 @@ def _stage_need(
         loss.backward(None if last else torch.empty_like(loss))
         for parameter in stage.parameters():
             parameter.grad = None
+    if num_weight_shards > 1:
+        shard, momentum, largest = parameters // num_weight_shards, momentum // num_weight_shards, max(block_bytes)
+        rest = before - parameters + momentum  # the buffers, too
+        # The backward pass has the next block gathered beside its own, and begins with all gradients of a block beside
+        # all activations; what belongs to no block stays gathered.
+        step = max(tally.peak - before + 2 * largest, activations + 3 * largest) + parameters - sum(block_bytes)
+        peak = rest + max(step + 2 * shard, 3 * shard + images.nbytes)
+        return MemoryNeed(shard, shard, momentum, activations, peak)
     # The update keeps gradients with the weight decay in them beside the gradients.
     peak = max(tally.peak + (waiting - 1) * activations, before + 2 * parameters + images.nbytes)
     return MemoryNeed(

@@ -5,17 +5,22 @@
 
 import dataclasses
 import functools
+import gc
 import math
 import subprocess
 import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 from support import STRATEGIES, environment
 from torch._C._profiler import _EventType
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks import fsdp
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
@@ -48,10 +53,13 @@ def refused(strategy: str, config: Config, memory_bytes: float, free_bytes: floa
     return why_not_fitting(config, layout_function(strategy), 4, memory_bytes, free_bytes)
 
 
-def real_peak(config: Config) -> int:
-    """The most bytes at one time that torch's own allocator gave out for two real steps on this CPU."""
+def real_peak(config: Config, mesh: DeviceMesh | None = None) -> int:
+    """The most bytes at one time that torch's own allocator gave out for two real steps on this CPU. mesh: of FSDP."""
+    gc.collect()  # what is freed meanwhile would be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         net = build_model(config, 1000, torch.device("cpu"))
+        if mesh:
+            fsdp.shard(net, config, mesh)
         optimizer = build_optimizer(config, net)
         optimizer.param_groups[0]["foreach"] = True  # as on a GPU: the update is then of all gradients at once
         images = torch.zeros(config.global_batch, 3, config.image_size, config.image_size)
@@ -118,6 +126,37 @@ def test_the_forecast_is_what_a_real_step_allocates(arch, image_size, batch):
     (need,), real = forecast(config, Layout()), real_peak(config)
     print(f"{arch} {image_size} px x {batch}: forecast {need.peak / 1e6:.1f} MB, allocated {real / 1e6:.1f} MB")
     assert need.peak == pytest.approx(real, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "arch, image_size, batch, num_ranks",
+    [
+        ("resnet18", 64, 32, 4),
+        *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("resnet18", 64, 4, 8), ("resnet50", 64, 16, 2))),
+        *(pytest.param(*rest, marks=pytest.mark.slow) for rest in (("resnet50", 64, 16, 8), ("vit_b_16", 32, 8, 4))),
+    ],
+)
+def test_the_forecast_of_fsdp_is_what_a_rank_allocates(arch, image_size, batch, num_ranks):
+    """Protects models that fit because they are sharded, and refusals of those that do not. The group sends nothing,
+    and allocates what a real one does. Mutants: whole weights on each device; no block gathered."""
+    config = Config(arch=arch, image_size=image_size, global_batch=batch)  # the images of one rank
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num_ranks)
+    try:
+        real = real_peak(config, init_device_mesh("cpu", (num_ranks,), mesh_dim_names=("shard",)))
+    finally:
+        dist.destroy_process_group()
+    (need,) = forecast(config, Layout(num_weight_shards=num_ranks))
+    print(f"{arch} on {num_ranks} ranks: forecast {need.peak / 1e6:.1f} MB, allocated {real / 1e6:.1f} MB")
+    assert 0.95 * real <= need.peak <= 1.12 * real
+    (whole,) = forecast(config, Layout())
+    assert need.parameters == whole.parameters // num_ranks and need.momentum == whole.momentum // num_ranks
+
+
+def test_fsdp_says_over_how_many_devices_it_shards():
+    """Protects HSDP: each group of ranks has all weights."""
+    for shard_ranks, expected in ((0, 8), (2, 2)):
+        layout = layout_function("fsdp")(Config(shard_ranks=shard_ranks), 8)
+        assert (layout.num_shards, layout.num_weight_shards) == (8, expected)
 
 
 @pytest.mark.medium
