@@ -21,10 +21,11 @@ WORKDIR /opt/setup
 # What set-up needs, so that another change of the checkout installs nothing again.
 COPY requirements.txt requirements.lock requirements-torch2.10.lock ./
 COPY benchmarks/__init__.py benchmarks/
-COPY benchmarks/common/__init__.py benchmarks/common/
-COPY benchmarks/common/ benchmarks/common/system/
+COPY benchmarks/common/__init__.py benchmarks/common/errors.py benchmarks/common/files.py \
+     benchmarks/common/machine.py benchmarks/common/
 COPY scripts/__init__.py scripts/
 COPY scripts/setup/ scripts/setup/
+COPY scripts/shared/ scripts/shared/
 
 # Each package is checked against its hash. TORCH=2.10 is for Volta, such as V100.
 ARG TORCH=

@@ -32,7 +32,7 @@ from scripts.options.run_options import GpuCheckFlags
 from scripts.runner import preflight
 from scripts.runner.run_plan import interpreter_path
 from scripts.runner.schedule import lock_result_set
-from scripts.shared import source_version
+from scripts.shared import gpus, source_version
 from scripts.shared.commands import bench_command
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
@@ -73,7 +73,7 @@ def main(options: GpuCheckFlags) -> int:
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, machine.min_compute_capability(), not missing_compiler(on_gpu), has_gpu_decoder())
+    here = Here(num_gpus, gpus.min_compute_capability(), not missing_compiler(on_gpu), has_gpu_decoder())
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]
@@ -113,7 +113,7 @@ def main(options: GpuCheckFlags) -> int:
 def what_is_here() -> dict[str, str]:
     """On which code and device the checks run."""
     commit, changes = source_version.commit() or "", source_version.local_changes()
-    return {"commit": commit, "local_changes": changes, "device": machine.gpu_names() or processor_name()}
+    return {"commit": commit, "local_changes": changes, "device": gpus.gpu_names() or processor_name()}
 
 
 def fitting(scale: Scale, num_ranks: int) -> tuple[Scale, list[str]]:
@@ -131,7 +131,7 @@ def max_checks_at_once(num_gpus: int) -> int:
     if num_gpus > 1:
         return 1
     most = max(2, min(6, machine.num_cores() // 2))
-    memory_bytes = machine.gpu_memory_bytes(num_gpus) if num_gpus else None
+    memory_bytes = gpus.gpu_memory_bytes(num_gpus) if num_gpus else None
     return most if memory_bytes is None else max(1, min(most, int(memory_bytes // BYTES_A_CHECK)))
 
 

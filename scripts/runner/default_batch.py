@@ -4,11 +4,11 @@ import dataclasses
 import os
 import sys
 
-from benchmarks.common import machine
 from benchmarks.common.config import load_config
 from benchmarks.common.rows import read_table
 from scripts.runner import run_plan
 from scripts.runner.make_variables import MakeVariables, default_config
+from scripts.shared import gpus
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import memory_check
 
@@ -28,7 +28,7 @@ def with_fitting_batch(variables: MakeVariables) -> MakeVariables:
     if not own:
         return variables
     images = recorded_batch(variables)
-    if not images and machine.gpu_memory_bytes(variables.ranks_here) is not None:
+    if not images and gpus.gpu_memory_bytes(variables.ranks_here) is not None:
         images = fitting_batch(variables, own)
     if images in (0, own):
         return variables

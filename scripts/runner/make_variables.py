@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import STATUSES
+from scripts.shared.nodes import node_rank
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.formatting import parse_percent
 
@@ -61,7 +62,7 @@ def read_variables() -> MakeVariables:
     flags = ["--config", os.environ.get("CONFIG") or default_config()]
     if text["DATA"]:
         flags += ["--data", os.environ["DATA"]]
-    machine.node_rank()
+    node_rank()
     machine.number_from_env("CPUS_PER_TASK", "a number of cores")
     results = Path(os.environ["RESULTS"]) if text["RESULTS"] else None
     if results and results.is_symlink():  # results/latest is about to be linked anew

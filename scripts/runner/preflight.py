@@ -15,7 +15,8 @@ from benchmarks.common import machine
 from benchmarks.common.config import Config, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import make_folder
-from benchmarks.common.machine import emulates_bf16, vector_flags
+from benchmarks.common.machine import vector_flags
+from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
 from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes
@@ -45,7 +46,7 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
     """Refuse a batch that is no multiple of every number of ranks, or more ranks than GPUs; warn of more than cores.
     variable: what the user would change."""
     num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option_as_typed(variable)
-    total = [machine.ranks_and_nodes(number)[0] for number in ranks]
+    total = [ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
         if batch % number:
@@ -60,6 +61,12 @@ def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str =
             f"warning: {most} ranks share {num_cores} cores; such rows are marked oversubscribed, lower {named}",
             file=sys.stderr,
         )
+
+
+def emulates_bf16(flags: list[str]) -> bool:
+    """Whether oneDNN has no kernels in bf16 for an x86 processor with these vector_flags: it has some from AVX-512 and
+    from AVX-NE-CONVERT on (oneDNN, "CPU Dispatcher Control")."""
+    return "sse2" in flags and not {"avx512bw", "avx_ne_convert"} & set(flags)
 
 
 def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
@@ -83,7 +90,7 @@ def check_rendezvous() -> None:
     host, _, port = endpoint.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise UserError(f"RDZV_ENDPOINT is {endpoint!r}, but must be host:port of the first node, such as node1:29400")
-    if machine.node_rank():
+    if node_rank():
         return
     try:
         socket.create_server(("", int(port))).close()

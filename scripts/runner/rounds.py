@@ -18,6 +18,7 @@ from benchmarks.common.rows import read_table
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, last_statuses
 from scripts.sets.settings import settings_hash
+from scripts.shared.nodes import ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
         needs = f"{option_as_typed('SEEDS', variables.num_seeds)} needs a round for each seed"
         repeats = option_as_typed("REPEATS", variables.num_seeds)
         raise UserError(f"{needs}; give {repeats} or more, not {variables.repeats}")
-    by_torchrun = machine.ranks_and_nodes(1)[1] > 1 and bool(machine.number_from_env("NNODES", "a number of nodes"))
+    by_torchrun = ranks_and_nodes(1)[1] > 1 and bool(machine.number_from_env("NNODES", "a number of nodes"))
     if by_torchrun and variables.results is not None and (variables.results / "runs.csv").exists():
         raise UserError(
             f"{variables.results} has runs, and with NNODES no set can be continued: the first node alone has rows, so "

@@ -30,6 +30,7 @@ from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
 from scripts.sets.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
 from scripts.setup.check_data import check_image_folder
+from scripts.shared.nodes import ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 from scripts.strategies import memory_check, strategy_list
@@ -216,7 +217,7 @@ def baselines_in_other_precisions(
 ) -> list[RunTemplate]:
     """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
     threads = machine.threads_per_rank(variables.ranks_here)
-    is_one_rank = machine.ranks_and_nodes(variables.ranks_here) == (1, 1)
+    is_one_rank = ranks_and_nodes(variables.ranks_here) == (1, 1)
     return [
         RunTemplate(
             name,
@@ -339,7 +340,7 @@ def main(strategy: str = "", /) -> None:
         (run,) = skip_what_does_not_fit([run])
         _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
     else:
-        machine.ranks_and_nodes(variables.ranks_here)  # slurm_all.sh calculates with NODES and TASKS_PER_NODE
+        ranks_and_nodes(variables.ranks_here)  # slurm_all.sh calculates with NODES and TASKS_PER_NODE
         env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))
         results = variables.results if os.environ.get("PLAN") == "yes" else preflight.open_result_set(variables.results)
         env |= {"RESULTS": str(results or "")}

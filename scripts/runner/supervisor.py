@@ -25,11 +25,11 @@ from tqdm import tqdm
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import boot_id, timed_out
 from benchmarks.common.files import hold_lock
-from benchmarks.common.machine import kernel_variables
 from benchmarks.common.rows import WARM_UP, append_rows
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
 from scripts.runner import processes
 from scripts.runner.co_tenants import CoreCounters
+from scripts.runner.kernel_variables import kernel_variables
 from scripts.runner.run_status import RunEnd, find_status
 from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler

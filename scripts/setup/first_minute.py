@@ -86,7 +86,7 @@ def describe_machine(machine: Machine) -> list[str]:
     if missing:
         lines.append("Horovod cannot be built, and its strategy will be skipped; Debian: apt install g++ python3-dev")
     if machine.has_slurm and not any(name.startswith("nvidia") for name in machine.devices):
-        from benchmarks.common.machine import BUILDS
+        from scripts.setup.builds import BUILDS
 
         newest, oldest = BUILDS[0], BUILDS[-1]
         sm = ".".join(map(str, newest.capability))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
-from benchmarks.common.machine import BUILDS, choose_build, query_gpus
+from scripts.setup.builds import BUILDS, choose_build, query_gpus
 from scripts.shared.forward_signals import end_on_signals
 from scripts.shared.repository import ROOT
 

@@ -17,6 +17,6 @@ compile() { # compile LOCK [MORE REQUIREMENTS...]
         --default-index https://pypi.org/simple --upgrade --constraints - --output-file "$lock" requirements.txt
 }
 
-# Two lines of wheels: benchmarks/common/machine.py says what each runs on.
+# Two lines of wheels: scripts/setup/builds.py says what each runs on.
 compile requirements.lock
 compile requirements-torch2.10.lock 'torch<2.11'

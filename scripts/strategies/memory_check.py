@@ -28,7 +28,9 @@ from benchmarks.common.config import (
 from benchmarks.common.errors import UserError
 from benchmarks.common.strategy import Layout
 from scripts.options.run_options import MemoryOptions
+from scripts.shared import gpus
 from scripts.strategies import strategy_list
+from scripts.strategies.group_memory import free_group_memory_bytes
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 
@@ -52,12 +54,12 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_m
     ranks_here: GPUs of this machine that are used, the first ones. only_gpu_memory: leave out the host's memory, and
     what would fit, which takes many forecasts.
     """
-    memory_bytes = machine.gpu_memory_bytes(ranks_here)
+    memory_bytes = gpus.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(cases)
     free_bytes = math.inf
     if not only_gpu_memory:
-        free_bytes = min(psutil.virtual_memory().available, machine.free_group_memory_bytes())
+        free_bytes = min(psutil.virtual_memory().available, free_group_memory_bytes())
     # rounds differ in their seed, which needs no memory
     cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
     reasons = {}
@@ -95,9 +97,7 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     """
     with contextlib.suppress(UserError):
         mixed = strategy_list.strategy_facts(strategy).mixed_precision
-        precision = resolve_precision(
-            config.precision, machine.min_compute_capability() or machine.NEWEST_CAPABILITY, mixed
-        )
+        precision = resolve_precision(config.precision, gpus.min_compute_capability() or gpus.NEWEST_CAPABILITY, mixed)
         memory_format = resolve_memory_format(config.memory_format, precision)
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
         config = resolve_global_batch(config, layout.num_devices)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from benchmarks.common import machine
 from benchmarks.common.config import Config, Precision, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.strategy import StrategyFacts
+from scripts.shared import gpus
+from scripts.shared.nodes import ranks_and_nodes
 from scripts.strategies.external import (
     BENCHMARKS,
     NAME,
@@ -108,7 +109,7 @@ def strategy_facts(strategy: str) -> StrategyFacts:
 
 def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
-    return (ranks_here, 1) if strategy_facts(strategy).one_node else machine.ranks_and_nodes(ranks_here)
+    return (ranks_here, 1) if strategy_facts(strategy).one_node else ranks_and_nodes(ranks_here)
 
 
 def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
@@ -120,7 +121,7 @@ def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]
     mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
     if not mixed or BASELINE not in strategies:
         return []
-    capability = machine.min_compute_capability()
+    capability = gpus.min_compute_capability()
     try:
         precision = resolve_precision(config.precision, capability, mixed=True)
     except UserError:  # each run reports it

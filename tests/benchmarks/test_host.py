@@ -6,16 +6,16 @@
 import ast
 import math
 import os
-import pwd
 import re
 
 import pytest
 from support import ROOT, STRATEGIES
 
 from benchmarks.common import machine
-from benchmarks.common import machine as hosts
-from benchmarks.common.machine import host, kernel_variables, machine_facts, nccl_conf
+from benchmarks.common.machine import host, machine_facts, nccl_conf
+from scripts.runner.kernel_variables import kernel_variables
 from scripts.sets.settings import READERS
+from scripts.strategies.group_memory import free_group_memory_bytes
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
@@ -53,11 +53,9 @@ def test_variables_that_only_say_where_something_is_are_not_recorded():
 
 def test_what_nccl_reads_from_files_separates_runs(monkeypatch):
     """Protects an interval from rounds with two nccl.conf, of which no variable tells. Mutants: either file left
-    out; the user's read beside the one that NCCL_CONF_FILE names; HOME taken for the home."""
-    own = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".nccl.conf")
-    files: dict[str, str] = {}
-    monkeypatch.setattr(hosts, "_text", lambda path: files.get(str(path), ""))
-    monkeypatch.setenv("HOME", "/elsewhere")
+    out; the user's read beside the one that NCCL_CONF_FILE names."""
+    own, files = os.path.expanduser("~/.nccl.conf"), {}
+    monkeypatch.setattr(machine, "_text", lambda path: files.get(str(path), ""))
     assert nccl_conf({}) == "none"
     found = []
     for path, text in [(own, "NCCL_ALGO=Ring"), (own, "NCCL_ALGO=Tree"), ("/etc/nccl.conf", "NCCL_PROTO=LL")]:
@@ -77,7 +75,7 @@ def test_a_host_is_more_than_its_name(monkeypatch):
         "/sys/class/dmi/id/board_name": "X11",
         "/proc/cpuinfo": "microcode : 0x1\nflags : avx",
     }
-    monkeypatch.setattr(hosts, "_text", lambda path: files.get(str(path), ""))
+    monkeypatch.setattr(machine, "_text", lambda path: files.get(str(path), ""))
     before = host({})
     for path, text in files.items():
         monkeypatch.setitem(files, path, text.replace("1", "2"))
@@ -92,7 +90,7 @@ def test_the_nodes_of_a_slurm_job_are_one_host_set(monkeypatch):
     job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CLUSTER_NAME": "c"}
     found = []
     for name in ("n1", "n2"):
-        monkeypatch.setattr(hosts.platform, "node", lambda name=name: f"{name}.example.org")
+        monkeypatch.setattr(machine.platform, "node", lambda name=name: f"{name}.example.org")
         found.append(host(job | {"SLURMD_NODENAME": name}))
         assert host(job | {"SLURMD_NODENAME": "node1"}) == host({}) != found[-1]
     assert found[0] == found[1] != host(job | {"SLURMD_NODENAME": "n2", "SLURM_JOB_NODELIST": "n[2-3]"})
@@ -160,8 +158,8 @@ def test_a_containers_limit_of_memory_bounds_what_is_free(tmp_path, membership, 
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(f"{text}\n")
-    assert machine.free_group_memory_bytes(tmp_path / "groups", tmp_path / "own") == free_bytes
-    assert machine.free_group_memory_bytes(tmp_path / "groups", tmp_path / "none") == math.inf
+    assert free_group_memory_bytes(tmp_path / "groups", tmp_path / "own") == free_bytes
+    assert free_group_memory_bytes(tmp_path / "groups", tmp_path / "none") == math.inf
 
 
 def read_fields(path, seen) -> set[str]:

@@ -17,7 +17,6 @@ from fault_runs import processes_of
 from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config import load_config
-from benchmarks.common.machine import kernel_variables
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder
 from scripts.gpu_check import run, timed_checks, verdicts
@@ -29,6 +28,7 @@ from scripts.gpu_check.check_state import Deadline, State
 from scripts.gpu_check.checks import checks
 from scripts.options.run_options import GpuCheckFlags
 from scripts.runner import processes
+from scripts.runner.kernel_variables import kernel_variables
 
 pytestmark = [pytest.mark.real_interpreter]  # signals to processes and groups
 
@@ -390,7 +390,7 @@ def test_other_processes_are_said_of_what_is_timed(tmp_path):
 def test_checks_side_by_side_have_cores_and_a_gpu_to_share(monkeypatch, num_gpus, cores, max_at_once):
     """Protects several GPUs: six checks of eight ranks each would wait for one another's collectives until they end."""
     monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: cores)
-    monkeypatch.setattr("benchmarks.common.machine.gpu_memory_bytes", lambda num_used: 80e9)
+    monkeypatch.setattr("scripts.shared.gpus.gpu_memory_bytes", lambda num_used: 80e9)
     assert run.max_checks_at_once(num_gpus) == max_at_once
 
 

@@ -222,9 +222,9 @@ def test_no_rank_starts_on_gpus_that_cannot_be_used(see, monkeypatch, name):
 def test_a_launcher_ends_with_the_reason(recorder, tmp_path, launcher):
     """Protects the first command on a machine with an old driver: one sentence, exit code 2, and nothing was run."""
     (tmp_path / "sitecustomize.py").write_text(
-        "from benchmarks.common.system import errors, gpus\n"
+        "from benchmarks.common import errors, machine\n"
         f"def usable_gpus(): raise errors.UserError({NOT_USABLE!r})\n"
-        "gpus.usable_gpus = usable_gpus\n"
+        "machine.usable_gpus = usable_gpus\n"
     )
     own = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": None}

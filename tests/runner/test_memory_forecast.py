@@ -313,7 +313,7 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     assert alone.flags == found.flags
     runs = run_plan.plan_strategies(dataclasses.replace(found, repeats=1))
     assert all(not run.variables.get("SKIP") for run in run_plan.skip_what_does_not_fit(runs))
-    monkeypatch.setattr(memory_check.machine, "free_group_memory_bytes", lambda: 1.0)  # the host's memory
+    monkeypatch.setattr(memory_check, "free_group_memory_bytes", lambda: 1.0)  # the host's memory
     assert with_fitting_batch(variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=1000)).flags == variables.flags
 
 

@@ -123,7 +123,7 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
         monkeypatch.setenv(name, str(value))
     (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML.replace("global_batch: 4", "global_batch: 8"))
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
-    monkeypatch.setattr("benchmarks.common.machine.min_compute_capability", lambda: (7, 0))
+    monkeypatch.setattr("scripts.shared.gpus.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.machine.usable_gpus", lambda: 4)
     variables = run_plan.read_variables()
     runs = [run for run in run_plan.plan_strategies(variables) if run.round == 1 and run.strategy == "ddp_amp"]

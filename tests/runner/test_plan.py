@@ -21,7 +21,8 @@ from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan
 from scripts.sets.settings import READERS
 from scripts.setup import pack
-from scripts.shared import source_version
+from scripts.shared import gpus, source_version
+from scripts.shared.nodes import ranks_and_nodes
 from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.field_flags import value_flags
@@ -250,7 +251,7 @@ def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_variables)
 )
 def test_the_baseline_is_timed_in_every_precision_that_is_used(make_variables, monkeypatch, args, capability, more):
     """Protects x single: without a baseline in its own precision, a mixed one has none."""
-    monkeypatch.setattr(machine, "min_compute_capability", lambda: capability)
+    monkeypatch.setattr(gpus, "min_compute_capability", lambda: capability)
     chosen = make_variables(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
     found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in run_plan.plan_strategies(chosen)]
     asked = args.removeprefix("--precision ") or "fp32"
@@ -304,7 +305,7 @@ def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_confi
 
 
 @pytest.mark.parametrize(
-    ("variables", "ranks_and_nodes"),
+    ("variables", "expected"),
     [
         ({}, (4, 1)),
         ({"NNODES": 2}, (8, 2)),
@@ -313,13 +314,13 @@ def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_confi
         ({"NODES": 2}, (4, 2)),
     ],
 )
-def test_ranks_of_all_machines(monkeypatch, variables, ranks_and_nodes):
+def test_ranks_of_all_machines(monkeypatch, variables, expected):
     """Protects what was asked of several machines, whose launchers count in different ways."""
     for name in ("HOSTS", "NODES", "NNODES", "TASKS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-    assert machine.ranks_and_nodes(4) == ranks_and_nodes
+    assert ranks_and_nodes(4) == expected
 
 
 BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663", "a:4\n", "-oProxyCommand=x:4"]
@@ -351,7 +352,7 @@ def test_a_number_that_is_none_is_named(monkeypatch, name, value):
     """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=re.escape(f"{name} is {value!r}")):
-        machine.ranks_and_nodes(2)
+        ranks_and_nodes(2)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@
 import dataclasses
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,21 +13,11 @@ from support import ROOT
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from scripts.setup import first_minute
+from scripts.setup import builds, first_minute
 from scripts.setup.first_minute import Machine, describe_machine, why_too_little_disk, why_unsupported
 
 LAPTOP, APU, WORKSTATION = ("dri/renderD128",), ("dri/renderD128", "kfd"), ("dri/renderD128", "nvidia0", "nvidia1")
 LINUX = Machine("Linux", "x86_64", "3.11.7", 66.4, "/usr/bin/g++", True, ())
-
-
-def fake_torch(hip=None, xpu=False, mps=False):
-    """torch's attributes that say what it can train on."""
-    return SimpleNamespace(
-        __version__="2.15.0",
-        version=SimpleNamespace(hip=hip),
-        xpu=SimpleNamespace(is_available=lambda: xpu),
-        backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: mps)),
-    )
 
 
 @pytest.fixture
@@ -106,9 +95,8 @@ def test_a_login_node_is_told_which_torch_its_nodes_need():
     """Protects a queue of hours: the newest torch runs on no V100, and the login node has no GPU that says so."""
     login = dataclasses.replace(LINUX, has_slurm=True)
     _, line = describe_machine(login)
-    assert (
-        f"needs driver {machine.BUILDS[0].driver}" in line and f"TORCH={machine.BUILDS[-1].torch} ./bench setup" in line
-    )
+    newest, *_, oldest = builds.BUILDS
+    assert f"needs driver {newest.driver}" in line and f"TORCH={oldest.torch} ./bench setup" in line
     assert len(describe_machine(dataclasses.replace(login, devices=WORKSTATION))) == 1
 
 
@@ -118,15 +106,6 @@ def test_a_disk_without_space_is_refused_before_the_download():
     assert "needs about 7 GB" in why_too_little_disk(5, "") and "TORCH_INDEX" in why_too_little_disk(5, "")
     assert why_too_little_disk(5, "https://an.index") == ""
     assert "needs about 4 GB" in why_too_little_disk(1, "https://an.index")
-
-
-@pytest.mark.parametrize("found", [{"hip": "6.4.1"}, {"xpu": True}, {"mps": True}])
-def test_what_torch_could_train_on_is_refused(found):
-    """Protects a user of ROCm, XPU or MPS from the CPU's figures under the GPU's name. Mutant: hip is not read."""
-    with pytest.raises(UserError, match="DEVICE=cpu trains on the CPU"):
-        machine.refuse_other_accelerator(fake_torch(**found))
-    machine.refuse_other_accelerator(fake_torch())
-    machine.refuse_other_accelerator(torch)  # the real one has these attributes
 
 
 @pytest.mark.parametrize("devices", [LAPTOP, APU])
@@ -140,17 +119,21 @@ def test_a_device_node_alone_goes_on_on_the_cpu(devices, make_devices, monkeypat
     assert first_minute.unused_device_line(folder).startswith("note: /dev/dri/renderD128 is not an NVIDIA GPU")
 
 
-def test_a_rank_asks_torch_where_a_device_is_there(make_devices, monkeypatch):
-    """Protects the check itself: usable_gpus, which every rank calls, makes it. DEVICE=cpu goes on."""
+@pytest.mark.parametrize(
+    ("hip", "found", "words"), [("6.4.1", "cuda", "for ROCm"), (None, "xpu", "XPU"), (None, "mps", "MPS")]
+)
+def test_a_rank_asks_torch_where_a_device_is_there(make_devices, monkeypatch, hip, found, words):
+    """Protects a user of ROCm, XPU or MPS from the CPU's figures under the GPU's name. Mutant: hip is not read."""
     folder = make_devices(APU)
     monkeypatch.setattr(machine, "DEVICES", folder)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(torch.version, "hip", "6.4.1")
-    with pytest.raises(UserError, match="a ROCm build"):
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device(found))
+    with pytest.raises(UserError, match=f"{words}, and the suite .*DEVICE=cpu trains on the CPU"):
         machine.usable_gpus()
     monkeypatch.setenv("DEVICE", "cpu")
-    assert machine.usable_gpus() == 0 and machine.query_gpus().problem == "DEVICE=cpu asks for no GPU"
+    assert machine.usable_gpus() == 0 and builds.query_gpus().problem == "DEVICE=cpu asks for no GPU"
     monkeypatch.setenv("DEVICE", "tpu")
     with pytest.raises(UserError, match="DEVICE is 'tpu'"):
         machine.usable_gpus()

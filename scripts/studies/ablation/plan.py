@@ -19,7 +19,9 @@ from benchmarks.common.packed import pack_path
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, names_images
 from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
+from scripts.shared import gpus
 from scripts.shared.commands import bench_command
+from scripts.shared.nodes import ranks_and_nodes
 from scripts.strategies import memory_check, strategy_list
 from scripts.studies.ablation.analysis import (
     ALL_TOGETHER,
@@ -76,7 +78,7 @@ def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Conf
     fields: dict[str, Any] = {**requested_fields([]), "loader": config.loader}
     fields.pop("threads_per_rank")
     baseline = dataclasses.replace(config, **fields)
-    num_ranks, num_nodes = machine.ranks_and_nodes(variables.ranks_here)
+    num_ranks, num_nodes = ranks_and_nodes(variables.ranks_here)
     case = memory_check.MemoryCase(strategy, baseline, num_ranks, num_nodes)
     return dataclasses.replace(config, batch_per_device=fitting_batch(case, variables.ranks_here))
 
@@ -100,7 +102,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
         return "images are synthetic, so that nothing is read; add -- --loader folder, which reads some"
     if option.needs == "compiler":
         return missing_compiler(on_gpu=machine.num_gpus() > 0)
-    if option.needs == "ranks" and machine.ranks_and_nodes(ranks_here)[0] < 2:
+    if option.needs == "ranks" and ranks_and_nodes(ranks_here)[0] < 2:
         return "needs two ranks or more, which talk to each other"
     if option.needs == "pack":
         packed = all(pack_path(config, part).exists() for part in ("train", "val"))
@@ -108,7 +110,7 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
         return "" if packed else f"needs packed images: {pack} writes them"
     if option.needs == "bf16":
         try:
-            resolve_precision("bf16", machine.min_compute_capability())
+            resolve_precision("bf16", gpus.min_compute_capability())
         except UserError as error:
             return str(error)
     return ""

@@ -53,9 +53,7 @@ def parse_ranks(text: str) -> list[int]:
     """The numbers of ranks in RANKS, in their order. Raises UserError where there are fewer than two, or the text is no
     list of numbers."""
     words = text.split()
-    valid = [
-        word.isascii() and word.isdecimal() and len(word) <= machine.MAX_DIGITS and int(word) > 0 for word in words
-    ]
+    valid = [word.isascii() and word.isdecimal() and int(word) > 0 for word in words]
     if not all(valid) or len(words) > MAX_VALUES:
         raise UserError(
             f"{option_as_typed('RANKS')} is {text[:80]!r}, but must be some numbers of ranks, such as 1 2 4"

@@ -1,0 +1,45 @@
+"""What a plan has to know of GPUs before a rank runs on them: their names, memory and compute capability."""
+
+import contextlib
+import os
+
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
+
+NEWEST_CAPABILITY = (9, 0)
+"""Compute capability of GPUs that are not at hand, such as those of a cluster's nodes."""
+
+
+def min_compute_capability() -> tuple[int, int] | None:
+    """The least compute capability of the GPUs of a run; None without GPUs. Of GPUs elsewhere the newest is assumed."""
+    if not machine.num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
+        return None
+    return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=NEWEST_CAPABILITY)
+
+
+def gpu_memory_bytes(num_used: int) -> float | None:
+    """Memory of the smallest of the first num_used GPUs: GPU_MEMORY_GB (10^9 bytes), else as torch says; None where
+    nobody knows."""
+    if not machine.num_gpus():
+        return None
+    if text := os.environ.get("GPU_MEMORY_GB", ""):
+        with contextlib.suppress(ValueError):
+            if 0 < float(text) < float("inf"):
+                return float(text) * 1e9
+        raise UserError(f"GPU_MEMORY_GB is {text!r}, but must be 10^9 bytes, such as 16.9 for a V100 of 16 GB")
+    return min((gpu.total_memory for gpu in _visible_gpus()[:num_used]), default=None)
+
+
+def gpu_names() -> str:
+    """What the vendor calls the GPUs that torch can use, each kind once; '' without any."""
+    return " + ".join(dict.fromkeys(gpu.name for gpu in _visible_gpus()))
+
+
+def _visible_gpus() -> list:
+    """torch's properties of each GPU that it can use. They make no CUDA context, which would take memory from runs."""
+    with contextlib.suppress(UserError):
+        if num_visible := machine.usable_gpus():
+            import torch
+
+            return [torch.cuda.get_device_properties(index) for index in range(num_visible)]
+    return []

@@ -1,0 +1,33 @@
+"""Memory that a container or a Slurm job leaves this process: its control groups' limits, of version 2 or 1."""
+
+import contextlib
+import math
+import re
+from pathlib import Path
+
+from benchmarks.common.machine import CONTROL_GROUPS, MEMBERSHIP, control_groups
+
+
+def free_group_memory_bytes(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
+    """Memory that this process's control groups leave it, as Slurm's --mem limits it; infinity without a limit."""
+    return min(map(_free_memory_of_group, control_groups("memory", folder, membership)), default=math.inf)
+
+
+def _free_memory_of_group(group: Path) -> float:
+    """Bytes that the group's limit leaves. Pages of files that nobody has used lately count as free."""
+    with contextlib.suppress(OSError, ValueError):
+        if (group / "memory.max").exists():
+            limit, used, dropped_first = group / "memory.max", group / "memory.current", "inactive_file"
+        else:
+            limit, used = group / "memory.limit_in_bytes", group / "memory.usage_in_bytes"
+            dropped_first = "total_inactive_file"
+        if (most := limit.read_text().strip()) != "max":  # version 1 without a limit has about 2^63
+            return max(0, int(most) - int(used.read_text()) + _number_in(group / "memory.stat", dropped_first))
+    return math.inf
+
+
+def _number_in(path: Path, name: str) -> int:
+    with contextlib.suppress(OSError):
+        if found := re.search(rf"^{name} (\d+)$", path.read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
