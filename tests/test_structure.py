@@ -17,16 +17,16 @@ from benchmarks.common.config import load_config
 from scripts.commands.command_table import find_command
 from scripts.commands.run_command import parse
 
-# The lowest first. A folder imports folders of lower lines only; a study may import another study.
+# Of benchmarks/common, in the order of a reader: a module imports only those before it.
+COMMON = """
+    errors files output machine architectures channels_last config columns safe_cells rows run_folder
+    exits rank communication strategy listing packed images loader model stages
+    clock exchange phases sharded_state checkpoint summary engine
+""".split()
+# Folders, the lowest first. A folder imports those of lower lines only; a study may import another study.
 LAYERS = [
-    ["common.system"],
-    ["common.config"],
-    ["common.store"],
-    ["common.dist"],
-    ["common.data"],
-    ["common.model"],
-    ["common.train"],
-    ["benchmarks"],
+    ["common"],
+    ["benchmarks", "shared"],
     ["options"],
     ["strategies"],
     ["stats", "setup"],
@@ -54,11 +54,9 @@ def imported(path) -> set[str]:
 
 
 def folder_of(module: str) -> str:
-    """common.train, benchmarks, runner or studies."""
+    """common, benchmarks, runner or studies."""
     parts = module.split(".")
-    if parts[:2] == ["benchmarks", "common"]:
-        return ".".join(parts[1:3])
-    return parts[1] if parts[0] == "scripts" else parts[0]
+    return "common" if parts[1] == "common" else parts[1] if parts[0] == "scripts" else "benchmarks"
 
 
 def test_imports_point_one_way():
@@ -69,6 +67,16 @@ def test_imports_point_one_way():
         for module in imported(path):
             if folder_of(module) != importer and LEVELS[importer] <= LEVELS[folder_of(module)]:
                 wrong.add(f"{path.relative_to(ROOT)} imports {module}")
+    assert wrong == set()
+
+
+def test_a_module_of_common_imports_those_before_it():
+    """Protects who reads common from front to back, from circles and from imports in functions that hide one."""
+    wrong = set()
+    for path in ROOT.glob("benchmarks/common/[!_]*.py"):
+        before = COMMON[: COMMON.index(path.stem)]
+        names = {module.split(".")[2] for module in imported(path) if module.startswith("benchmarks.common.")}
+        wrong |= {f"{path.stem} imports {name}" for name in names - {*before}}
     assert wrong == set()
 
 

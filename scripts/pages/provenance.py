@@ -14,10 +14,10 @@ from scripts.sets.device_use import device_use
 from scripts.sets.recorded_settings import identities_by_hash
 from scripts.sets.result_set import ResultSet
 from scripts.sets.safe_names import file_inside
-from scripts.sets.settings import STRATEGY_SOURCE
 from scripts.shared.commands import make_assignment, shell_word
 from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 from scripts.stats.formatting import format_setting, printable
+from scripts.strategies.external import STRATEGY_SOURCE
 
 OF_ONE_MACHINE = ("NUM_GPUS", "NODE_RANK", "RDZV_ENDPOINT", "ALLOCATION", "CUDA_VISIBLE_DEVICES")
 """Variables that another machine sets by itself."""

@@ -28,13 +28,13 @@ from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
-from scripts.sets.settings import STRATEGY_SOURCE, requested_settings, seed_in_turn, settings_hash
+from scripts.sets.settings import requested_settings, seed_in_turn, settings_hash
 from scripts.setup.check_data import check_image_folder
 from scripts.shared.nodes import ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 from scripts.strategies import memory_check, strategy_list
-from scripts.strategies.external import NAME_VARIABLE, external_script, source_hash
+from scripts.strategies.external import NAME_VARIABLE, STRATEGY_SOURCE, external_script, source_hash
 
 MAX_VALUES = 200
 """Of a sweep, and of the ranks of a scaling study."""

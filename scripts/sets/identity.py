@@ -15,8 +15,9 @@ from typing import Any
 
 from benchmarks.common.config import FIELDS
 from benchmarks.common.strategy import STORED_FIELDS
-from scripts.sets.settings import READERS, SOURCE_FIELDS, STRATEGY_SOURCE, drop_not_compared
+from scripts.sets.settings import READERS, SOURCE_FIELDS, drop_not_compared
 from scripts.stats.formatting import format_setting
+from scripts.strategies.external import STRATEGY_SOURCE
 
 # `precision` was requested; `precision resolved` is what the run made of it, such as of `auto`.
 RESOLVED_SUFFIX = " resolved"

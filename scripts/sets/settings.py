@@ -38,9 +38,6 @@ READERS = {
     **dict.fromkeys(("microbatches", "pipeline_schedule"), ("pipeline_parallel",)),
 }
 
-STRATEGY_SOURCE = "strategy_source"
-"""The requested field that only a strategy of another repository has: a hash of its code (--strategy-dir)."""
-
 
 def requested_settings(
     config: Config, strategy: str, ranks: int, nodes: int, threads_per_rank: int, fingerprint: str

@@ -24,6 +24,8 @@ from scripts.shared.repository import ROOT
 BENCHMARKS = ROOT / "benchmarks"
 FOLDER_VARIABLE, NAME_VARIABLE = "STRATEGY_DIR", "EXTERNAL_STRATEGY"
 """Which folder; and which strategy of it launchers/external.sh starts."""
+STRATEGY_SOURCE = "strategy_source"
+"""The requested field that only a strategy of another repository has: a hash of its code (--strategy-dir)."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 HASH_DIGITS = 16
 

@@ -13,9 +13,8 @@ import tyro
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.run_folder import RunFolder
-from scripts.sets.settings import STRATEGY_SOURCE
 from scripts.shared.options_as_typed import option_as_typed
-from scripts.strategies.external import FOLDER_VARIABLE, external_script, find_helpers, source_hash
+from scripts.strategies.external import FOLDER_VARIABLE, STRATEGY_SOURCE, external_script, find_helpers, source_hash
 
 
 @dataclasses.dataclass(frozen=True)

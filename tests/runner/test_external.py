@@ -16,9 +16,9 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import run_plan
 from scripts.sets.identity import Identity, comparable
-from scripts.sets.settings import STRATEGY_SOURCE, requested_settings
+from scripts.sets.settings import requested_settings
 from scripts.strategies import run_external, strategy_list
-from scripts.strategies.external import source_hash
+from scripts.strategies.external import STRATEGY_SOURCE, source_hash
 
 
 @pytest.fixture

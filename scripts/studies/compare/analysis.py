@@ -13,10 +13,11 @@ from benchmarks.common.errors import UserError
 from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
 from scripts.sets.result_set import ResultSet, load_set
 from scripts.sets.run_group import RunGroup
-from scripts.sets.settings import SOURCE_FIELDS, STRATEGY_SOURCE
+from scripts.sets.settings import SOURCE_FIELDS
 from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.stats.formatting import format_setting, parse_percent, printable
 from scripts.stats.intervals import RatioEstimate
+from scripts.strategies.external import STRATEGY_SOURCE
 from scripts.studies.compare.two_days import DaySpread, day_spread, ratios_between_days
 
 # Two sets are often compared for these: a difference is printed, and no reason to refuse.
