@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.common.config import FIELDS, IMAGE_FIELDS, NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder, replace_atomically
+from benchmarks.common.files import replace_atomically
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.strategy import Strategy
 
@@ -166,7 +166,7 @@ def make_writable(folder: Path) -> None:
     Raises UserError where one of these fails: before the first epoch, not after it.
     """
     try:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
             probe.write(b"may checkpoints be written here?\n")
             probe.flush()
@@ -192,7 +192,7 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
             copy_whole(path, folder / "previous.pt")  # only now: the disk had space for the new one
 
     try:
-        make_folder(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         replace_atomically(path, write)
         if kept:
             copy_whole(path, folder / kept)

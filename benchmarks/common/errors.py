@@ -1,23 +1,44 @@
-"""The four ways in which a run ends without a bug. `exit_codes.run_and_exit` turns each into an exit code."""
+"""The four ways in which a run ends early without a bug: the status of its row, and the exit code of its rank."""
 
+import re
 import signal
 
 
-class UserError(Exception):
+class EarlyEnd(Exception):
+    """The text says why, and what to do next."""
+
+    status = "failed"
+    exit_code = 2
+
+
+class UserError(EarlyEnd):
     """A mistake that the user can correct: the text says what was wrong, where, and what to do next."""
 
 
-class Unavailable(Exception):
+class Unavailable(EarlyEnd):
     """This machine cannot run the strategy: the text says why and what would change that."""
 
+    status = "skipped"
+    exit_code = 77  # as in automake
 
-class Diverged(Exception):
+
+class Diverged(EarlyEnd):
     """The loss is no longer a number: whatever was timed is not a training step."""
 
+    status = "invalid"
+    exit_code = 3
 
-class Stopped(Exception):
+
+class Stopped(EarlyEnd):
     """A signal asked the run to stop, and it did so between two steps. `text` says what was saved."""
+
+    status = "interrupted"
 
     def __init__(self, signum: int, text: str):
         super().__init__(f"{signal.Signals(signum).name} stopped the run; {text}")
-        self.signum = signum
+        self.exit_code = 128 + signum
+
+
+def timed_out(reason: str) -> bool:
+    """Whether a rank gave up waiting for another one. A remedy that names the option --timeout-s does not say so."""
+    return bool(re.search("timed out|(?<!--)timeout", reason, re.IGNORECASE))

@@ -1,39 +1,24 @@
-"""How a process ends: an exit code, a line on stderr, and a note of the cause for the supervisor.
+"""How a rank ends: an exit code, a line on stderr, and a note of the cause in the run's folder.
 
-The supervisor gives a run its folder in RUN_DIR. The earliest note in it is the first cause; the ranks that
-fail after it are victims.
+The earliest note is the first cause; ranks that fail after it are its victims.
 """
 
 import contextlib
 import faulthandler
 import os
-import re
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.errors import Diverged, Stopped, Unavailable, UserError
-from benchmarks.common.output import guard_output
-from benchmarks.common.rank import find_rank_info
+from benchmarks.common.errors import EarlyEnd, timed_out
+from benchmarks.common.files import guard_output
 from benchmarks.common.run_folder import RunFolder
 
 STACKS_S = 2.0  # for the supervisor to read the stacks of the rank that the others waited for
-EXIT_FAILED, EXIT_USAGE, EXIT_INVALID, EXIT_UNAVAILABLE = 1, 2, 3, 77  # 77: automake's code for "skipped"
-
-
-def boot_id() -> str:
-    """Tells machines apart, and with them the clocks that time.monotonic reads; empty where nothing does."""
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else ""
-
-
-def timed_out(reason: str) -> bool:
-    """Whether a rank gave up waiting for another one. A remedy that names the option --timeout-s does not say so."""
-    return bool(re.search("timed out|(?<!--)timeout", reason, re.IGNORECASE))
+RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
@@ -47,24 +32,18 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     try:
         main()
         exit_at_once(0)
-    except UserError as error:
-        status, code, text = "failed", EXIT_USAGE, str(error)
-        print(f"error: {text}", file=sys.stderr)
-    except Unavailable as error:
-        status, code, text = "skipped", EXIT_UNAVAILABLE, str(error)
-        print(f"skipped: {text}", file=sys.stderr)
-    except Diverged as error:
-        status, code, text = "invalid", EXIT_INVALID, str(error)
-        print(f"invalid: {text}", file=sys.stderr)
-    except Stopped as error:
-        status, code, text = "interrupted", 128 + error.signum, str(error)
-        print(f"interrupted: {text}", file=sys.stderr)
+    except EarlyEnd as error:
+        status, code, text = error.status, error.exit_code, str(error)
+        print(f"{'error' if status == 'failed' else status}: {text}", file=sys.stderr)
     except Exception as error:
-        status, code, text = "failed", EXIT_FAILED, f"{type(error).__name__}: {error}"
+        status, code, text = "failed", 1, f"{type(error).__name__}: {error}"
         traceback.print_exc()
-    note_cause(status, text, rank)
-    if timed_out(text) and RunFolder.current():
-        time.sleep(STACKS_S)
+    if folder := RunFolder.current():
+        if rank is None:
+            rank = int(next(filter(str.isdecimal, (os.environ.get(name, "") for name in RANK_VARIABLES)), 0))
+        folder.write_cause(status, text, rank)
+        if timed_out(text):
+            time.sleep(STACKS_S)
     exit_at_once(code)
 
 
@@ -74,16 +53,3 @@ def exit_at_once(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
-
-
-def note_cause(status: str, reason: str, rank: int | None) -> None:
-    """Leave `status` and `reason` for the supervisor, where one started this process."""
-    folder = RunFolder.current()
-    if folder is None:
-        return
-    if rank is None:
-        try:
-            rank = find_rank_info().rank
-        except UserError:
-            rank = 0
-    folder.write_cause(status, reason, rank)

@@ -1,21 +1,23 @@
-"""Files that are whole or not there, and on the disk when the call returns; and locks between processes.
-
-Needs no torch.
-"""
+"""Files that are whole or not there, locks between processes, and output that steers no terminal. Standard library
+only."""
 
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import pwd
+import re
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-LOCK_LIMIT_S = 60.0
-FIRST_POLL_S, POLL_S = 0.001, 0.05  # most locks are held for a millisecond
+POLL_S = 0.01
+# All but line ends and tabs; \r only within a text, since a bar of progress begins or ends with it.
+CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|(?<!^)\r(?!$)")
 
 
 def home_folder() -> Path | None:
@@ -27,14 +29,13 @@ def home_folder() -> Path | None:
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path, limit_s: float = LOCK_LIMIT_S) -> Iterator[int]:
-    """Hold the lock file `path` alone; yields its file descriptor. The file is made where it is missing, and its
-    content is left alone. limit_s: 0 does not wait.
+def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
+    """Hold the lock file `path` alone; yields its file descriptor. It is made where it is missing, and not changed.
 
     Raises TimeoutError where another process holds the lock for longer than `limit_s`, and OSError.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    deadline, pause_s = time.monotonic() + limit_s, FIRST_POLL_S
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    deadline = time.monotonic() + limit_s
     try:
         while True:
             try:
@@ -42,57 +43,77 @@ def hold_lock(path: Path, limit_s: float = LOCK_LIMIT_S) -> Iterator[int]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    why = f"another process has held the lock for more than {limit_s:g} s"
-                    raise TimeoutError(errno.ETIMEDOUT, why, str(path)) from None
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, POLL_S)
+                    why = f"another process has held {path} for more than {limit_s:g} s (fuser names it)"
+                    raise TimeoutError(errno.ETIMEDOUT, why) from None
+            time.sleep(POLL_S)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def replace_atomically(path: Path, write: Callable[[BinaryIO], object], durable: bool = True) -> None:
+def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut.
 
     The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. A failure removes the new
-    file; only a killed process leaves it. durable: False for what nobody needs after a power cut, which may then leave
-    an empty file. Raises OSError, and what `write` raises.
+    file; only a killed process leaves it. Raises OSError, and what `write` raises.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
             write(file)
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
-    if durable:
-        sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Return once the names in `folder` are on the disk, where its file system can say so. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems sync no folders
-            raise
-    finally:
-        os.close(descriptor)
+def write_text_atomically(path: Path, text: str) -> None:
+    """Make `path` hold `text`, as replace_atomically does."""
+    content = text.encode("utf-8", "surrogateescape")  # a file's name need not be UTF-8
+    replace_atomically(path, lambda file: file.write(content))
 
 
-def make_folder(folder: Path) -> None:
-    """Make `folder` and the folders above it where they are missing; their names are on the disk when this returns.
+def write_json(path: Path, value: object) -> None:
+    """`value` as JSON, whole or not at all."""
+    write_text_atomically(path, json.dumps(value, indent=1) + "\n")
 
-    Raises OSError.
-    """
-    if folder.is_dir():
-        return
-    make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    sync_folder(folder.parent)
+
+def without_controls(text: str) -> str:
+    """The text with ? for what steers a terminal: names and texts may be somebody else's."""
+    return CONTROLS.sub("?", text)
+
+
+class _SafeStream:
+    """A text stream on which control characters are shown as ?, and which drops what cannot be written."""
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a file's name need not be UTF-8
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(without_controls(text))
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        """False for stdout, so that tyro prints its help without colours. Bars go to stderr."""
+        return self._stream is not sys.__stdout__ and bool(self._stream.isatty())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def guard_output() -> None:
+    """Make this process go on where stdout or stderr cannot be written, as after `| head -1` or on a closed terminal,
+    and print texts of others without the control characters in them."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
+        if not isinstance(stream, _SafeStream):
+            setattr(sys, name, _SafeStream(stream))

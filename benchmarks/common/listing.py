@@ -20,8 +20,7 @@ import numpy
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import home_folder, replace_atomically
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import home_folder, replace_atomically, write_text_atomically
 
 DTYPES: dict[str, numpy.dtype[Any]] = {
     "I64": numpy.dtype("<i8"),

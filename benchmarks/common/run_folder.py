@@ -2,10 +2,10 @@
 
     settings.json      the requested half of the settings (by the plan), and the resolved half (by the supervisor, with
                        the row); see scripts/sets/settings.py
-    config.yaml        the requested configuration, `auto` as it stands, as differences from the defaults: what the
-                       script reads
+    config.yaml        the requested configuration, every field, `auto` as it stands: what the script reads
     run.log            everything that the run's processes print
-    progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a stop
+    progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a
+                       stop; written over in place, since a new file between two windows would keep the disk busy
     unrecorded         exists from before the launcher starts until the run's row is in runs.csv. The supervisor keeps
                        it locked, and writes into it, as JSON, the columns of the row that it knows: at the start, and
                        again at the end. Who finds it without a lock writes the row (record_lost_runs in lost_runs.py)
@@ -21,29 +21,28 @@ The supervisor names the folder to a run's processes in RUN_DIR. Needs no torch.
 
 import contextlib
 import datetime
+import functools
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_atomically
-from benchmarks.common.rows import write_json, write_text_atomically
+from benchmarks.common.files import write_json, write_text_atomically
 
 RUN_DIR_VARIABLE = "RUN_DIR"
+PROGRESS_BYTES = 40
 SCHEMA = 1  # of settings.json
 Half = dict[str, Any]
 """One half of a run's settings, as JSON has them: what was requested ("asked"), or what the run made of it ("met")."""
 
 
 class RunFolder:
-    """One run's folder. Writers replace whole files. Readers return None or an empty list for a missing file."""
+    """One run's folder. Readers return None or an empty list for a missing file."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -57,65 +56,55 @@ class RunFolder:
     @classmethod
     def current(cls) -> "RunFolder | None":
         """The folder of the run that this process belongs to; None without one. Other programs have a variable of this
-        name, too."""
+        name, too, but no settings.json in its folder."""
         path = os.environ.get(RUN_DIR_VARIABLE)
-        folder = cls(path) if path else None
-        return folder if folder and folder.has_settings() else None
+        return cls(path) if path and (Path(path) / "settings.json").exists() else None
 
     @classmethod
     def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
         """A new folder in a result set, by an absolute path; its name is the run_id, which no other run has."""
-        now = datetime.datetime.now().strftime("%H%M%S")
-        for suffix in ("", *(f"-{n}" for n in range(2, 1000))):
-            path = results.resolve() / "logs" / f"{strategy}-{round_number}-{now}{suffix}"  # logs may be a link
-            with contextlib.suppress(FileExistsError):
+        first = results.resolve() / "logs" / f"{strategy}-{round_number}-{datetime.datetime.now():%H%M%S}"
+        path, number = first, 1
+        while True:
+            try:
                 path.mkdir(parents=True)
                 return cls(path)
-        raise AssertionError("a thousand runs in one second")
+            except FileExistsError:
+                number += 1
+                path = first.with_name(f"{first.name}-{number}")
 
     def write_requested(self, config: Config, requested: Half, flags: str = "") -> None:
         """Write the configuration, for the script, and the requested half of the settings. flags: as typed."""
         write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": requested})
-        defaults = vars(Config(config=config.config))  # a file cannot name itself
-        own = architecture_of(config.arch).defaults  # written in any case: Config's default is another value
-        differences = {name: value for name, value in vars(config).items() if value != defaults[name] or name in own}
-        write_text_atomically(self.config, yaml.safe_dump(differences, sort_keys=False))
+        fields = {name: value for name, value in vars(config).items() if name != "config"}  # a file cannot name itself
+        write_text_atomically(self.config, yaml.safe_dump(fields, sort_keys=False))
 
     def settings(self) -> dict[str, Any]:
         """settings.json: "asked" is the requested half. "met" is the resolved half, once the run has added it.
 
-        Raises UserError where it is missing, no JSON, or of a newer schema.
+        Raises UserError where it is missing or damaged.
         """
         path = self.path / "settings.json"
         try:
-            settings: dict[str, Any] = json.loads(path.read_bytes())
-            schema = settings["schema"]
-        except (OSError, ValueError, KeyError, TypeError):
+            return {"asked": {}} | json.loads(path.read_bytes())
+        except (OSError, ValueError, TypeError):
             raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
-        if schema > SCHEMA:
-            raise UserError(f"{path} is of schema {schema}, and this suite reads up to {SCHEMA}; use the newer one")
-        return settings
 
     def add_resolved(self, resolved: Half) -> None:
         """Add the resolved half, whole."""
         write_json(self.path / "settings.json", self.settings() | {"met": resolved})
 
-    def has_settings(self) -> bool:
-        """Whether the plan, of this or of a newer suite, made this folder."""
-        try:
-            settings = json.loads((self.path / "settings.json").read_bytes())
-        except (OSError, ValueError):
-            return False
-        return isinstance(settings, dict) and {"schema", "asked"} <= settings.keys()
+    @functools.cached_property
+    def _progress_file(self) -> int:
+        return os.open(self.path / "progress", os.O_WRONLY | os.O_CREAT, 0o666)
 
     def write_progress(self, steps_done: int, num_steps: int, step_s: float = 0.0) -> None:
-        line = f"{steps_done} {num_steps} {step_s:.3f}".encode()
-        replace_atomically(self.path / "progress", lambda file: file.write(line), durable=False)
+        os.pwrite(self._progress_file, f"{steps_done} {num_steps} {step_s:.3f}".ljust(PROGRESS_BYTES).encode(), 0)
 
     def progress(self) -> tuple[int, int] | None:
         """(steps done, steps in all)."""
         with contextlib.suppress(OSError, ValueError):
-            done, total, *_ = (self.path / "progress").read_text().split()
+            done, total, _ = (self.path / "progress").read_text().split()
             return int(done), int(total)
         return None
 
@@ -153,26 +142,18 @@ class RunFolder:
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:
-        path = self.path / "summary.json"
-        if not path.exists():
-            return None
-        summary: dict[str, Any] = json.loads(path.read_bytes())
-        return summary
+        with contextlib.suppress(FileNotFoundError):
+            summary: dict[str, Any] = json.loads((self.path / "summary.json").read_bytes())
+            return summary
+        return None
 
     def write_cause(self, status: str, reason: str, rank: int) -> None:
         """Write why this process ends, and when, by the clock that processes share."""
         cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
-        try:
+        with contextlib.suppress(OSError):  # such as of a full disk: the log has the reason, too
             write_json(self.path / f"cause-{os.getpid()}.json", cause)
-        except OSError as error:
-            print(f"warning: the cause could not be written to {self.path}: {error}", file=sys.stderr)
 
     def causes(self) -> list[dict[str, Any]]:
         """The causes that the run's processes wrote, the earliest first."""
-        causes = []
-        for path in self.path.glob("cause-*.json"):
-            try:
-                causes.append(json.loads(path.read_bytes()))
-            except (OSError, ValueError) as error:
-                print(f"warning: {path} cannot be read: {error}")
+        causes = [json.loads(path.read_bytes()) for path in self.path.glob("cause-*.json")]
         return sorted(causes, key=lambda cause: cause["at"])

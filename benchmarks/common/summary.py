@@ -13,8 +13,7 @@ import torchvision
 from benchmarks.common.clock import Totals, Window
 from benchmarks.common.columns import TABLES, columns_from
 from benchmarks.common.config import Config
-from benchmarks.common.exits import boot_id
-from benchmarks.common.machine import driver_version, machine_facts, nccl_conf
+from benchmarks.common.machine import boot_id, driver_version, machine_facts, nccl_conf
 from benchmarks.common.rank import RankContext, device_name
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import guard_output
+from benchmarks.common.files import guard_output
 from scripts.commands import actions, make_targets
 from scripts.commands.command_table import COMMANDS, Command, find_command
 from scripts.options.run_options import set_variables

@@ -81,7 +81,7 @@ class PackTarget:
                 progress.add(len(content), len(stored))
         path = self._table_path(shard)
         path.parent.mkdir(exist_ok=True)
-        replace_atomically(path, lambda file: file.write(json.dumps(rows).encode()), durable=False)
+        replace_atomically(path, lambda file: file.write(json.dumps(rows).encode()))
         num_bytes = sum(row[COLUMNS.index("num_bytes")] for row in rows)
         progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
         return Total(len(rows), num_bytes)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import write_text_atomically
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.check_state import ELSEWHERE, State
 from scripts.pages.page_templates import html_template, markdown_template

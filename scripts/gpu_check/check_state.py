@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.common.rows import write_json
+from benchmarks.common.files import write_json
 from scripts.gpu_check.check import Check
 from scripts.gpu_check.verdicts import Verdict
 from scripts.runner.run_plan import interpreter_path

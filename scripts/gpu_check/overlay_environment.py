@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tyro
 
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import write_text_atomically
 from scripts.shared.programs import run_main_and_exit
 
 

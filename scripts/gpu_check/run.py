@@ -21,8 +21,8 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
+from benchmarks.common.files import write_text_atomically
 from benchmarks.common.machine import missing_compiler, processor_name
-from benchmarks.common.rows import write_text_atomically
 from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here, Scale
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_queue import Capabilities, work

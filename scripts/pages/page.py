@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
 from scripts.options.set_options import ReportOptions

@@ -14,7 +14,8 @@ import tyro
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import SCHEMA, write_json
+from benchmarks.common.files import write_json
+from benchmarks.common.rows import SCHEMA
 from scripts.shared.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.rows import write_json
+from benchmarks.common.files import write_json
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner.environment import installed_packages
 from scripts.runner.run_plan import Run, interpreter_path

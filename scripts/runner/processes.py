@@ -110,7 +110,7 @@ def _is_rank(process: psutil.Process) -> bool:
 
 
 def write_stacks(run_dir: Path, log: IO[bytes]) -> None:
-    """Append the Python stacks of the run's processes to `log`, by SIGUSR2 (exit_codes.run_and_exit)."""
+    """Append the Python stacks of the run's processes to `log`, by SIGUSR2 (exits.run_and_exit)."""
     processes = processes_of_run(run_dir)
     deadline = time.monotonic() + STACKS_LIMIT_S
     for process in processes:

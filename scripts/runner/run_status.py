@@ -5,8 +5,9 @@ import os
 import re
 import signal
 
-from benchmarks.common.exits import boot_id, timed_out
+from benchmarks.common.errors import timed_out
 from benchmarks.common.listing import TRUNCATED_FILE_HELP
+from benchmarks.common.machine import boot_id
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner.telemetry import Sampler
 from scripts.shared.options_as_typed import option_as_typed

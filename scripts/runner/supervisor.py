@@ -22,9 +22,9 @@ from typing import IO
 import tyro
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError
-from benchmarks.common.exits import boot_id, timed_out
+from benchmarks.common.errors import UserError, timed_out
 from benchmarks.common.files import hold_lock
+from benchmarks.common.machine import boot_id
 from benchmarks.common.rows import WARM_UP, append_rows
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
 from scripts.runner import processes

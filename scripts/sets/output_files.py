@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import write_text_atomically
 
 RECORDS = {f"{table}.csv" for table in TABLES} | {"environment.json", "sweep.csv", "scaling.csv", "ablate.csv"}
 """What runs and studies write into a set."""

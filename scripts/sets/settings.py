@@ -75,11 +75,16 @@ def settings_hash(requested: Half, resolved: Half | None = None) -> str:
 
 
 def add_settings(results: Path, requested: Half, resolved: Half | None = None) -> str:
-    """Add the settings of a run to settings.csv, unless they are there. Returns their hash, a column of runs.csv."""
+    """Add the settings of a run to settings.csv, unless they are there. Returns their hash, a column of runs.csv.
+
+    Two processes that add the same at the same moment add two equal rows, which readers take for one.
+    """
     name = settings_hash(requested, resolved)
     halves = {"asked": json_cell(requested), "met": json_cell(resolved) if resolved else None}
     row = {"settings": name, "asked_hash": settings_hash(requested), **halves}
-    append_rows(results, "settings", [row], skip_existing=True)
+    path = results / "settings.csv"
+    if not path.exists() or f"\n{name}," not in path.read_text():
+        append_rows(results, "settings", [row])
     return name
 
 

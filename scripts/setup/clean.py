@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import hold_lock
-from benchmarks.common.output import guard_output
+from benchmarks.common.files import guard_output, hold_lock
 from scripts.shared.repository import CHECKOUTS_NAME, ROOT, process_space
 
 KEPT_NAMES = ("published", "README.md")

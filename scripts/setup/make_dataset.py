@@ -20,7 +20,7 @@ from typing import Annotated
 
 import tyro
 
-from benchmarks.common.output import guard_output
+from benchmarks.common.files import guard_output
 from scripts.options.data_options import MakeDatasetOptions
 from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.output import guard_output, without_controls
+from benchmarks.common.files import guard_output, without_controls
 from scripts.shared.options_as_typed import option_as_typed
 
 Errors = tuple[type[Exception], ...]

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder
 from benchmarks.common.rows import append_csv
 from scripts.sets.output_files import check_output
 from scripts.shared import source_version
@@ -25,7 +24,7 @@ def add_rows(path: Path, rows: list[dict]) -> None:
     """
     check_output(path, makes_folder=True)
     columns = [*rows[0], *(of_all := origin())]
-    append_csv(path, columns, [row | of_all for row in rows], replace=False)
+    append_csv(path, columns, [row | of_all for row in rows])
 
 
 def set_tables_aside(folder: Path, names: Sequence[str]) -> None:
@@ -37,7 +36,7 @@ def set_tables_aside(folder: Path, names: Sequence[str]) -> None:
     newest = datetime.datetime.fromtimestamp(max(path.stat().st_mtime for path in there), datetime.UTC)
     aside = folder / newest.strftime("earlier-%Y%m%d-%H%M%S")
     try:
-        make_folder(aside)
+        aside.mkdir(parents=True, exist_ok=True)
         for path in there:
             os.replace(path, aside / path.name)
     except OSError as error:

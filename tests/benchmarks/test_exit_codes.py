@@ -9,7 +9,7 @@ import sys
 import pytest
 from support import ROOT, environment
 
-from benchmarks.common.exits import timed_out
+from benchmarks.common.errors import timed_out
 
 pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
 

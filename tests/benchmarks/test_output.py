@@ -11,7 +11,7 @@ import sys
 import pytest
 from support import ROOT
 
-from benchmarks.common.output import _SafeStream
+from benchmarks.common.files import _SafeStream
 
 TITLE = "\x1b]0;owned\x07"  # a terminal takes it for its window's title
 

@@ -25,7 +25,6 @@ def checkout(tmp_path):
     for name in (
         "benchmarks/common/errors.py",
         "benchmarks/common/files.py",
-        "benchmarks/common/output.py",
         "scripts/shared/repository.py",
         "scripts/setup/clean.py",
         "Makefile",

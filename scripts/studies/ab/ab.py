@@ -26,7 +26,8 @@ import tyro
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import WARM_UP, read_table, write_json
+from benchmarks.common.files import write_json
+from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import lost_runs, preflight, run_plan, schedule
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images

@@ -17,7 +17,7 @@ import psutil
 import yaml
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import write_text_atomically
 from benchmarks.common.run_folder import RunFolder
 from scripts.shared import source_version
 from scripts.shared.repository import CHECKOUTS_NAME, ROOT, own_checkouts_prefix, process_space

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import write_text_atomically
-from benchmarks.common.safe_cells import table_text
+from benchmarks.common.files import write_text_atomically
+from benchmarks.common.rows import table_text
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.settings import READERS

@@ -22,8 +22,7 @@ from tqdm import tqdm
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder
-from benchmarks.common.rows import write_text_atomically
+from benchmarks.common.files import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
 from scripts.setup.hardware import hardware_here
@@ -59,7 +58,7 @@ def main(options: AllreduceOptions) -> int:
     if num_ranks < 2:
         raise UserError(f"an all-reduce needs two ranks; set {option_as_typed('NPROC', 2)} or more")
     paths = choose_paths(options.only)
-    make_folder(options.out)
+    options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     num_sizes = len(message_sizes(options.largest))
     with tqdm(total=len(paths) * options.rounds * num_sizes, desc="all-reduces", disable=None, leave=False) as bar:
@@ -121,7 +120,7 @@ def write_results(rows: pandas.DataFrame, of_sizes: list[BandwidthRow], about: s
         "allreduce": rows,
         "bandwidths": pandas.DataFrame([dataclasses.asdict(row) for row in of_sizes]),
     }
-    make_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
     set_tables_aside(out, [*tables])
     for name, frame in tables.items():
         write_text_atomically(out / f"{name}.csv", frame.assign(machine=about).to_csv(index=False))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import write_text_atomically
-from benchmarks.common.safe_cells import table_text
+from benchmarks.common.files import write_text_atomically
+from benchmarks.common.rows import table_text
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import DecideOptions

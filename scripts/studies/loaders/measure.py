@@ -23,10 +23,9 @@ from tqdm import tqdm
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import make_folder
+from benchmarks.common.files import write_text_atomically
 from benchmarks.common.machine import num_cores
 from benchmarks.common.rank import device_name
-from benchmarks.common.rows import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions
 from scripts.setup.check_data import check_image_folder
@@ -52,7 +51,7 @@ def main(options: LoadersOptions) -> int:
     if options.rounds < 2:
         raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
     check_image_folder(options.data)
-    make_folder(options.out)
+    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         config = Config(data=options.data, image_size=options.image_size, global_batch=32)
         variants = prepare_variants(config, Path(temporary), options.only.split())

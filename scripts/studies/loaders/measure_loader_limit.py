@@ -21,9 +21,11 @@ import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
+from benchmarks.common.columns import TABLES
 from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import append_rows, read_table
+from benchmarks.common.files import write_text_atomically
+from benchmarks.common.rows import lock_tables, read_table, table_text
 from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
@@ -63,7 +65,8 @@ def main(config: Config, results: Path | None) -> None:
         )
     print(describe_limit(table))
     if results:
-        append_rows(results, "loader", rows, replace=True)
+        with lock_tables(results):
+            write_text_atomically(results / "loader.csv", table_text(TABLES["loader"], rows))
 
 
 def check_alike(config: Config, results: Path) -> None:

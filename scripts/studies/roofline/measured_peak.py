@@ -12,7 +12,7 @@ from pathlib import Path
 import tyro
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import write_json
+from benchmarks.common.files import write_json
 from scripts.runner import preflight
 from scripts.sets.result_set import load_set
 from scripts.shared.programs import run_main_and_exit

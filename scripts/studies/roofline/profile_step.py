@@ -28,7 +28,7 @@ from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.rank import NotStarted, device_name, synchronize
-from benchmarks.common.safe_cells import table_text
+from benchmarks.common.rows import table_text
 from scripts.options.study_options import ProfileOptions
 from scripts.runner.make_variables import default_config
 from scripts.sets.device_use import peak_tflops

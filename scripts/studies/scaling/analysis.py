@@ -12,8 +12,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.rows import write_text_atomically
-from benchmarks.common.safe_cells import table_text
+from benchmarks.common.files import write_text_atomically
+from benchmarks.common.rows import table_text
 from scripts.sets.identity import compute_precision, key_without_derived
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.rows import lock_tables, write_text_atomically
-from benchmarks.common.safe_cells import format_cell
+from benchmarks.common.files import write_text_atomically
+from benchmarks.common.rows import format_cell, lock_tables
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
