@@ -18,7 +18,7 @@ from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.vision_transformer import VisionTransformer
 
 from benchmarks.common.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
-from benchmarks.common.config import FIELDS, Arch, Config, load_config
+from benchmarks.common.config import FIELDS, Arch, Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import (
     FAMILIES,
@@ -61,6 +61,22 @@ def random_images(num_images: int = 2, size: int = 32) -> torch.Tensor:
 
 
 # --- the table -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "rate_on_8"),
+    [
+        ("imagenet-resnet50", 256, 0.8),  # 0.1 for 256 images, in proportion
+        ("imagenet-convnext-tiny", 128, 0.002),  # 0.004 for 4096 images; with AdamW by the square root
+        ("imagenet-vit-b-16", 128, 0.0015),
+    ],
+)
+def test_a_full_training_keeps_each_gpu_busy_and_its_learning_rate_follows(name, images, rate_on_8):
+    """Protects trainings on many GPUs: 256 images over eight were 32 on each."""
+    config = load_config(["--config", f"configs/{name}.yaml"])
+    on_8 = resolve_global_batch(config, 8)
+    assert (resolve_global_batch(config, 1).global_batch, on_8.global_batch) == (images, 8 * images)
+    assert peak_learning_rate(on_8) == pytest.approx(rate_on_8)
 
 
 def test_the_table_has_every_architecture_and_every_family():
