@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ class Here:
 NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
     "cuda": ("an NVIDIA GPU", lambda here: here.num_gpus > 0),
     "two_gpus": ("two NVIDIA GPUs or more", lambda here: here.num_gpus > 1),
+    "two_nccl_groups": (
+        "torch 2.15 or newer, which has two process groups for NCCL",
+        lambda here: "nccl-legacy" in {backend.name for backend in entry_points(group="torch.distributed.backends")},
+    ),
     "ampere": ("a GPU of compute capability 8 or newer", lambda here: (here.capability or (0, 0)) >= (8, 0)),
     "bf16_or_cpu": (
         "a GPU of compute capability 8 or newer, or a CPU",

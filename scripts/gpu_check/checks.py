@@ -35,7 +35,7 @@ def checks(scale: Scale, results: Path) -> list[Check]:
         *_ends(scale, results),
         *_with_libraries(scale, results),
         *_several_gpus(scale, results),
-        _older_nccl_group(scale, results),
+        timed_checks.new_nccl_group(scale, results),
     ]
     return [dataclasses.replace(check, limit_s=scale.patience * check.limit_s) for check in listed]
 
@@ -255,15 +255,3 @@ def _several_gpus(scale: Scale, results: Path) -> list[Check]:
             limit_s=600,
         )
     ]
-
-
-def _older_nccl_group(scale: Scale, results: Path) -> Check:
-    """ddp with torch's NCCL group of before 2.15: launchers/README.md says why."""
-    default = timed_checks.timed_run(scale, results, *timed_checks.DDP_FAST, images=scale.images)
-    return dataclasses.replace(
-        default,
-        name=f"{default.name} older nccl group",
-        claim=f"{default.claim}; with torch's older process group for NCCL",
-        variables=default.variables | {"TORCH_DIST_USE_NCCL2": "0"},
-        needs=(*default.needs, "two_gpus"),
-    )

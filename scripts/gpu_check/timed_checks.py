@@ -83,6 +83,18 @@ def timed_run(
     )
 
 
+def new_nccl_group(scale: Scale, results: Path) -> Check:
+    """ddp with what torch 2.15 calls `nccl`, beside `nccl-legacy`, which DDP strategies take (launchers/README.md)."""
+    default = timed_run(scale, results, *DDP_FAST, images=scale.images)
+    return dataclasses.replace(
+        default,
+        name=f"{default.name} new nccl group",
+        claim=f"{default.claim}; with torch's new process group for NCCL",
+        variables=default.variables | {"TORCH_DIST_USE_NCCL2": "1"},
+        needs=(*default.needs, "two_gpus", "two_nccl_groups"),
+    )
+
+
 def compare(scale: Scale, results: Path) -> list[Check]:
     fast = f"{scale.images} {FAST}"
     images = ("--data", scale.data) if scale.data else ()

@@ -3,7 +3,6 @@
 The rules on timed windows are in window_warnings.py. Needs no torch.
 """
 
-import re
 from collections.abc import Iterator
 
 from scripts.sets.caused_warning import CausedWarning, warning_per_strategy
@@ -18,6 +17,7 @@ from scripts.stats.formatting import format_setting, plural
 from scripts.stats.intervals import MIN_ROUNDS
 
 BUSY_SHARE = 0.1  # of the runs
+PILLOW_SHARE = 0.01  # of the images that a run read
 WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/loader_limit.py
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
@@ -44,8 +44,8 @@ def warnings_by_cause(results: ResultSet) -> list[CausedWarning]:
         throttled(results),
         unclean(results),
         bad_files(results),
+        decoded_by_pillow(results),
         waiting_for_images(results),
-        new_nccl_group(results),
         low_peak(results),
     )
     return [warning for rule in rules for warning in rule]
@@ -154,6 +154,19 @@ def bad_files(results: ResultSet) -> Iterator[CausedWarning]:
     yield from warning_per_strategy(results, "files that could not be read", found, "fix the data set")
 
 
+def decoded_by_pillow(results: ResultSet) -> Iterator[CausedWarning]:
+    """Images that a faster decoder left to Pillow: the run's speed is neither's."""
+    epochs, found = results.table("epochs"), {}
+    for group in results.groups:
+        runs = group.ok_runs
+        num_images = epochs.images[epochs.run_id.isin(runs.run_id)].sum()
+        share = runs.num_by_pillow.sum() / max(1, num_images)
+        if share > PILLOW_SHARE:
+            found[group.label] = f"Pillow decoded {100 * share:.1f} % of its images, which its own decoder cannot"
+    remedy = "Pillow is slower: pack the images (./bench data pack)"
+    yield from warning_per_strategy(results, "images decoded by Pillow", found, remedy)
+
+
 def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
     """On GPUs: a step that waits for images is the loader's, and a speed-up may be that of more loader workers."""
     steps, found = results.table("steps"), {}
@@ -167,24 +180,6 @@ def waiting_for_images(results: ResultSet) -> Iterator[CausedWarning]:
     yield from warning_per_strategy(results, "steps that wait for images", found, remedy)
 
 
-def new_nccl_group(results: ResultSet) -> Iterator[CausedWarning]:
-    """torch 2.15's default process group for NCCL, of which launchers/README.md says what its sources say."""
-    names = [
-        group.label
-        for group in results.timed_groups
-        if any(
-            backend == "nccl" and _numbers(torch) >= [2, 15]
-            for backend, torch in zip(group.ok_runs.backend, group.ok_runs.torch, strict=True)
-        )
-        and "TORCH_DIST_USE_NCCL2=0" not in str(group.identity.resolved.get("variables"))
-    ]
-    if names:
-        yield CausedWarning(
-            f"{_list(names)}: torch's new process group for NCCL may keep DDP from hiding its gradient exchange behind "
-            "the backward pass; compare with TORCH_DIST_USE_NCCL2=0 (launchers/README.md)."
-        )
-
-
 def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     """A measured peak that training exceeds was measured while something else used the machine."""
     uses = {group.label: device_use(group, results.environment) for group in results.groups}
@@ -194,10 +189,6 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
             f"{_list(names)}: MFU over 100 %: perhaps the peak was measured on a busy machine; on a quiet one: "
             f"python -m scripts.studies.roofline.measured_peak --results {shell_word(results.path)}"
         )
-
-
-def _numbers(version: object) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", str(version))[:2]]
 
 
 def _list(names: list[str]) -> str:

@@ -121,15 +121,24 @@ def test_what_a_user_would_publish_fits_before_the_deadline(tmp_path):
 
 
 def test_both_of_torchs_process_groups_for_nccl_are_timed_on_several_gpus(tmp_path):
-    """Protects the answer to whether ddp's buckets overlap in torch 2.15's default group: the same run with the older
-    group, which is another setting. Mutant: the variable left out."""
+    """Protects the answer to whether ddp's buckets overlap in torch 2.15's new group: the same run with it, which is
+    another setting. Mutant: the variable left out."""
     listed = {check.name: check for check in checks(GPU, tmp_path)}
     default = listed["time ddp bf16 channels_last"]
-    older = listed["time ddp bf16 channels_last older nccl group"]
-    assert older.variables == default.variables | {"TORCH_DIST_USE_NCCL2": "0"} and older.timed
-    assert (older.argv, older.find_verdict) == (default.argv, default.find_verdict)
-    assert {*older.needs} == {*default.needs, "two_gpus"} and older.results == default.results
-    assert kernel_variables(older.variables) != kernel_variables(default.variables)
+    new = listed["time ddp bf16 channels_last new nccl group"]
+    assert new.variables == default.variables | {"TORCH_DIST_USE_NCCL2": "1"} and new.timed
+    assert (new.argv, new.find_verdict) == (default.argv, default.find_verdict)
+    assert {*new.needs} == {*default.needs, "two_gpus", "two_nccl_groups"} and new.results == default.results
+    assert kernel_variables(new.variables) != kernel_variables(default.variables)
+
+
+def test_a_torch_with_one_process_group_for_nccl_skips_its_check(monkeypatch):
+    """Protects machines with torch before 2.15: the same run twice would be no comparison."""
+    two_gpus = Here(2, (9, 0), True, has_gpu_decoder=True)
+    for names, expected in (([], False), (["nccl", "nccl-legacy"], True)):
+        backends = [SimpleNamespace(name=name) for name in names]
+        monkeypatch.setattr("scripts.gpu_check.check.entry_points", lambda group, found=backends: found)
+        assert NEEDS["two_nccl_groups"][1](two_gpus) == expected
 
 
 def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):

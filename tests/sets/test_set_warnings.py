@@ -24,9 +24,9 @@ WARNED = {
     "governor was powersave": {"governor": "powersave"},
     "which no commit has": {"dirty": True},
     "could not be read": {"skipped_files": 3},
+    "Pillow decoded 1.1 % of its images": {"num_by_pillow": 6},  # of 4 x 132
     "MFU over 100 %": {"flops_per_image": 1e13},
     "wait for images in 20 % of their time": {"device": "cuda"},
-    "may keep DDP from hiding its gradient exchange": {"backend": "nccl", "torch": "2.15.0"},
 }
 
 
@@ -38,14 +38,6 @@ def test_each_warning_has_its_cause(tmp_path, words):
     results = load_set(add_runs(tmp_path, "ddp", 100, **WARNED[words]))
     found = find_warnings(results)
     assert len(found) == 1 and words in found[0] and (";" in found[0] or ":" in found[0])
-
-
-@pytest.mark.parametrize("version, variables", [("2.9.1", ""), ("2.15.0", "TORCH_DIST_USE_NCCL2=0")])
-def test_no_warning_of_the_older_nccl_group(tmp_path, version, variables):
-    """Protects sets of torch before 2.15, and those with the variable."""
-    results = load_set(add_runs(tmp_path, "ddp", 100, backend="nccl", torch=version))
-    results.groups[0].identity.resolved["variables"] = variables
-    assert find_warnings(results) == []
 
 
 def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
@@ -72,7 +64,7 @@ def test_warnings_are_grouped_by_cause_with_a_count(tmp_path):
 def test_a_clean_set_has_no_warnings(tmp_path):
     # A warning that is always there is read by nobody.
     (tmp_path / "environment.json").write_text('{"num_cores": 2}')
-    assert find_warnings(load_set(add_runs(tmp_path, "ddp", 100))) == []
+    assert find_warnings(load_set(add_runs(tmp_path, "ddp", 100, num_by_pillow=5))) == []
 
 
 def test_a_busy_machine_is_recognised_by_the_time_that_others_took(tmp_path):
