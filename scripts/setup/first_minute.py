@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.machine import list_devices
+from scripts.setup.builds import BUILDS
 from scripts.shared.commands import shell_word
 
 MACHINES = ("x86_64", "aarch64")
@@ -86,8 +87,6 @@ def describe_machine(machine: Machine) -> list[str]:
     if missing:
         lines.append("Horovod cannot be built, and its strategy will be skipped; Debian: apt install g++ python3-dev")
     if machine.has_slurm and not any(name.startswith("nvidia") for name in machine.devices):
-        from scripts.setup.builds import BUILDS
-
         newest, oldest = BUILDS[0], BUILDS[-1]
         sm = ".".join(map(str, newest.capability))
         lines.append(
