@@ -10,7 +10,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rank import RankInfo, set_up_rank
@@ -29,8 +29,7 @@ def build(config: Config) -> Strategy:
     if num_gpus and config.global_batch % num_gpus:
         raise UserError(f"global_batch {config.global_batch} is not a multiple of {num_gpus} GPUs; change one of them")
     # dataparallel: one process decodes for all GPUs, so it gets the loader workers that as many ranks would have
-    whole = Shard(num_devices=max(1, num_gpus))
-    loaders = build_loaders(config, context, Sharding(whole, whole))
+    loaders = build_loaders(config, context, devices_per_rank=max(1, num_gpus))
     module = build_model(config, len(loaders.train.classes), context.device)
     model = nn.DataParallel(module)  # dataparallel: copies the weights to all GPUs in every forward pass
     optimizer = build_optimizer(config, module)

@@ -15,7 +15,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer
 from benchmarks.common.rank import (
@@ -43,8 +43,7 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**options)
     # hybrid: not dist.barrier, which would guess a GPU, since the group is bound to none
     with rank_zero_first(context.rank, lambda: all_reduce_sum(torch.zeros(1, device=context.device)).item()):
-        of_rank = Shard(context.rank, context.world_size, len(set(devices)))
-        loaders = build_loaders(config, context, Sharding(of_rank, of_rank))  # hybrid: one shard for every two GPUs
+        loaders = build_loaders(config, context, devices_per_rank=len(set(devices)))
     module = build_model(config, len(loaders.train.classes), context.device)
     cuts = find_cuts(config, module, 2, config.split_size or config.global_batch // context.world_size)
     stages = stages_at(module, cuts)

@@ -10,7 +10,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer
 from benchmarks.common.rank import RankInfo, set_up_rank
@@ -27,8 +27,8 @@ def build(config: Config) -> Strategy:
     devices = [context.device, torch.device("cuda", 1) if has_second_gpu else context.device]
     if config.copy_stream and len(set(devices)) < 2:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
-    whole = Shard(num_devices=len(set(devices)))  # model_parallel: one process decodes for both, as two ranks would
-    loaders = build_loaders(config, context, Sharding(whole, whole))
+    # model_parallel: one process decodes for both devices, as two ranks would
+    loaders = build_loaders(config, context, devices_per_rank=len(set(devices)))
     module = build_model(config, len(loaders.train.classes), context.device)
     cuts = find_cuts(config, module, 2, config.split_size or config.global_batch)
     stages = stages_at(module, cuts)  # model_parallel: module's own layers, in two halves

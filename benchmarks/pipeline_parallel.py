@@ -15,7 +15,7 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
 from benchmarks.common.exits import run_and_exit
-from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer, state_of_zeros
 from benchmarks.common.rank import (
     RankContext,
@@ -48,9 +48,7 @@ def build(config: Config) -> Strategy:
     dist.init_process_group(**process_group_options(config, context))
     with rank_zero_first(context.rank, dist.barrier):
         # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
-        evaluated = Shard(context.rank, context.world_size)
-        whole = Shard(num_devices=context.world_size)
-        loaders = build_loaders(config, context, Sharding(whole, evaluated, reads_train_images=context.rank == 0))
+        loaders = build_loaders(config, context, only_rank0_reads=True)
     # pipeline: whole on every rank, for evaluation
     model = build_model(config, len(loaders.train.classes), context.device)
     if (num_blocks := len(blocks_of(model))) < context.world_size:

@@ -115,9 +115,9 @@ class Config:
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     loader: Literal["folder", "packed", "synthetic"] = "folder"
     """`folder` reads JPEG files, `packed` what `./bench data pack` made; `synthetic` repeats a random batch."""
-    decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow", "nvimgcodec-gpu"] = "auto"
+    decoder: Literal["auto", "nvimgcodec", "torchcodec", "pillow"] = "auto"
     """What decodes JPEGs; auto: the first of nvimgcodec, torchcodec and pillow that is installed. Pixels differ by 1 of
-    255, in one of millions of values by 2. nvimgcodec-gpu: on the rank's GPU, in threads; not run on one yet."""
+    255, in one of millions of values by 2."""
     pack: PackKind = "full"
     """What packed files hold. full: whole images; 256: shrunk to 256 pixels on the shorter side; jpeg256: the same as
     JPEGs."""

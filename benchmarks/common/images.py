@@ -1,24 +1,21 @@
-"""The crop, resize and flip of an image, as torchvision's transforms do them, in two steps.
+"""From the files of images to uint8 pixels of one size: crops, decoders, and the dataset that joins them.
 
-A Crop is chosen from the image's size alone, so that only its box has to be decoded. The crops are those of
+A Crop is chosen from an image's size alone, so that only its box has to be decoded. Pixels are those of torchvision's
 v2.RandomResizedCrop and v2.RandomHorizontalFlip, with random numbers that belong to (seed, epoch, position).
 """
 
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import io
 import math
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy
 import torch
@@ -27,10 +24,7 @@ from torch.nn.functional import interpolate
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import FIRST_BYTES, ImageListing, list_images
-from benchmarks.common.machine import usable_gpus
-from benchmarks.common.packed import PackedSource
-from scripts.shared.options_as_typed import option_as_typed
+from benchmarks.common.listing import FIRST_BYTES, list_images
 
 CROP_SCALE, CROP_RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of area and aspect, as in v2.RandomResizedCrop
 LOG_RATIO = math.log(CROP_RATIO[0]), math.log(CROP_RATIO[1])
@@ -123,15 +117,13 @@ def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) 
         resized = resized[0].permute(1, 2, 0)
     height, width = out.shape[:2]
     cut = resized[crop.cut_top : crop.cut_top + height, crop.cut_left : crop.cut_left + width]
-    # Where the training process reads, torch would wake all of its threads for 150 kB. numpy's copy does not.
-    rows = height if not crop.flip or torch.get_num_threads() == 1 else max(1, MAX_VALUES_ONE_THREAD // (3 * width))
+    # Where the training process reads, torch would wake all of its threads to flip 150 kB. numpy's copy does not.
+    rows = height if torch.get_num_threads() == 1 else MAX_VALUES_ONE_THREAD // (3 * width)
     for first in range(0, height, rows):
         some = cut[first : first + rows]
         numpy.copyto(out.numpy()[first : first + rows], (some.flip(1) if crop.flip else some).numpy())
 
 
-GPU_DECODER = "nvimgcodec-gpu"
-NVIMGCODEC_MODULE = "nvidia.nvimgcodec"
 NVIMGCODEC_VERSION = [0, 9]  # the oldest
 EXIF_ORIENTATION = 274  # the tag's number
 CPU_DEVICE_ID = -99999  # nvimgcodec's NVIMGCODEC_DEVICE_CPU_ONLY
@@ -145,12 +137,12 @@ class Decoded(NamedTuple):
     pixels: torch.Tensor | Image.Image
     """A uint8 tensor, height x width x 3, or a Pillow image."""
     crop: Crop
-    by_pillow: bool
+    by_pillow: bool = False
     """Whether the library could not read the image, so that Pillow did."""
 
 
-# A file's content is bytes. Of a packed file of pixels it is a uint8 array, height x width x 3.
 Decoder = Callable[[Any, ChooseCrop], Decoded]
+"""Decodes a file's bytes; of packed pixels, a uint8 array, height x width x 3. For one thread at a time."""
 
 
 class NeedsPillow(Exception):
@@ -176,23 +168,122 @@ def open_image(content: bytes) -> Image.Image:
         raise ValueError("its header is not readable") from None
 
 
-def describe_error(error: Exception) -> str:
-    """A line that says why an image is not readable: the error's text, with its type where the text is not enough."""
-    text = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-    return text if text and isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {text}"
+def check_decodable(content: bytes, height: int, width: int) -> None:
+    """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and for a size beyond
+    Pillow's limit, such as a damaged header's.
+
+    Raises ValueError for an image without pixels. Some scanners write 0 into a JPEG's header and its height after its
+    pixels (DNL); no library here reads that.
+    """
+    if not height or not width:
+        raise ValueError(f"its header says {width} x {height} pixels")
+    if not content.endswith(JPEG_END) or height * width > MAX_PIXELS:
+        raise NeedsPillow
+
+
+def decode_by_pillow(content: bytes, choose: ChooseCrop) -> Decoded:
+    with open_image(content) as image:
+        crop = choose(image.height, image.width)
+        box = crop.left, crop.top, crop.left + crop.width, crop.top + crop.height
+        return Decoded(image.convert("RGB").crop(box), crop)
+
+
+def cut_pixels(pixels: numpy.ndarray, choose: ChooseCrop) -> Decoded:
+    """The Decoder of packed pixels, which only cuts the crop's box."""
+    crop = choose(*pixels.shape[:2])
+    box = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
+    return Decoded(torch.from_numpy(numpy.ascontiguousarray(box)), crop)
+
+
+def nvimgcodec_decoder() -> Decoder:
+    """Raises ImportError where the library is missing or too old."""
+    with silence_stderr():
+        library = importlib.import_module("nvidia.nvimgcodec")
+        if [int(number) for number in re.findall(r"\d+", library.__version__)[:2]] < NVIMGCODEC_VERSION:
+            # it calls cudaMallocHost, which fails in a forked worker of a process that uses CUDA
+            raise ImportError(f"version {library.__version__} cannot decode in workers beside CUDA; 0.9 can")
+        backends = [library.Backend(library.BackendKind.CPU_ONLY)]
+        decoder = library.Decoder(device_id=CPU_DEVICE_ID, backends=backends, max_num_cpu_threads=1, options="")
+        params = library.DecodeParams(apply_exif_orientation=False)
+
+    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
+        if image_format(content) != "JPEG":
+            raise NeedsPillow
+        stream = library.CodeStream(content)
+        check_decodable(content, stream.height, stream.width)
+        if stream.num_channels not in (1, 3) or stream.precision != 8:
+            raise NeedsPillow
+        crop = choose(stream.height, stream.width)
+        region = library.Region(start=[crop.top, crop.left], end=[crop.top + crop.height, crop.left + crop.width])
+        image = decoder.decode(stream.get_sub_code_stream(region=region), params=params)
+        if image is None:
+            raise NeedsPillow
+        return Decoded(torch.from_numpy(numpy.asarray(image)), crop)
+
+    return decode
+
+
+def torchcodec_decoder() -> Decoder:
+    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
+
+    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
+        with open_image(content) as image:  # the header only
+            if image.format != "JPEG" or image.mode not in ("L", "RGB") or EXIF_ORIENTATION in image.getexif():
+                raise NeedsPillow
+            check_decodable(content, image.height, image.width)
+        return cut_pixels(decode_jpeg(content, mode="RGB").permute(1, 2, 0).numpy(), choose)
+
+    return decode
+
+
+@dataclass(frozen=True)
+class DecoderLibrary:
+    """A library that decodes JPEGs.
+
+    open: makes its Decoder. module: what is imported. package: what pip installs.
+    """
+
+    open: Callable[[], Decoder]
+    module: str
+    package: str
+
+
+# By the names that the configuration's field `decoder` takes, in the order of `auto`: the fastest is first.
+DECODERS = {
+    "nvimgcodec": DecoderLibrary(nvimgcodec_decoder, "nvidia.nvimgcodec", "nvidia-nvimgcodec-cu13"),
+    "torchcodec": DecoderLibrary(torchcodec_decoder, "torchcodec", "torchcodec"),
+    "pillow": DecoderLibrary(lambda: decode_by_pillow, "PIL", "pillow"),
+}
+
+
+def open_decoder(name: str) -> Decoder:
+    """The Decoder of a resolved name. Pillow decodes what its library cannot; '' is for packed pixels.
+
+    The decoder raises Pillow's error, of any type, for an image that Pillow cannot read either.
+    """
+    if not name:
+        return cut_pixels
+    by_library = DECODERS[name].open()
+
+    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
+        try:
+            return by_library(content, choose)
+        except (NeedsPillow, RuntimeError):  # both libraries raise RuntimeError for what they do not know
+            image, crop, _ = decode_by_pillow(content, choose)
+            return Decoded(torch.from_numpy(numpy.array(image)), crop, by_pillow=True)
+
+    return by_library if name == "pillow" else decode
 
 
 def resolve_decoder(config: Config) -> str:
     """The name of the library that decodes for this configuration; '' for a loader that decodes nothing.
 
-    Raises UserError for a library that was requested by name and cannot be imported, or has no GPU.
+    Raises UserError for a library that was requested by name and does not load.
     """
     if config.loader == "synthetic" or (config.loader == "packed" and config.pack != "jpeg256"):
         return ""
     if config.decoder == "auto":
-        return next(name for name in AUTO_DECODERS if import_problem(name) is None)
-    if config.decoder == GPU_DECODER and not usable_gpus():
-        raise UserError(f"decoder {GPU_DECODER} needs a GPU, and there is none here; use --decoder auto")
+        return next(name for name in DECODERS if import_problem(name) is None)
     if problem := import_problem(config.decoder):
         package = DECODERS[config.decoder].package
         raise UserError(f"decoder {config.decoder}: {problem}; pip install {package}, or use --decoder auto")
@@ -206,172 +297,14 @@ def decoder_version(name: str) -> str:
 
 @functools.cache
 def import_problem(name: str) -> str | None:
-    """Why the library cannot decode a small JPEG in a loader's worker; None where it can."""
-    if DECODERS[name].module == NVIMGCODEC_MODULE and (too_old := _too_old_nvimgcodec()):
-        return too_old
+    """Why the library cannot decode a small JPEG; None where it can."""
     jpeg = io.BytesIO()
     Image.new("RGB", (16, 16)).save(jpeg, "JPEG")
     try:
-        decoded = DECODERS[name].open()(jpeg.getvalue(), lambda height, width: Crop(0, 0, height, width, 16, 16))
+        DECODERS[name].open()(jpeg.getvalue(), centre_crop(16))
     except Exception as error:  # a library for another glibc, CUDA or Python fails in a way of its own
-        return f"it does not load ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-    return None if decoded.pixels is not None else "it cannot read a JPEG"
-
-
-def _too_old_nvimgcodec() -> str | None:
-    """Up to 0.8 it calls cudaMallocHost, which fails in a forked worker of a process that uses CUDA."""
-    try:
-        version = importlib.metadata.version(DECODERS["nvimgcodec"].package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    if [int(number) for number in re.findall(r"\d+", version)[:2]] < NVIMGCODEC_VERSION:
-        return f"version {version} cannot decode in workers beside CUDA; 0.9 can"
+        return f"it does not load ({type(error).__name__}: {one_line(error)})"
     return None
-
-
-def open_decoder(name: str) -> Decoder:
-    """The library's decoder. Pillow decodes what the library cannot.
-
-    The decoder raises Pillow's error, of any type, for an image that Pillow cannot read either.
-    """
-    by_pillow = pillow_decoder()
-    if name == "pillow":
-        return by_pillow
-    by_library = DECODERS[name].open()
-
-    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
-        try:
-            return by_library(content, choose)
-        except (NeedsPillow, RuntimeError):  # both libraries raise RuntimeError for what they do not know
-            image, crop, _ = by_pillow(content, choose)
-            return Decoded(torch.from_numpy(numpy.array(image)), crop, by_pillow=True)
-
-    return decode
-
-
-def pillow_decoder() -> Decoder:
-    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
-        with open_image(content) as image:
-            crop = choose(image.height, image.width)
-            box = crop.left, crop.top, crop.left + crop.width, crop.top + crop.height
-            return Decoded(image.convert("RGB").crop(box), crop, by_pillow=False)
-
-    return decode
-
-
-def nvimgcodec_decoder(on_gpu: bool = False) -> Decoder:
-    """on_gpu: it decodes on the current GPU of the calling thread.
-
-    On a GPU the whole image is decoded, as nvJPEG before 13.2 gets the edge of a region wrong. The kernel that resizes
-    all other crops, on the host, resizes its crop, too.
-    """
-    library, params, decoder_of = _nvimgcodec()
-
-    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
-        if image_format(content) != "JPEG":
-            raise NeedsPillow
-        stream = library.CodeStream(content)
-        check_decodable(content, stream.height, stream.width)
-        if stream.num_channels not in (1, 3) or stream.precision != 8:
-            raise NeedsPillow
-        crop = choose(stream.height, stream.width)
-        bottom, right = crop.top + crop.height, crop.left + crop.width
-        if not on_gpu:
-            region = library.Region(start=[crop.top, crop.left], end=[bottom, right])
-            stream = stream.get_sub_code_stream(region=region)
-        device = torch.cuda.current_device() if on_gpu else CPU_DEVICE_ID
-        decoder, cuda_stream = decoder_of(os.getpid(), threading.get_ident(), device)
-        image = decoder.decode(stream, params=params, cuda_stream=cuda_stream)
-        if image is None:
-            raise NeedsPillow("it decodes no JPEG")
-        pixels = torch.from_numpy(numpy.asarray(image.cpu() if on_gpu else image))  # cpu() waits for the decoder
-        if on_gpu:
-            pixels = pixels[crop.top : bottom, crop.left : right].contiguous()
-        return Decoded(pixels, crop, by_pillow=False)
-
-    return decode
-
-
-@functools.cache
-def _nvimgcodec() -> tuple[ModuleType, Any, Callable[[int, int, int], tuple[Any, int]]]:
-    """The library, its parameters, and a function of (process id, thread id, device) that gives a decoder and its CUDA
-    stream."""
-    with silence_stderr():
-        library = importlib.import_module(NVIMGCODEC_MODULE)
-
-    opening = threading.Lock()  # stderr belongs to the process, not to a thread
-
-    @functools.cache  # without a limit: of fewer decoders than threads, most images would find none
-    def decoder_of(process_id: int, thread_id: int, device: int) -> tuple[Any, int]:
-        kinds = ("CPU_ONLY",) if device == CPU_DEVICE_ID else ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
-        # the default stream would have every decode wait for training, and training for it
-        cuda_stream = 0 if device == CPU_DEVICE_ID else torch.cuda.Stream(device).cuda_stream
-        with opening, silence_stderr():
-            backends = [library.Backend(getattr(library.BackendKind, kind)) for kind in kinds]
-            options = "" if device == CPU_DEVICE_ID else ":fancy_upsampling=1"  # of colours, as on the CPU
-            decoder = library.Decoder(device_id=device, backends=backends, max_num_cpu_threads=1, options=options)
-            return decoder, cuda_stream
-
-    return library, library.DecodeParams(apply_exif_orientation=False), decoder_of
-
-
-def torchcodec_decoder() -> Decoder:
-    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
-
-    def decode(content: bytes, choose: ChooseCrop) -> Decoded:
-        with open_image(content) as image:  # the header only
-            if image.format != "JPEG" or image.mode not in ("L", "RGB") or EXIF_ORIENTATION in image.getexif():
-                raise NeedsPillow
-            height, width = image.height, image.width
-        check_decodable(content, height, width)
-        crop = choose(height, width)
-        pixels = decode_jpeg(content, mode="RGB").permute(1, 2, 0)
-        box = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-        return Decoded(torch.from_numpy(numpy.ascontiguousarray(box.numpy())), crop, by_pillow=False)
-
-    return decode
-
-
-@dataclass(frozen=True)
-class DecoderLibrary:
-    """A library that decodes JPEGs.
-
-    open: makes its Decoder. module: what is imported. package: what pip installs.
-    in_auto: whether decoder=auto may choose it.
-    """
-
-    open: Callable[[], Decoder]
-    module: str
-    package: str
-    in_auto: bool = True
-
-
-# By the names that the configuration's field `decoder` takes. The fastest is first.
-DECODERS = {
-    "nvimgcodec": DecoderLibrary(nvimgcodec_decoder, NVIMGCODEC_MODULE, "nvidia-nvimgcodec-cu13"),
-    "torchcodec": DecoderLibrary(torchcodec_decoder, "torchcodec", "torchcodec"),
-    "pillow": DecoderLibrary(pillow_decoder, "PIL", "pillow"),
-    GPU_DECODER: DecoderLibrary(
-        functools.partial(nvimgcodec_decoder, on_gpu=True),
-        NVIMGCODEC_MODULE,
-        "'nvidia-nvimgcodec-cu13[nvjpeg]'",
-        in_auto=False,
-    ),
-}
-AUTO_DECODERS = tuple(name for name, library in DECODERS.items() if library.in_auto)
-
-
-def check_decodable(content: bytes, height: int, width: int) -> None:
-    """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and for a size beyond
-    Pillow's limit, such as a damaged header's.
-
-    Raises ValueError for an image without pixels. Some scanners write 0 into a JPEG's header and its height after its
-    pixels (DNL); no library here reads that.
-    """
-    if not height or not width:
-        raise ValueError(f"its header says {width} x {height} pixels")
-    if not content.endswith(JPEG_END) or height * width > MAX_PIXELS:
-        raise NeedsPillow
 
 
 @contextlib.contextmanager
@@ -395,7 +328,7 @@ ImageKey = tuple[int, int, int]
 
 
 class ReadResult(NamedTuple):
-    """What is known of a batch after it was read."""
+    """What is known of some images after they were read."""
 
     targets: list[int]
     """Class numbers, of the images that could be read."""
@@ -405,28 +338,35 @@ class ReadResult(NamedTuple):
     """Images that the decoder's library could not read, so that Pillow did."""
 
 
-class FolderSource:
-    """Images of a folder: `content` is what the Decoder takes, `name` is for messages. PackedSource has the same.
+class ImageSource(Protocol):
+    """Images by number: the content that a Decoder takes, the place of the class in `classes`, a name for messages."""
 
-    Raises UserError where the folder cannot be read or holds no image.
-    """
+    classes: list[str]
+
+    def __len__(self) -> int: ...
+    def content(self, index: int) -> Any: ...
+    def target(self, index: int) -> int: ...
+    def name(self, index: int) -> str: ...
+
+
+class FolderSource:
+    """The images of a folder of class folders. Raises UserError where it cannot be read or holds no image."""
 
     def __init__(self, folder: Path):
         try:
-            self.listing: ImageListing = list_images(folder)
+            listing = list_images(folder)
         except OSError as error:
-            raise UserError(
-                f"cannot read {folder}: {error}; {option_as_typed('DATA')} must hold train/ and val/"
-            ) from None
-        if not len(self.listing):
+            raise UserError(f"cannot read {folder}: {error}; DATA must hold train/ and val/") from None
+        if not len(listing):
             raise UserError(f"{folder} holds no class folder with images; expected {folder}/<class>/*.JPEG")
-        self.classes, self.target, self.name = self.listing.classes, self.listing.target, self.listing.path
+        self._listing, self.classes = listing, listing.classes
+        self.target, self.name = listing.target, listing.path
 
     def __len__(self) -> int:
-        return len(self.listing)
+        return len(self._listing)
 
     def content(self, index: int) -> bytes:
-        with open(self.listing.path(index), "rb", buffering=0) as file:
+        with open(self.name(index), "rb", buffering=0) as file:
             return file.read()
 
 
@@ -439,12 +379,7 @@ class ImageDataset:
     """
 
     def __init__(
-        self,
-        source: FolderSource | PackedSource,
-        open_decoder: Callable[[], Decoder],
-        size: int,
-        seed: int,
-        classes: list[str],
+        self, source: ImageSource, open_decoder: Callable[[], Decoder], size: int, seed: int, classes: list[str]
     ):
         self.source, self.open_decoder, self.size, self.seed = source, open_decoder, size, seed
         self.augment = self.replace_unreadable = False
@@ -453,17 +388,14 @@ class ImageDataset:
         if unknown := [name for name in source.classes if name not in number_of]:
             raise UserError(f"val has classes that train/ lacks: {unknown[:3]!r}; remove or train them")
         self._target_of_class = [number_of[name] for name in source.classes]
-        self._decoder: Decoder | None = None
 
     def __len__(self) -> int:
         return len(self.source)
 
-    @property
+    @functools.cached_property
     def decode(self) -> Decoder:
         """The decoder of this process."""
-        if self._decoder is None:
-            self._decoder = self.open_decoder()
-        return self._decoder
+        return self.open_decoder()
 
     def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> ReadResult:
         """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3).
@@ -483,11 +415,10 @@ class ImageDataset:
         return ReadResult(targets, problems, num_by_pillow)
 
     def crops(self, keys: list[ImageKey]) -> list[ChooseCrop]:
-        """The crop of each image of a batch, whose keys must be a range of positions."""
+        """The crop of each image; the keys' positions must be a range."""
         if not self.augment:
             return [centre_crop(self.size)] * len(keys)
-        (epoch, first, _), (_, last, _) = keys[0], keys[-1]
-        assert last - first == len(keys) - 1, "a batch is a range of positions"
+        epoch, first, _ = keys[0]
         return [random_crop(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
 
     def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
@@ -503,19 +434,11 @@ class ImageDataset:
                 pixels, crop, by_pillow = self.decode(self.source.content(number), choose)
                 resize_into(pixels, crop, out)
                 return self._target_of_class[self.source.target(number)], problem, by_pillow
-            # Pillow raises errors of many types for damaged files
-            except Exception as error:
-                problem = problem or f"{self.source.name(number)!r} is not a readable image ({describe_error(error)})"
+            except Exception as error:  # Pillow raises errors of many types for damaged files
+                why = one_line(error) or type(error).__name__
+                problem = problem or f"{self.source.name(number)!r} is not a readable image ({why})"
         return None, problem, False
 
 
-def packed_pixels_decoder() -> Decoder:
-    """The Decoder of packed pixels, which only cuts the crop's box."""
-
-    def decode(pixels: numpy.ndarray, choose: ChooseCrop) -> Decoded:
-        height, width = pixels.shape[:2]
-        crop = choose(height, width)
-        box = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
-        return Decoded(torch.from_numpy(numpy.ascontiguousarray(box)), crop, by_pillow=False)
-
-    return decode
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -30,11 +30,6 @@ DTYPES: dict[str, numpy.dtype[Any]] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 8
-# What a bus error (SIGBUS) means here, for messages.
-TRUNCATED_FILE_HELP = (
-    "a file that it had mapped was cut short, or /dev/shm is full; run ./bench data pack again for a packed file; "
-    "an index of the images is written anew by the next start"
-)
 
 Arrays = dict[str, numpy.ndarray]
 ArrayShapes = dict[str, tuple[numpy.dtype[Any], tuple[int, ...]]]

@@ -64,7 +64,6 @@ class Here:
     num_gpus: int
     capability: tuple[int, int] | None
     has_compiler: bool
-    has_gpu_decoder: bool
 
 
 # What `needs` of a check may name: what that is in words, and whether this machine has it.
@@ -83,11 +82,6 @@ NEEDS: dict[str, tuple[str, Callable[[Here], bool]]] = {
     "compiler": (
         "g++ (or CXX), on GPUs gcc (or CC) and triton, Python's headers",
         lambda here: here.has_compiler,
-    ),
-    "nvjpeg": (
-        "nvimgcodec and NVIDIA's libnvjpeg (pip install 'nvidia-nvimgcodec-cu13[nvjpeg]'), and a GPU of compute "
-        "capability 7.5 or newer",
-        lambda here: here.has_gpu_decoder and (here.capability or (0, 0)) >= (7, 5),
     ),
 }
 

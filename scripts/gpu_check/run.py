@@ -6,14 +6,12 @@ Without a GPU it is a dry run, with few and small images. RETRY=failed runs agai
 nothing failed, 1 where a check did, 2 for a mistake found before the first one, 128 + the signal.
 """
 
-import ctypes
 import dataclasses
 import os
 import signal
 import subprocess
 import time
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import tyro
@@ -46,34 +44,13 @@ BYTES_A_CHECK = 8e9  # of GPU memory: 32 images of ResNet-50 in fp32, CUDA's con
 ALIVE = "import torch; print(float(torch.ones(8, device='cuda').sum()))"
 
 
-def has_gpu_decoder() -> bool:
-    """Whether nvimgcodec is installed, and libnvjpeg lies where it looks."""
-    try:
-        spec = find_spec("nvidia.nvimgcodec")
-    except ModuleNotFoundError:  # of what it is in
-        return False
-    if spec is None or not spec.submodule_search_locations:
-        return False
-    (package,) = map(Path, spec.submodule_search_locations)
-    folders = ("", f"{package.parent / 'cu13' / 'lib'}/", "/usr/local/cuda/lib64/")
-    return any(loads(folder + name) for folder in folders for name in ("libnvjpeg.so.13", "libnvjpeg.so"))
-
-
-def loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
 def main(options: GpuCheckFlags) -> int:
     began = time.monotonic()  # the imports and forecasts below take their part of the time
     num_gpus = machine.num_gpus()  # raises where there is a GPU that cannot be used, such as by an old driver
     os.environ["NUM_GPUS"] = str(num_gpus)  # a GPU that is lost later must not turn the plan into one for the CPU
     on_gpu = num_gpus > 0
     results = Path(os.environ.get("RESULTS") or ("results/gpu-check" if on_gpu else "results/gpu-check-dry"))
-    here = Here(num_gpus, gpus.min_compute_capability(), not missing_compiler(on_gpu), has_gpu_decoder())
+    here = Here(num_gpus, gpus.min_compute_capability(), not missing_compiler(on_gpu))
 
     def lacking(check: Check) -> str:
         return "; ".join(NEEDS[name][0] for name in check.needs if not NEEDS[name][1](here))[:200]

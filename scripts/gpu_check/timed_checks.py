@@ -175,7 +175,6 @@ def options(scale: Scale, results: Path) -> list[Check]:
         ("powersgd", "ddp_compressed", "--comm-hook powersgd", ("cuda",), verdicts.run_ok),
         ("sync norm", "ddp", "--norm sync", ("cuda",), verdicts.run_ok),
         ("no prefetch", BASELINE, f"{FOLDER} --prefetch 0", ("cuda",), verdicts.run_ok),
-        ("decode on the gpu", BASELINE, f"{FOLDER} --decoder nvimgcodec-gpu", ("cuda", "nvjpeg"), verdicts.run_ok),
     ]
     found = [
         launched(

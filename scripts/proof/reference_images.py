@@ -154,27 +154,25 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def decode_by_nvimgcodec(content: bytes, device_id: int = CPU_ONLY) -> torch.Tensor | None:
+def decode_by_nvimgcodec(content: bytes) -> torch.Tensor | None:
     """uint8 (3, height, width) of a file's content, or None for what the loader leaves to Pillow: all but JPEGs of one
     or three channels of 8 bits."""
-    library, decoder = nvimgcodec_of_thread(threading.get_ident(), device_id)
+    library, decoder = nvimgcodec_of_thread(threading.get_ident())
     stream = library.CodeStream(content)
     if stream.codec_name != "jpeg" or stream.num_channels in (2, 4) or stream.precision > 8:
         return None
     image = decoder.decode(stream, params=library.DecodeParams(apply_exif_orientation=False))
-    return None if image is None else torch.from_numpy(numpy.array(image.cpu())).permute(2, 0, 1)
+    return None if image is None else torch.from_numpy(numpy.array(image)).permute(2, 0, 1)
 
 
 @functools.cache
-def nvimgcodec_of_thread(thread: int, device_id: int) -> tuple[Any, Any]:
-    """The library and a decoder that no other thread uses, on the CPU or a GPU."""
+def nvimgcodec_of_thread(thread: int) -> tuple[Any, Any]:
+    """The library and a decoder that no other thread uses."""
     with ONE_AT_A_TIME, silence_stderr():  # stderr belongs to the process, not to a thread
         from nvidia import nvimgcodec
 
-        on_gpu = ("HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU")
-        kinds, options = (("CPU_ONLY",), "") if device_id == CPU_ONLY else (on_gpu, ":fancy_upsampling=1")
-        backends = [nvimgcodec.Backend(getattr(nvimgcodec.BackendKind, kind)) for kind in kinds]
-        return nvimgcodec, nvimgcodec.Decoder(device_id, max_num_cpu_threads=1, backends=backends, options=options)
+        backends = [nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]
+        return nvimgcodec, nvimgcodec.Decoder(CPU_ONLY, max_num_cpu_threads=1, backends=backends, options="")
 
 
 def decode_by_torchcodec(content: bytes) -> torch.Tensor | None:
@@ -188,6 +186,5 @@ def decode_by_torchcodec(content: bytes) -> torch.Tensor | None:
 
 REFERENCE_DECODERS: dict[str, Callable[[bytes], torch.Tensor | None]] = {
     "nvimgcodec": decode_by_nvimgcodec,
-    "nvimgcodec-gpu": functools.partial(decode_by_nvimgcodec, device_id=0),
     "torchcodec": decode_by_torchcodec,
 }

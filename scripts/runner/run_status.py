@@ -6,7 +6,6 @@ import re
 import signal
 
 from benchmarks.common.errors import timed_out
-from benchmarks.common.listing import TRUNCATED_FILE_HELP
 from benchmarks.common.machine import boot_id
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner.telemetry import Sampler
@@ -151,7 +150,7 @@ def describe_kill(rank: object, signum: int) -> str:
     """'rank 1: signal 9', with what the signal often means."""
     why: dict[int, str] = {
         signal.SIGKILL: ", possibly out of memory",
-        signal.SIGBUS: f" (bus error): {TRUNCATED_FILE_HELP}",
+        signal.SIGBUS: ", a bus error: a file that it had mapped was cut short, or /dev/shm is full",
     }
     return f"rank {rank}: signal {signum}{why.get(signum, '')}"
 

@@ -16,11 +16,9 @@ import pytest
 import torch
 from fake_gpus import see_gpus
 from stand_ins import WithoutDriver
-from support import loaders
 
 from benchmarks.common import loader
 from benchmarks.common.config import Config
-from benchmarks.common.images import GPU_DECODER
 from benchmarks.common.loader import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -28,11 +26,9 @@ from benchmarks.common.loader import (
     GlobalBatchSampler,
     HostLoader,
     Loader,
-    Shard,
     open_datasets,
     prefetch_to_gpu,
 )
-from benchmarks.common.rank import RankContext
 
 DEVICE, NUM_BATCHES = torch.device("cuda", 1), 4
 COPY, NORMALISE = torch.ops.aten._to_copy.default, torch.ops.aten.addcmul.out
@@ -203,29 +199,33 @@ def test_one_kernel_normalises_as_two_do(memory_format):
         assert (found - exact).abs().max() < 1e-6
 
 
-def test_only_the_gpus_decoder_reads_in_threads(tiny_data, monkeypatch):
-    """Protects from processes that are forked with a GPU in use: CUDA fails in them. All else, packed pixels too, is
-    read by processes: two were 1.1 to 1.3 times as fast as two threads, which wait for Python's lock."""
-    worker = RankContext(torch.device("cpu"))
-    batches = GlobalBatchSampler(40, 8, 5)
-    images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
-    for decoder, read_in_threads in ((GPU_DECODER, True), ("", False), ("pillow", False)):
-        monkeypatch.setattr(loader, "resolve_decoder", lambda config, decoder=decoder: decoder)
-        read = HostLoader(Config(workers=2), worker, images, batches)
-        assert (read.start_reading.func is loader.read_in_threads) == read_in_threads
-        assert [len(batch.target) for batch in read] == [8] * 5
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("device", [torch.device("cpu"), DEVICE])
+def test_in_bf16_images_are_bfloat16_as_autocast_would_round_them(memory_format, device):
+    """Protects the proof, and bytes: a float32 batch was written, and read again for the first layer's cast."""
+    images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3).permute(0, 3, 1, 2)
+    found = {}
+    for precision in ("fp32", "bf16"):
+        config = Config(precision=precision, memory_format=memory_format)
+        loader = Loader(None, GlobalBatchSampler(1, 1, 1), config, torch.device("cpu"), ["a class"])
+        loader.device = device  # the GPU's kernel runs on the CPU, too
+        found[precision] = loader.normalised(images)
+    assert found["bf16"].dtype == torch.bfloat16 and torch.equal(found["bf16"], found["fp32"].bfloat16())
+    assert found["bf16"].stride() == found["fp32"].stride()
 
 
-def test_a_long_pass_gives_its_memory_back(tiny_data, monkeypatch):
-    """Protects validation's memory: training, which asks for no batch after the last, kept its own for good."""
-    monkeypatch.setattr(loader, "LONG_PASS", 5)
-    train, _ = loaders(tiny_data, global_batch=2)  # 20 batches in 2 buffers
-    batches = iter(train)
-    for _ in range(train.num_steps):
-        next(batches)
-    assert train.host_batches.pool.pixels.any()
-    batches.close()
-    assert not train.host_batches.pool.pixels.any()
+def test_the_thread_that_pins_uses_one_core(monkeypatch):
+    """Protects the loader's workers: with the setting of a new thread, pinning copied on all cores."""
+    found = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: found.append(torch.get_num_threads()) or tensor)
+    batch = Batch(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
+    torch.set_num_threads(2)
+    try:
+        assert len(list(prefetch_to_gpu(iter([batch]), DEVICE, 0))) == 1
+        assert found == [1, 1] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
 
 
 class CountingSampler(GlobalBatchSampler):
@@ -239,26 +239,24 @@ class CountingSampler(GlobalBatchSampler):
             yield keys
 
 
-def read_all(images, num_workers: int, sampler: GlobalBatchSampler):
+def read_all(images, workers: int, sampler: GlobalBatchSampler, num_devices: int = 1):
     """[(pixels, targets)] of a pass; pixels as they are when the next batch is there."""
     kept, before = [], None
-    for batch in HostLoader(Config(workers=num_workers), RankContext(torch.device("cpu")), images, sampler):
+    for batch in HostLoader(Config(workers=workers), torch.device("cpu"), images, sampler, num_devices):
         if before is not None:
             kept.append((before.images.clone(), before.target))
         before = batch
     return [*kept, (before.images.clone(), before.target)]
 
 
-@pytest.mark.parametrize("decoder", ["pillow", GPU_DECODER])
-def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_data, monkeypatch, decoder):
+def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_data):
     """Protects the windows of dataparallel and pipeline_parallel: on 8 GPUs their loader was 128 batches ahead, so that
     for the last 118 of 200 timed steps nothing was left to load, and images/s were too high where loading is the limit.
 
     Mutant: a worker reads whole batches, so that 8 of them are begun."""
-    monkeypatch.setattr(loader, "resolve_decoder", lambda config: decoder)
     images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
-    sampler = CountingSampler(40, 8, 30, Shard(num_devices=2))
-    batches = iter(HostLoader(Config(workers=4), RankContext(torch.device("cpu")), images, sampler))
+    sampler = CountingSampler(40, 8, 30)
+    batches = iter(HostLoader(Config(workers=2), torch.device("cpu"), images, sampler, num_devices=2))
     next(batches)
     assert sampler.num_begun == 1 + 4  # 2 for each of the 2 workers of a device
     batches.close()
@@ -270,9 +268,7 @@ def test_parts_of_batches_are_put_together(tiny_data, global_batch, num_devices)
     places, also while the parts of the next batch are read. Mutants: one buffer fewer; parts in one place."""
     images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
     whole = read_all(images, 0, GlobalBatchSampler(40, global_batch, 12))
-    in_parts = read_all(
-        images, 2 * num_devices, GlobalBatchSampler(40, global_batch, 12, Shard(num_devices=num_devices))
-    )
+    in_parts = read_all(images, 2, GlobalBatchSampler(40, global_batch, 12), num_devices)
     assert len(whole) == len(in_parts) == 12
     for (pixels, target), (own_pixels, own_target) in zip(whole, in_parts, strict=True):
         assert torch.equal(pixels, own_pixels) and torch.equal(target, own_target)
@@ -281,8 +277,8 @@ def test_parts_of_batches_are_put_together(tiny_data, global_batch, num_devices)
 def test_a_pass_after_one_with_a_smaller_last_batch_has_its_own_pixels(tiny_data):
     """Protects validation after each epoch: worker processes and buffers are the same in every pass."""
     _, images = open_datasets(Config(data=str(tiny_data), image_size=32))
-    sampler = GlobalBatchSampler(len(images), 7, -(-len(images) // 7), Shard(num_devices=2), shuffle=False)
-    loader = HostLoader(Config(workers=4), RankContext(torch.device("cpu")), images, sampler)
+    sampler = GlobalBatchSampler(len(images), 7, -(-len(images) // 7), shuffle=False)
+    loader = HostLoader(Config(workers=2), torch.device("cpu"), images, sampler, num_devices=2)
     first, second = ([(batch.images.clone(), batch.target) for batch in loader] for _ in range(2))
     assert len(first) == len(second) and 0 < len(first[-1][1]) < 7
     for (pixels, target), (again, again_target) in zip(first, second, strict=True):
@@ -300,7 +296,7 @@ def test_a_part_without_an_unreadable_image_is_put_together(tiny_data, monkeypat
     monkeypatch.setattr(type(images.source), "content", damaged)
     num_images = len(images)
     whole = read_all(images, 0, GlobalBatchSampler(num_images, 8, 1, shuffle=False))
-    in_parts = read_all(images, 2, GlobalBatchSampler(num_images, 8, 1, Shard(num_devices=2), shuffle=False))
+    in_parts = read_all(images, 1, GlobalBatchSampler(num_images, 8, 1, shuffle=False), num_devices=2)
     for (pixels, target), (own_pixels, own_target) in zip(whole, in_parts, strict=True):
         assert torch.equal(pixels, own_pixels) and torch.equal(target, own_target)
     assert len(in_parts[0][1]) == min(8, num_images) - 2

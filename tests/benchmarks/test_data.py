@@ -17,7 +17,7 @@ from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, save, spoil
 from benchmarks.common import machine
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.loader import GlobalBatchSampler, Shard, Sharding, build_loaders
+from benchmarks.common.loader import GlobalBatchSampler, build_loaders
 from benchmarks.common.rank import RankContext
 
 
@@ -25,7 +25,7 @@ def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True
     """indices[shard][step]: what each shard reads."""
     shares = []
     for shard in range(num_shards):
-        batches = GlobalBatchSampler(num_images, global_batch, num_steps, Shard(shard, num_shards), shuffle, seed=3)
+        batches = GlobalBatchSampler(num_images, global_batch, num_steps, shard, num_shards, shuffle, seed=3)
         batches.epoch, batches.start_step = epoch, start_step
         shares.append([[index for _, _, index in batch] for batch in batches])
     return shares
@@ -215,6 +215,8 @@ def test_synthetic_batches_need_no_files_and_differ_by_rank():
     assert [len(batches) for batches in ranks] == [3, 3]
     assert ranks[0][0][0].shape == (4, 3, 32, 32) and not torch.equal(ranks[0][0][0], ranks[1][0][0])
     assert list(loaders("/nonexistent", **shapes)[1]) == []
+    in_bf16 = next(iter(loaders("/nonexistent", 0, 2, precision="bf16", **shapes)[0]))[0]
+    assert in_bf16.dtype == torch.bfloat16 and torch.equal(in_bf16, ranks[0][0][0].bfloat16())
 
 
 def test_workers_auto_is_a_number_that_the_row_holds(tiny_data, monkeypatch):
@@ -247,8 +249,7 @@ def test_targets_to_receive_into_are_on_the_device(tiny_data, loader):
     every step, for which the host may wait. Mutant: targets on the host."""
     config = Config(data=str(tiny_data), loader=loader, global_batch=8, image_size=32, workers=0, steps=2)
     context = RankContext(torch.device("meta"), rank=1, world_size=2)  # a device that is not the host
-    sharding = Sharding(Shard(num_devices=2), Shard(1, 2), reads_train_images=False)
-    batches = list(build_loaders(config, context, sharding).train.host_batches)
+    batches = list(build_loaders(config, context, only_rank0_reads=True).train.host_batches)
     assert len(batches) == 2
     for batch in batches:
         assert {batch.images.device.type, batch.target.device.type} == {"meta"}

@@ -9,8 +9,6 @@ import re
 import subprocess
 import sys
 import typing
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -26,9 +24,7 @@ from benchmarks.common import images
 from benchmarks.common.config import FIELD_TYPES, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.images import (
-    AUTO_DECODERS,
     DECODERS,
-    GPU_DECODER,
     NUMBERS_PER_IMAGE,
     Crop,
     FolderSource,
@@ -45,7 +41,7 @@ from scripts.proof.reference_images import REFERENCE_DECODERS
 
 HERE = [
     pytest.param(name, marks=pytest.mark.skipif(bool(import_problem(name)), reason=str(import_problem(name))))
-    for name in AUTO_DECODERS
+    for name in DECODERS
 ]
 
 
@@ -165,46 +161,6 @@ def test_auto_is_the_first_that_loads_and_a_missing_one_says_how_to_get_it(monke
     assert resolve_decoder(Config(loader="synthetic")) == "" == resolve_decoder(Config(loader="packed"))
 
 
-def test_the_gpus_decoder_is_asked_for_by_name_and_needs_a_gpu():
-    """Protects `auto`, and a machine without a GPU from a library's own words."""
-    assert GPU_DECODER not in AUTO_DECODERS
-    with pytest.raises(UserError, match="nvimgcodec-gpu needs a GPU, and there is none here; use --decoder auto"):
-        resolve_decoder(Config(decoder=GPU_DECODER))
-
-
-def test_the_gpus_decoder_is_given_the_threads_gpu_and_a_stream(monkeypatch):
-    """Protects what no machine without a GPU runs: the library's own calls, of which only the GPU is a stand-in."""
-    if import_problem("nvimgcodec"):
-        pytest.skip(import_problem("nvimgcodec"))
-    library, params, _ = images._nvimgcodec()
-    content, asked = encoded(photograph(333, 217)), []
-
-    class OnCpu:
-        def __init__(self, device_id, backends, max_num_cpu_threads, options):
-            asked.append((device_id, {backend.backend_kind.name for backend in backends}, options))
-            on_cpu = [library.Backend(library.BackendKind.CPU_ONLY)]
-            self.real = library.Decoder(images.CPU_DEVICE_ID, max_num_cpu_threads, on_cpu)
-
-        def decode(self, stream, params, cuda_stream):
-            asked.append(cuda_stream)
-            # with fancy upsampling a region is refused where nvJPEG is older than 13.2
-            return self.real.decode(stream, params=params) if stream.view is None else None
-
-    stand_in = SimpleNamespace(**{name: getattr(library, name) for name in dir(library)} | {"Decoder": OnCpu})
-    monkeypatch.setattr(images.importlib, "import_module", lambda name: stand_in)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: SimpleNamespace(cuda_stream=70 + device))
-    images._nvimgcodec.cache_clear()
-    try:
-        box, _, by_pillow = open_decoder(GPU_DECODER)(content, lambda *_: Crop(20, 31, 100, 150, 64, 64))
-    finally:
-        images._nvimgcodec.cache_clear()
-    assert asked == [(3, {"HW_GPU_ONLY", "GPU_ONLY", "HYBRID_CPU_GPU"}, ":fancy_upsampling=1"), 73]
-    assert not by_pillow and params.apply_exif_orientation is False
-    whole = numpy.array(Image.open(io.BytesIO(content)))
-    assert numpy.abs(box.numpy().astype(int) - whole[20:120, 31:181]).max() <= 1 and box.is_contiguous()
-
-
 @pytest.mark.medium
 def test_nothing_is_printed_about_libraries_that_nobody_requested(tiny_data):
     """Protects the user's terminal from nvimgcodec, which calls it an error that nvJPEG2000 is not installed."""
@@ -223,18 +179,6 @@ print("still heard", file=sys.stderr)
     env = environment(PYTHONPATH=":".join(sys.path))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.stdout == "([0], [], 0)\n" and done.stderr == "still heard\n"
-
-
-@pytest.mark.medium
-def test_threads_do_not_share_a_decoder():
-    """Protects from nvimgcodec's `Broken promise`: its decoders are for one thread at a time."""
-    if import_problem("nvimgcodec"):
-        pytest.skip(import_problem("nvimgcodec"))
-    read, content = images.nvimgcodec_decoder(), encoded(photograph(500, 375))
-    expected, view, _ = read(content, centre_crop(64))
-    with ThreadPoolExecutor(8) as pool:
-        boxes = pool.map(lambda _: read(content, lambda *_: view)[0], range(800))
-        assert all(torch.equal(box, expected) for box in boxes)
 
 
 def test_a_flip_is_a_flip():

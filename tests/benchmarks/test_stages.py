@@ -24,7 +24,7 @@ from benchmarks import model_parallel, single
 from benchmarks.common.config import Config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
-from benchmarks.common.loader import Shard, Sharding, build_loaders
+from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer, learning_rate
 from benchmarks.common.rank import RankContext
 from benchmarks.common.stages import (
@@ -154,7 +154,7 @@ def micro_batched(config: Config, shards: int, split_size: int, together: bool):
     Shards come one after the other, in micro-batches, and all their losses are averaged; shard 0's running
     statistics stay. together: a shard's micro-batches share one backward pass, of the loss of all their outputs.
     """
-    loaders = [build_loaders(config, RankContext(CPU), Sharding(Shard(shard, shards)))[0] for shard in range(shards)]
+    loaders = [build_loaders(config, RankContext(CPU, rank=shard, world_size=shards))[0] for shard in range(shards)]
     net = build_model(config, len(loaders[0].classes), CPU)
     optimizer = build_optimizer(config, net)
     for n, batches in enumerate(zip(*loaders, strict=True)):

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from fault_runs import processes_of
@@ -20,7 +19,7 @@ from benchmarks.common.config import load_config
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder
 from scripts.gpu_check import run, timed_checks, verdicts
-from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
+from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
 from scripts.gpu_check.check_queue import Capabilities, work
@@ -342,23 +341,6 @@ def test_what_comes_after_a_failure_is_not_started(tmp_path):
     listed = [shell("a", "exit 1", tmp_path), shell("b", "echo done", tmp_path, after="a")]
     state, left = do(listed, tmp_path, max_at_once=2)
     assert statuses(state) == {"a": "failed"} and left == {"b": "not started: a has not passed"}
-
-
-@pytest.mark.parametrize("lies_in", ["", "cu13/lib", "elsewhere"])
-def test_decoding_on_the_gpu_needs_the_library_that_decodes(tmp_path, monkeypatch, lies_in):
-    """Protects the page from a failure that is a missing package: nvimgcodec comes without NVIDIA's libnvjpeg."""
-    package = tmp_path / "nvidia/nvimgcodec"
-    monkeypatch.setattr(run, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[str(package)]))
-    there = {str(tmp_path / "nvidia" / lies_in / "libnvjpeg.so.13")} if lies_in else set()
-    real = run.loads
-    monkeypatch.setattr(run, "loads", lambda library: library in there)
-    assert run.has_gpu_decoder() == (lies_in == "cu13/lib")
-    listed = {check.name: check for check in checks(GPU, tmp_path)}
-    assert listed["option decode on the gpu"].needs == ("cuda", "nvjpeg")
-    on_v100, on_t4 = (Here(1, capability, True, has_gpu_decoder=True) for capability in ((7, 0), (7, 5)))
-    assert [NEEDS["nvjpeg"][1](here) for here in (on_v100, on_t4)] == [False, True], "CUDA 13 has no V100"
-    monkeypatch.setattr(run, "find_spec", lambda name: None)
-    assert not run.has_gpu_decoder() and not real(str(tmp_path / "no-such-library.so")) and real("libc.so.6")
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------------

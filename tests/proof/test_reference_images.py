@@ -11,14 +11,14 @@ from hard_images import HARD, write_hard
 from support import loaders
 
 from benchmarks.common.config import Config
-from benchmarks.common.images import AUTO_DECODERS, import_problem
+from benchmarks.common.images import DECODERS, import_problem
 from scripts.proof.reference_images import decode, labelled_images, training_batch
 from scripts.setup import pack
 
 CPU, STEPS = torch.device("cpu"), 2
 HERE = [
     pytest.param(name, marks=pytest.mark.skipif(bool(import_problem(name)), reason=str(import_problem(name))))
-    for name in AUTO_DECODERS
+    for name in DECODERS
 ]
 
 

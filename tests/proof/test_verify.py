@@ -73,8 +73,8 @@ FAULTS = {
     "all ranks on one shard": (
         "ddp",
         "benchmarks/common/loader.py",
-        "of_rank = Shard(context.rank, context.world_size)",
-        "of_rank = Shard(0, context.world_size)",
+        "own_shard = rank.rank, rank.world_size",
+        "own_shard = 0, rank.world_size",
     ),
     "no set_epoch": ("ddp", ENGINE, "self.train_loader.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),

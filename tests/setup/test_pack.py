@@ -95,16 +95,6 @@ def test_a_file_cut_off_anywhere_is_refused(own_data):
     assert "not what its header says" in problem(own_data)
 
 
-def test_a_packed_file_that_is_truncated_while_workers_read_it_is_reported(own_data):
-    """Protects the search for a bus error's cause: torch says that shared memory may be short, which it is not.
-    Mutant: no sentence of its own for bus errors."""
-    path = make(own_data)
-    train, _ = packed_loaders(own_data, workers=1)
-    os.truncate(path, 0)
-    message = refusal(train)
-    assert "bus error: a file that it had mapped was cut short" in message and "./bench data pack" in message
-
-
 def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
     path = make(own_data)
     whole, written = path.read_bytes(), path.stat().st_mtime_ns

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.images import AUTO_DECODERS, import_problem, resolve_decoder
+from benchmarks.common.images import DECODERS, import_problem, resolve_decoder
 from benchmarks.common.listing import list_images
 from benchmarks.common.rows import read_table
 from scripts.options.data_options import PackOptions
@@ -91,9 +91,7 @@ def loaders_to_time(config: Config, temporary: Path) -> tuple[Batches, dict[str,
         return own_loader(), {}
     decoder = resolve_decoder(config)
     others = {
-        f"decoder {name}": own_loader(decoder=name)
-        for name in AUTO_DECODERS
-        if name != decoder and not import_problem(name)
+        f"decoder {name}": own_loader(decoder=name) for name in DECODERS if name != decoder and not import_problem(name)
     }
     data = sample(config, temporary)
     os.environ["PACKED"] = str(data / "packed")  # before it is packed: the user's own PACKED holds another data set
