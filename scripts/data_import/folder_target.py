@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import cached_fingerprint, list_images
+from benchmarks.common.listing import fingerprint, list_images
 from scripts.data_import.journal import WORKSHOP, Total
 from scripts.data_import.progress import Progress
 from scripts.data_import.source_images import Source, SourceShard
@@ -85,7 +85,7 @@ class FolderTarget:
         except UserError as error:
             print(f"not complete yet: {error}")
             return
-        print(f"fingerprint {cached_fingerprint(self._folder)}")
+        print(f"fingerprint {fingerprint(self._folder)}")
 
 
 def refuse_existing(path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ import pandas
 from benchmarks.common.config import Config, PackKind
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
-from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, fingerprint_of, list_names
+from benchmarks.common.listing import Arrays, DamagedFile, fingerprint_of
 from benchmarks.common.packed import SPLITS, PackedSource, pack_path
 from scripts.data_import.folder_target import refuse_existing, refuse_unknown_classes
 from scripts.data_import.journal import WORKSHOP, Total, shard_key
 from scripts.data_import.progress import Progress
 from scripts.data_import.source_images import Source, SourceShard
 from scripts.setup.chunks import encode_content
-from scripts.setup.pack_file import pack_metadata, write_tables
+from scripts.setup.pack_file import check_pack, pack_metadata, write_tables
 from scripts.shared.commands import bench_command
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
@@ -95,12 +96,11 @@ class PackTarget:
             return
         tables = {split: self._sorted_table(split) for split in totals}
         refuse_unknown_classes(*({*tables[split]["class_name"]} for split in SPLITS))
-        listings = {split: list_names(Path(split), names_by_class(table)) for split, table in tables.items()}
-        fingerprint = fingerprint_of_tables(listings, tables)
+        fingerprint = fingerprint_of(names_and_sizes(tables[split]) for split in SPLITS)
         # one after a kill between two renames
         unfinished = [split for split in SPLITS if self._unfinished(split).exists()]
         for split in unfinished:
-            self._finish(split, listings[split], tables[split], fingerprint)
+            self._finish(split, tables[split], fingerprint)
         for split in unfinished:
             path = pack_path(self._config, split)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ class PackTarget:
                 f"{pack.path}: {total.num_images:,} images of {len(pack.classes):,} classes, {size_gb:.3g} GB, "
                 f"of {total.num_bytes:,} bytes in the source"
             )
-            if num_bad := pack.num_unreadable():
+            if num_bad := sum(not len(pack.stored(index)) for index in range(len(pack))):
                 print(f"  warning: {num_bad} not readable; a run that meets one of them says so")
         print(f"fingerprint {PackedSource(pack_path(self._config, 'train')).metadata['fingerprint']}")
         command = bench_command("run single", data=self._config.data)
@@ -160,39 +160,33 @@ class PackTarget:
             raise UserError(f"{image['name']!r} of class {image['class_name']} is there twice in {split}")
         return table
 
-    def _finish(self, split: str, listing: ImageListing, table: pandas.DataFrame, fingerprint: str) -> None:
+    def _finish(self, split: str, table: pandas.DataFrame, fingerprint: str) -> None:
         path = self._unfinished(split)
-        metadata = pack_metadata(self._config.pack, listing, fingerprint)
+        metadata = pack_metadata(self._config.pack, split, table["class_name"].unique().tolist(), fingerprint)
         with open(path, "r+b") as file:
             file.truncate(HEADER_BYTES + int(table["end"].max()))
-            write_tables(file, metadata, tables_of(table, listing), HEADER_BYTES)
+            write_tables(file, metadata, tables_of(table), HEADER_BYTES)
         try:
-            PackedSource(path).check(f"checking {path.name}")
+            check_pack(PackedSource(path))
         except DamagedFile as error:
             raise UserError(
                 f"{path} is not as it was written: {error}; is its disk sound? remove {self._workshop}, and begin again"
             ) from None
 
 
-def names_by_class(table: pandas.DataFrame) -> dict[str, list[str]]:
-    return {str(class_name): [*names] for class_name, names in table.groupby("class_name")["name"]}
+def names_and_sizes(table: pandas.DataFrame) -> Iterator[tuple[str, list[str], list[int]]]:
+    """The classes as fingerprint_of takes them."""
+    for class_name, images in table.groupby("class_name"):
+        sizes = images["num_bytes"].tolist()
+        yield str(class_name), images["name"].tolist(), [sizes[0], sizes[-1]]
 
 
-def fingerprint_of_tables(listings: dict[str, ImageListing], tables: dict[str, pandas.DataFrame]) -> str:
-    """The fingerprint that the same images have in folders."""
-    sizes: dict[str, int] = {}
-    for split, table in tables.items():
-        rows = zip(table["class_name"], table["name"], table["num_bytes"], strict=True)
-        sizes |= {f"{split}/{class_name}/{name}": num_bytes for class_name, name, num_bytes in rows}
-    return fingerprint_of(listings["train"], listings["val"], lambda folder, name: sizes[f"{folder.name}/{name}"])
-
-
-def tables_of(table: pandas.DataFrame, listing: ImageListing) -> Arrays:
+def tables_of(table: pandas.DataFrame) -> Arrays:
     """The tables of a packed file; images are in the folder's order in `table`."""
     return {
         "starts": table["start"].to_numpy("<i8"),
         "ends": table["end"].to_numpy("<i8"),
         "shapes": numpy.ascontiguousarray(table[["height", "width"]].to_numpy("<i4")),
-        "targets": listing.targets().astype("<i4"),
+        "targets": table.groupby("class_name").ngroup().to_numpy("<i4"),
         "checksums": table["crc32"].to_numpy("<u4"),
     }

@@ -20,7 +20,7 @@ import tyro
 from benchmarks.common import machine
 from benchmarks.common.config import Config, PackKind, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import cached_fingerprint
+from benchmarks.common.listing import fingerprint
 from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
@@ -177,7 +177,7 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
     if pack and not has_files(data):
         return open_packs(Config(data=data, loader="packed", pack=pack))[0].metadata["fingerprint"]
     check_image_folder(data)
-    return cached_fingerprint(Path(data))
+    return fingerprint(Path(data))
 
 
 def plan_strategies(variables: MakeVariables) -> list[Run]:

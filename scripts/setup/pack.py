@@ -24,12 +24,12 @@ from tqdm import tqdm
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock, replace_atomically
-from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, cached_fingerprint, list_images
+from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, fingerprint, list_images
 from benchmarks.common.packed import PackedSource, pack_path
 from scripts.options.data_options import PackOptions
 from scripts.setup import chunks
 from scripts.setup.check_data import check_image_folder
-from scripts.setup.pack_file import header_size, pack_metadata, write_tables
+from scripts.setup.pack_file import check_pack, header_size, pack_metadata, write_tables
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 
@@ -41,20 +41,20 @@ def main(options: PackOptions) -> None:
     try:
         check_image_folder(root)
         listings = {split: list_images(root / split) for split in ("train", "val")}
-        fingerprint = cached_fingerprint(root)
+        of_images = fingerprint(root)
     except OSError as error:
         raise UserError(f"cannot read {root}: {error}; {option_as_typed('DATA')} must hold train/ and val/") from None
-    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), fingerprint)}
+    todo = {split: one for split, one in listings.items() if not is_complete(pack_path(config, split), of_images)}
     sizes = {split: estimate_bytes(config, split, listing) for split, listing in todo.items()}
     if todo:
         check_folder(pack_path(config, "train").parent, sum(sizes.values()))
     for split, listing in todo.items():
         with lock_pack(pack_path(config, split)):
-            write_pack(pack_path(config, split), listing, config.pack, fingerprint)
+            write_pack(pack_path(config, split), listing, config.pack, of_images)
 
 
-def is_complete(path: Path, fingerprint: str) -> bool:
-    """Whether a packed file of these images is there; all of it is read.
+def is_complete(path: Path, of_images: str) -> bool:
+    """Whether a packed file of the images with this fingerprint is there; all of it is read.
 
     Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
     """
@@ -62,11 +62,11 @@ def is_complete(path: Path, fingerprint: str) -> bool:
         return False
     try:
         pack = PackedSource(path)
-        if (pack.metadata.get("fingerprint"), pack.metadata.get("part")) != (fingerprint, path.stem):
+        if (pack.metadata.get("fingerprint"), pack.metadata.get("part")) != (of_images, path.stem):
             if os.environ.get("PACKED"):
                 raise UserError(f"{path} is of other images; give another folder by PACKED, or remove it")
             raise DamagedFile("it is of other images")
-        pack.check(f"checking {path.name}")
+        check_pack(pack)
     except (OSError, DamagedFile) as error:
         print(f"{path} is written anew: {error}")
         return False
@@ -112,13 +112,13 @@ def lock_pack(path: Path) -> Iterator[None]:
         yield
 
 
-def write_pack(path: Path, listing: ImageListing, kind: str, fingerprint: str) -> None:
+def write_pack(path: Path, listing: ImageListing, kind: str, of_images: str) -> None:
     """Write chunk after chunk to <name>.part, each noted in <name>.journal, then the tables and the header.
 
     Raises UserError for what cannot be read or written.
     """
     part, journal = path.with_suffix(".part"), path.with_suffix(".journal")
-    metadata = pack_metadata(kind, listing, fingerprint)
+    metadata = pack_metadata(kind, path.stem, listing.classes, of_images)
     header_bytes = header_size(metadata)
     plan = json.dumps([metadata, header_bytes])
     done, size = read_journal(journal, plan), part.stat().st_size if part.exists() else 0
@@ -168,7 +168,7 @@ def write_chunks(file: BinaryIO, notes: TextIO, made: Iterable[chunks.Chunk]) ->
 def check_written(part: Path, journal: Path) -> None:
     """Read the finished file back, also what an earlier run wrote of it. Raises UserError, and drops the journal."""
     try:
-        PackedSource(part).check(f"checking {part.name}")
+        check_pack(PackedSource(part))
     except (OSError, DamagedFile) as error:
         journal.unlink()
         raise UserError(

@@ -34,10 +34,10 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):
 HOMELESS = """
 from pathlib import Path
 from benchmarks.common.files import home_folder, hold_lock, replace_atomically
-from benchmarks.common.listing import cached_fingerprint
+from benchmarks.common.listing import fingerprint
 from benchmarks.common.listing import list_images
 data = Path("data/imagenet-mini")
-print(home_folder(), len(list_images(data / "val")), cached_fingerprint(data))
+print(home_folder(), len(list_images(data / "val")), fingerprint(data))
 """
 
 

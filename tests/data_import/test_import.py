@@ -21,7 +21,7 @@ from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_ilsvr
 from support import NUM_TRAIN, NUM_VAL, loaders
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import cached_fingerprint
+from benchmarks.common.listing import fingerprint
 from scripts.data_import import import_images, progress
 from scripts.data_import.import_images import WORKSHOP, ImportOptions
 from scripts.data_import.parquet_shards import names_of
@@ -59,7 +59,7 @@ def test_every_source_gives_the_same_images(writer, tmp_path, tiny_data, capsys)
     assert all(torch.equal(*pair) for pair in zip(first, expected, strict=True))
     printed = capsys.readouterr().out
     assert f"{NUM_TRAIN} images of 4 classes" in printed and f"{NUM_VAL} images of 4 classes" in printed
-    assert f"fingerprint {cached_fingerprint(tiny_data)}" in printed
+    assert f"fingerprint {fingerprint(tiny_data)}" in printed
 
 
 @pytest.mark.parametrize("table", ["LOC_val_solution.csv", "devkit"])

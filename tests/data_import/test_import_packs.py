@@ -21,6 +21,7 @@ from scripts.data_import.journal import WORKSHOP
 from scripts.options.data_options import ImportOptions
 from scripts.setup import pack
 from scripts.setup.check_data import check_image_folder
+from scripts.setup.pack_file import check_pack
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -36,9 +37,9 @@ def assert_equal_packs(data: Path, expected: Path, kind: str) -> None:
         assert metadata[0] == metadata[1] and len(own) == len(other)
         for index in range(len(own)):
             assert own.target(index) == other.target(index)
-            assert numpy.array_equal(own._stored(index), other._stored(index)), index
-            assert own._shapes[index].tolist() == other._shapes[index].tolist()
-        own.check("checking")
+            assert numpy.array_equal(own.stored(index), other.stored(index)), index
+            assert own.shapes[index].tolist() == other.shapes[index].tolist()
+        check_pack(own)
 
 
 @pytest.mark.parametrize(

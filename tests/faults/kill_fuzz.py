@@ -31,6 +31,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.rows import read_table
+from scripts.setup.pack_file import check_pack
 from scripts.shared.forward_signals import end_on_signals
 from scripts.studies.measured_csv import add_rows
 
@@ -369,7 +370,7 @@ def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
     else:
         with contextlib.closing(open(path, "rb")):
             pack = PackedSource(path)
-        pack.check("checking")
+        check_pack(pack)
         if len(pack) != len([*(data / "train").rglob("*.JPEG")]):
             kill.faults.append(f"the pack has {len(pack)} images")
     print(kill.line(), flush=True)

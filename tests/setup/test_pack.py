@@ -57,7 +57,7 @@ def test_large_images_are_shrunk_to_256_pixels_on_the_shorter_side(own_data):
     save(own_data / "train" / "left" / "a large one.JPEG", "L", (700, 400))
     for kind in PACK_KINDS:
         of_train = PackedSource(make(own_data, kind))
-        shapes = {tuple(of_train._shapes[index].tolist()) for index in range(len(of_train))}
+        shapes = {tuple(of_train.shapes[index].tolist()) for index in range(len(of_train))}
         assert shapes == {(60, 80), (400, 700) if kind == "full" else (256, 448)}
 
 
@@ -135,7 +135,7 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
     path.write_bytes(whole)
     with monkeypatch.context() as patch:
         patch.setattr(packed, "VERSION", "4")
-        assert "it has version '3', and this code reads '4'" in problem(own_data)
+        assert "it is not a packed file of version 4" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
     assert f"it is of other images than {own_data}" in problem(own_data)
     shutil.rmtree(own_data / "train")
