@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from fault_runs import processes_of
@@ -19,7 +20,7 @@ from benchmarks.common.config import load_config
 from benchmarks.common.rows import append_rows
 from benchmarks.common.run_folder import RunFolder
 from scripts.gpu_check import run, timed_checks, verdicts
-from scripts.gpu_check.check import DRY, GPU, NEEDS, Check
+from scripts.gpu_check.check import DRY, GPU, NEEDS, Check, Here
 from scripts.gpu_check.check_page import write_page
 from scripts.gpu_check.check_process import launcher_of, planned
 from scripts.gpu_check.check_queue import Capabilities, work
@@ -133,7 +134,7 @@ def test_both_of_torchs_process_groups_for_nccl_are_timed_on_several_gpus(tmp_pa
 
 def test_a_torch_with_one_process_group_for_nccl_skips_its_check(monkeypatch):
     """Protects machines with torch before 2.15: the same run twice would be no comparison."""
-    two_gpus = Here(2, (9, 0), True, has_gpu_decoder=True)
+    two_gpus = Here(2, (9, 0), True)
     for names, expected in (([], False), (["nccl", "nccl-legacy"], True)):
         backends = [SimpleNamespace(name=name) for name in names]
         monkeypatch.setattr("scripts.gpu_check.check.entry_points", lambda group, found=backends: found)
