@@ -2,10 +2,23 @@
 it is built: benchmarks/common/model.py."""
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
-OptimizerName = Literal["SGD", "AdamW"]
+Arch = Literal[
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnext50_32x4d",
+    "resnext101_32x8d",
+    "wide_resnet50_2",
+    "wide_resnet101_2",
+    "convnext_tiny",
+    "vit_b_16",
+]
 OPTIMIZER_FIELDS = ("lr", "lr_batch", "weight_decay", "momentum")
 """Configuration fields whose values are meant for one optimizer."""
 
@@ -27,7 +40,7 @@ class Architecture:
     family: str = "ResNet"
     normalisation: Literal["BatchNorm", "LayerNorm"] = "BatchNorm"
     norms: tuple[str, ...] = ("batch", "group", "sync")
-    optimizer: OptimizerName = "SGD"
+    optimizer: Literal["SGD", "AdamW"] = "SGD"
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     least_image_size: int = 1
     patch_size: int = 1
@@ -36,40 +49,29 @@ class Architecture:
     last_exact_cut: int = 0
 
 
-RESNETS = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnext50_32x4d",
-    "resnext101_32x8d",
-    "wide_resnet50_2",
-    "wide_resnet101_2",
-)
-CONVNEXT = Architecture(
-    family="ConvNeXt",
-    normalisation="LayerNorm",
-    norms=("batch",),
-    optimizer="AdamW",
-    defaults={"lr": 4e-3, "lr_batch": 4096, "weight_decay": 0.05},  # arXiv:2201.03545, table 5
-    least_image_size=32,  # the strides 4, 2, 2 and 2 leave one pixel of it
-    float32_between_blocks=True,
-    channels_last_between_blocks=True,  # its LayerNorm and Linear take (N, H, W, C)
-)
-VISION_TRANSFORMER = Architecture(
-    family="VisionTransformer",
-    normalisation="LayerNorm",
-    norms=("batch",),
-    optimizer="AdamW",
-    # torchvision, references/classification/README.md, vit_b_16: 64 GPUs of 64 images
-    defaults={"lr": 3e-3, "lr_batch": 4096, "weight_decay": 0.3},
-    float32_between_blocks=True,
-)
 ARCHITECTURES: dict[str, Architecture] = {
-    **dict.fromkeys(RESNETS, Architecture()),
-    "convnext_tiny": dataclasses.replace(CONVNEXT, last_exact_cut=15),  # of 18 blocks, 3 come after the last stride
-    "vit_b_16": dataclasses.replace(VISION_TRANSFORMER, patch_size=16),
+    **dict.fromkeys(typing.get_args(Arch), Architecture()),
+    "convnext_tiny": Architecture(
+        family="ConvNeXt",
+        normalisation="LayerNorm",
+        norms=("batch",),
+        optimizer="AdamW",
+        defaults={"lr": 4e-3, "lr_batch": 4096, "weight_decay": 0.05},  # arXiv:2201.03545, table 5
+        least_image_size=32,  # the strides 4, 2, 2 and 2 leave one pixel of it
+        float32_between_blocks=True,
+        channels_last_between_blocks=True,  # its LayerNorm and Linear take (N, H, W, C)
+        last_exact_cut=15,  # of 18 blocks, 3 come after the last stride
+    ),
+    "vit_b_16": Architecture(
+        family="VisionTransformer",
+        normalisation="LayerNorm",
+        norms=("batch",),
+        optimizer="AdamW",
+        # torchvision, references/classification/README.md, vit_b_16: 64 GPUs of 64 images
+        defaults={"lr": 3e-3, "lr_batch": 4096, "weight_decay": 0.3},
+        patch_size=16,
+        float32_between_blocks=True,
+    ),
 }
 
 
@@ -85,10 +87,9 @@ def why_refused(arch: str, norm: str, image_size: int) -> str:
         return f"norm {norm}: {arch} has {facts.normalisation}, which --norm does not replace; leave --norm out"
     if image_size < facts.least_image_size:
         return f"image_size is {image_size}, but must be at least {facts.least_image_size} for {arch}"
-    if image_size % facts.patch_size:
-        below = image_size - image_size % facts.patch_size
-        sizes = " or ".join(str(size) for size in (below, below + facts.patch_size) if size)
+    if rest := image_size % facts.patch_size:
+        above = image_size - rest + facts.patch_size
         return (
-            f"image_size {image_size} is not a multiple of {arch}'s patches of {facts.patch_size} pixels; use {sizes}"
+            f"image_size {image_size} is not a multiple of {arch}'s patches of {facts.patch_size} pixels; use {above}"
         )
     return ""

@@ -17,8 +17,8 @@ from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.models.vision_transformer import VisionTransformer
 
-from benchmarks.common.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, architecture_of
-from benchmarks.common.config import FIELDS, Arch, Config, load_config, resolve_global_batch
+from benchmarks.common.architectures import ARCHITECTURES, OPTIMIZER_FIELDS, Arch, architecture_of
+from benchmarks.common.config import FIELDS, Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.model import (
     FAMILIES,
@@ -151,7 +151,7 @@ def test_a_run_reads_what_was_planned_for_it(tmp_path, lr):
     [
         ("--arch vit_b_16 --norm group", "norm group: vit_b_16 has LayerNorm, which --norm does not replace; leave"),
         ("--arch convnext_tiny --norm sync", "norm sync: convnext_tiny has LayerNorm"),
-        ("--arch vit_b_16 --image-size 56", "is not a multiple of vit_b_16's patches of 16 pixels; use 48 or 64"),
+        ("--arch vit_b_16 --image-size 56", "is not a multiple of vit_b_16's patches of 16 pixels; use 64"),
         ("--arch vit_b_16 --image-size 8", "patches of 16 pixels; use 16"),
         ("--arch convnext_tiny --image-size 31", "image_size is 31, but must be at least 32 for convnext_tiny"),
     ],

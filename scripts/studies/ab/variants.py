@@ -25,7 +25,6 @@ from scripts.shared.repository import ROOT
 from scripts.studies.ab import worktrees
 
 KINDS = ("commit", *worktrees.VARIANT_KINDS)
-NUMBERS_ONLY = ("int", "float", "Annotated[int,", "Annotated[float,")  # beginnings of types, as fields_of gives them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,17 +100,20 @@ def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
         raise UserError(f"{where}: {why}; compare another, or later commits")
     known = worktrees.fields_of(commit)
     defaults = vars(Config())
-    # Where a commit's field has numbers only, its own default is what a word such as `auto` was then.
-    usable = {
-        key
-        for key, value in vars(variant.config).items()
-        if key in known and not (isinstance(value, str) and known[key].startswith(NUMBERS_ONLY))
-    }
+    # Where a commit's field does not take a word such as `auto`, its own default is what that was then.
+    usable = {key for key, value in vars(variant.config).items() if key in known and _takes(known[key], value)}
     lacking = [key for key, value in vars(variant.config).items() if key not in usable and value != defaults[key]]
     if lacking:
         what = f"{lacking[0]} {getattr(variant.config, lacking[0])}" if lacking[0] in known else lacking[0]
         raise UserError(f"{where}: commit {commit[:12]} has no option {what}, which is set; leave it out")
     return dataclasses.replace(variant, commit=commit, fields=frozenset(usable))
+
+
+def _takes(kind: str, value: object) -> bool:
+    """Whether a field of this type, as fields_of spells it, takes the value."""
+    if not isinstance(value, str):
+        return True
+    return repr(value) in kind if "Literal" in kind else not kind.startswith(("int", "float", "Annotated"))
 
 
 def _why_no_commit() -> str:
