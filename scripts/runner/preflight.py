@@ -12,11 +12,9 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.common import machine
-from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import vector_flags
-from benchmarks.common.rows import append_rows
 from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
@@ -136,8 +134,7 @@ def why_not_writable(results: Path) -> str:
 
 
 def check_result_folder(results: Path) -> None:
-    """Make the folder. Raises UserError for one that is published, that cannot be written, or whose tables have other
-    columns."""
+    """Make the folder. Raises UserError for one that is published or that cannot be written."""
     if why := why_not_writable(results):
         raise UserError(f"{why}; leave {option_as_typed('RESULTS')} out for a new set, or choose another")
     place, named = Path(os.path.realpath(results)), option_as_typed("RESULTS", results)
@@ -149,6 +146,3 @@ def check_result_folder(results: Path) -> None:
         (results / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{named} cannot be written: {error.strerror}; choose another folder") from None
-    for table in TABLES:
-        if (results / f"{table}.csv").exists():  # of another version, perhaps, and then no row could be added
-            append_rows(results, table, [])

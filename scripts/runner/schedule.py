@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
-from benchmarks.common.rows import WARM_UP, read_table
+from benchmarks.common.rows import WARM_UP, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
@@ -154,7 +155,7 @@ def lock_result_set(results: Path) -> Iterator[None]:
     """Hold the lock of a set, its file .suite: one suite at a time writes it. First write the rows of lost runs.
 
     Launchers inherit the lock. So if a suite is killed, its set stays in use until the run in progress has its row.
-    Raises UserError where another process holds it.
+    Raises UserError where another process holds it, and for a set of a version with other columns.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -165,6 +166,9 @@ def lock_result_set(results: Path) -> Iterator[None]:
                 f"choose another {option_as_typed('RESULTS', '')}"
             ) from None
         os.set_inheritable(lock, True)
+        for table in TABLES:
+            if (results / f"{table}.csv").exists():
+                append_rows(results, table, [])  # raises now, and not after the first run, where columns are others
         record_lost_runs(results)
         yield
 

@@ -10,6 +10,7 @@ import pytest
 from support import ROOT, environment
 
 from benchmarks.common.errors import timed_out
+from benchmarks.common.run_folder import RunFolder
 
 pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
 
@@ -31,6 +32,17 @@ def test_a_rank_ends_at_once_with_its_output_written(end, code):
     command = [sys.executable, "-c", RANK.format(end=end)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (code, "trained\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "rank"), [({"RANK": "1", "SLURM_PROCID": "0"}, 1), ({"HOROVOD_RANK": "2"}, 2), ({"RANK": "x"}, 0), ({}, 0)]
+)
+def test_the_cause_names_the_rank_that_its_launcher_says(tmp_path, env, rank):
+    (tmp_path / "settings.json").write_text("{}")
+    command = [sys.executable, "-c", RANK.format(end="raise UserError('no')")]
+    assert subprocess.run(command, cwd=ROOT, env=environment(RUN_DIR=tmp_path, **env), timeout=60).returncode == 2
+    (cause,) = RunFolder(tmp_path).causes()
+    assert (cause["status"], cause["reason"], cause["rank"]) == ("failed", "no", rank)
 
 
 def test_a_reader_that_has_gone_is_no_error():

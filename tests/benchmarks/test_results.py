@@ -20,7 +20,7 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import append_rows, format_cell, read_table
-from scripts.runner.preflight import check_result_folder
+from scripts.runner.schedule import lock_result_set
 from scripts.sets.settings import add_settings, settings_hash
 
 APPENDER = """
@@ -132,8 +132,8 @@ def test_a_set_of_an_older_version_is_read_and_not_continued(tmp_path):
     assert (row.run_id, row.reason, row.settings) == ("old", "a, b", "") and math.isnan(row.acc1)
     with pytest.raises(UserError, match=r"runs\.csv has other columns"):
         append_rows(tmp_path, "runs", [{"run_id": "new"}])
-    with pytest.raises(UserError, match=r"runs\.csv has other columns"):
-        check_result_folder(tmp_path)  # before hours of training
+    with pytest.raises(UserError, match=r"runs\.csv has other columns"), lock_result_set(tmp_path):
+        pass  # before hours of training
     assert (tmp_path / "runs.csv").read_text() == text
 
 
@@ -169,7 +169,7 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
 MEASURER = """
 import sys
 from pathlib import Path
-from scripts.runner.preflight import check_result_folder
+from scripts.runner.schedule import lock_result_set
 from scripts.sets.settings import add_settings
 from scripts.studies import measured_csv
 measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
