@@ -3,26 +3,25 @@
 torchrun --standalone --nproc-per-node 4 -m benchmarks.apex_ddp --config configs/smoke.yaml --opt-level O1
 """
 
-import contextlib
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.exchange import apex_exchange
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import usable_gpus
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import all_reduce_sum, find_rank_info, process_group_options, rank_zero_first, set_up_rank
-from benchmarks.common.strategy import Layout, Strategy, TrainingState
+from benchmarks.common.rank import Rank, prepare
+from benchmarks.common.strategy import Layout, Strategy
 
 
 def build(config: Config) -> Strategy:
@@ -37,49 +36,45 @@ def build(config: Config) -> Strategy:
         raise UserError("opt_level O0 computes in fp32; use --opt-level O1 for fp16, or --precision fp32")
     if config.precision != "tf32":  # apex: amp casts by itself, to fp16, as opt_level says
         config = dataclasses.replace(config, precision="fp32")
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
+    rank = Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
     # apex: its DDP copies gradients back in contiguous order; only the images keep the requested memory format
     contiguous_config = dataclasses.replace(config, memory_format="contiguous")
-    module = build_model(contiguous_config, len(loaders.train.classes), context.device)
-    optimizer = build_optimizer(config, module)
+    model = build_model(contiguous_config, train.num_classes).to(rank.device)
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
     # apex: before the wrap
-    module, optimizer = amp.initialize(module, optimizer, opt_level=config.opt_level, verbosity=0)
-    model = DistributedDataParallel(module)  # apex: finds its device itself, buckets by message size
+    model, optimizer = amp.initialize(model, optimizer, opt_level=config.opt_level, verbosity=0)
+    ddp = DistributedDataParallel(model)  # apex: finds its device itself, buckets by message size
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)  # apex: calls F.cross_entropy, which amp patches to work in fp32
         with amp.scale_loss(loss, optimizer) as scaled_loss:  # apex: small gradients survive fp16
             scaled_loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    @contextlib.contextmanager
-    def without_communication() -> Iterator[None]:
-        model.disable_allreduce()
-        try:
-            yield
-        finally:
-            model.enable_allreduce()
-
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=Communication(all_reduce_sum, without_communication=without_communication),
-        state=TrainingState(extra={"amp": amp}),
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        exchange=apex_exchange(ddp),
+        extra_state={"amp": amp},
         columns={"precision": f"apex-{config.opt_level}", "apex": importlib.metadata.version("apex")},
-        shut_down=dist.destroy_process_group,
     )
 
 
@@ -90,6 +85,11 @@ def layout(config: Config, num_devices: int) -> Layout:
     return Layout(num_shards=num_devices, exact=exact, num_gradient_copies=1, autocast=autocast)
 
 
-if __name__ == "__main__":
+def main() -> None:
     allowed: dict[str, Any] = {"precision": ("auto", "fp32", "tf32", "fp16"), "compile": (False,), "fused": (False,)}
-    run_and_exit(lambda: fit(build(load_config(description=__doc__, **allowed))))
+    fit(build(load_config(description=__doc__, **allowed)))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_and_exit(main)

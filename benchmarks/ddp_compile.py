@@ -4,46 +4,44 @@ torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compile --config conf
 """
 
 import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.exchange import ddp_exchange, ddp_options
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import prepare_compiler
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import (
-    ddp_options,
-    find_rank_info,
-    process_group_options,
-    rank_zero_first,
-    set_up_rank,
-    synchronize,
-)
+from benchmarks.common.rank import Rank, prepare, synchronize
 from benchmarks.common.strategy import Layout, Strategy
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    prepare_compiler(on_gpu=context.device.type == "cuda")
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
-    module = build_model(config, len(loaders.train.classes), context.device)
-    module.compile()  # ddp_compile: the module itself, so that its tensors keep their names
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
-    optimizer = build_optimizer(config, module)
+    rank = Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    prepare_compiler(on_gpu=rank.device.type == "cuda")
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
+    model.compile()  # ddp_compile: the module itself, so that its tensors keep their names
+    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
@@ -54,15 +52,14 @@ def build(config: Config) -> Strategy:
 
         BatchNorm's buffers are restored.
         """
-        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        images = torch.zeros(config.global_batch // context.world_size, 3, config.image_size, config.image_size)
-        images = images.to(context.device, memory_format=loaders.train.memory_format)
-        target = torch.zeros(len(images), dtype=torch.long, device=context.device)
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        images = torch.zeros(config.global_batch // rank.world_size, 3, config.image_size, config.image_size)
+        images = images.to(rank.device, train.dtype, memory_format=train.memory_format)
+        target = torch.zeros(len(images), dtype=torch.long, device=rank.device)
         began_s = time.perf_counter()
-        loss = criterion(model(images), target)
-        loss.backward()
-        synchronize(context.device)
-        for name, buffer in module.named_buffers():
+        criterion(ddp(images), target).backward()
+        synchronize(rank.device)
+        for name, buffer in model.named_buffers():
             buffer.data.copy_(before[name])
         return time.perf_counter() - began_s
 
@@ -70,21 +67,21 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=ddp_communication(model),
-        predict=module.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        predict=model.forward,  # ddp_compile: validation has batches of other sizes, each of which would be compiled
+        exchange=ddp_exchange(ddp),
         columns={
-            "bucket_cap_mb": model.bucket_bytes_cap / 2**20,
+            "bucket_cap_mb": ddp.bucket_bytes_cap / 2**20,
             "compile_s": compile_s,
             "optimize_ddp": str(torch._dynamo.config.optimize_ddp),  # ddp_compile: the graph is split at the buckets
         },
-        shut_down=dist.destroy_process_group,
     )
 
 
@@ -92,6 +89,11 @@ def layout(config: Config, num_devices: int) -> Layout:
     return Layout(num_shards=num_devices, exact=False, num_gradient_copies=1)
 
 
-if __name__ == "__main__":
+def main() -> None:
     # its own compile() of the module would overwrite that of --compile, and of --cuda-graphs with it
-    run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,)))))
+    fit(build(load_config(description=__doc__, compile=(False,), cuda_graphs=(False,))))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_and_exit(main)

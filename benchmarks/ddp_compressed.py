@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 2 -m benchmarks.ddp_compressed --config c
 """
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,23 +13,24 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.exchange import ddp_exchange, ddp_options
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import ddp_options, find_rank_info, process_group_options, rank_zero_first, set_up_rank
+from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.strategy import Layout, Strategy
 
 NUM_UNCOMPRESSED_STEPS = 2  # ddp_compressed: the fewest that PowerSGD of torch allows; its default is 1000
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    if config.comm_hook == "powersgd" and context.backend != "nccl":
-        raise UserError(f"PowerSGD runs over NCCL, and on {context.backend} it aborts; use --comm-hook bf16 or fp16")
+    rank = Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    if config.comm_hook == "powersgd" and rank.backend != "nccl":
+        raise UserError(f"PowerSGD runs over NCCL, and on {rank.backend} it aborts; use --comm-hook bf16 or fp16")
     if config.comm_hook == "powersgd" and config.warmup_steps < NUM_UNCOMPRESSED_STEPS:
         raise UserError(
             f"PowerSGD sends the first {NUM_UNCOMPRESSED_STEPS} steps uncompressed; "
@@ -36,19 +38,22 @@ def build(config: Config) -> Strategy:
         )
     if config.comm_hook == "bf16" and torch.version.cuda is None:
         raise Unavailable("DDP takes the bf16 hook in a CUDA build of torch only; use --comm-hook fp16")
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
-    module = build_model(config, len(loaders.train.classes), context.device)
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
-    model.register_comm_hook(*hook_of(config))  # ddp_compressed: DDP calls it for each full bucket
-    optimizer = build_optimizer(config, module)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
+    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
+    ddp.register_comm_hook(*hook_of(config))  # ddp_compressed: DDP calls it for each full bucket
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
@@ -56,16 +61,16 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=ddp_communication(model),
-        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
-        shut_down=dist.destroy_process_group,
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        exchange=ddp_exchange(ddp),
+        columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
 
 
@@ -83,5 +88,10 @@ def layout(config: Config, num_devices: int) -> Layout:
     return Layout(num_shards=num_devices, compression=config.comm_hook, exact=exact, num_gradient_copies=1)
 
 
+def main() -> None:
+    fit(build(load_config(description=__doc__)))
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    run_and_exit(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(main)

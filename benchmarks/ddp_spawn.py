@@ -4,6 +4,7 @@ NPROC=2 python -m benchmarks.ddp_spawn --config configs/smoke.yaml
 """
 
 import tempfile
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -11,54 +12,53 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common import machine
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.exchange import ddp_exchange, ddp_options
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
+from benchmarks.common.machine import num_ranks
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import (
-    RankInfo,
-    ddp_options,
-    find_rank_info,
-    process_group_options,
-    rank_zero_first,
-    set_up_rank,
-)
-from benchmarks.common.strategy import Layout, Strategy, StrategyFacts
+from benchmarks.common.rank import Rank, prepare, rank_devices
+from benchmarks.common.strategy import Layout, Strategy
 
-FACTS = StrategyFacts(one_node=True)
+FACTS = {"one_node": True}
 
 
-def spawn_ranks(config: Config) -> None:
-    num_ranks = machine.num_ranks()
+def spawn_ranks() -> None:
+    config, world_size = load_config(description=__doc__), num_ranks()
     with tempfile.TemporaryDirectory() as folder:
-        rendezvous_file = f"{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
-        arguments = (num_ranks, rendezvous_file, config)
-        spawn(run_rank, arguments, nprocs=num_ranks)  # ddp_spawn: calls run_rank(rank, *arguments)
+        init_method = f"file://{folder}/rendezvous"  # ddp_spawn: a fresh file, where a fixed port would collide
+        spawn(run_rank, (world_size, init_method, config), nprocs=world_size)  # ddp_spawn: run_rank(0, ...), (1, ...)
 
 
-def run_rank(rank: int, num_ranks: int, rendezvous_file: str, config: Config) -> None:
-    rank_info = RankInfo(rank, rank, num_ranks, launcher="spawn", rendezvous_file=rendezvous_file)
-    run_and_exit(lambda: fit(build(config, rank_info)), rank)
+def run_rank(number: int, world_size: int, init_method: str, config: Config) -> None:
+    def main() -> None:
+        fit(build(config, Rank(number, number, world_size, world_size, rank_devices(number), init_method)))
+        dist.destroy_process_group()
+
+    run_and_exit(main, number)
 
 
-def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
-    """Without `rank_info`, as in studies, the rank comes from torchrun's variables."""
-    config, context = set_up_rank(config, rank_info or find_rank_info("torchrun"))
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
-    module = build_model(config, len(loaders.train.classes), context.device)
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
-    optimizer = build_optimizer(config, module)
+def build(config: Config, rank: Rank | None = None) -> Strategy:
+    """Without `rank`, as in studies, torchrun has started the ranks."""
+    rank = rank or Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
+    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
@@ -66,16 +66,16 @@ def build(config: Config, rank_info: RankInfo | None = None) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=ddp_communication(model),
-        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
-        shut_down=dist.destroy_process_group,
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        exchange=ddp_exchange(ddp),
+        columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
 
 
@@ -84,4 +84,4 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 
 if __name__ == "__main__":
-    run_and_exit(lambda: spawn_ranks(load_config(description=__doc__)))
+    run_and_exit(spawn_ranks)

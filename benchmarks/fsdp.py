@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --config configs/smo
 """
 
 import dataclasses
+from datetime import timedelta
 from functools import partial
 
 import torch
@@ -14,36 +15,40 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from benchmarks.common.architectures import ARCHITECTURES
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import autocast_forward, build_model, optimizer_of, residual_blocks
-from benchmarks.common.rank import all_reduce_sum, find_rank_info, process_group_options, rank_zero_first, set_up_rank
+from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.sharded_state import load_sharded_state, sharded_state
-from benchmarks.common.strategy import Layout, Strategy, TrainingState
+from benchmarks.common.strategy import Layout, Strategy
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    shard_ranks = config.shard_ranks or context.world_size
-    if context.world_size % shard_ranks:
-        raise UserError(f"shard_ranks {shard_ranks} does not divide {context.world_size} ranks; change one of them")
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
+    rank = Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    shard_ranks = config.shard_ranks or rank.world_size
+    if rank.world_size % shard_ranks:
+        raise UserError(f"shard_ranks {shard_ranks} does not divide {rank.world_size} ranks; change one of them")
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
     # fsdp: FSDP casts weights itself, and shards contiguous weights only; images keep the requested memory format
     fp32_config = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
-    model = build_model(fp32_config, len(loaders.train.classes), context.device)
+    model = build_model(fp32_config, train.num_classes).to(rank.device)
     if not casts_weights(config):
         model = autocast_forward(config, model)  # fsdp: autocast, as in other strategies
     if config.shard_ranks:  # fsdp: HSDP's two dimensions
-        shape, names = (context.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
-        mesh = init_device_mesh(context.device.type, shape, mesh_dim_names=names)
+        shape, names = (rank.world_size // shard_ranks, shard_ranks), ("replicate", "shard")
+        mesh = init_device_mesh(rank.device.type, shape, mesh_dim_names=names)
     else:
-        mesh = init_device_mesh(context.device.type, (shard_ranks,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(rank.device.type, (shard_ranks,), mesh_dim_names=("shard",))
     shard(model, config, mesh)
     optimizer_class, options = optimizer_of(config)
     if not config.fused:
@@ -61,21 +66,18 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=model,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=Communication(
-            all_reduce_sum, waits_within_phases=True
-        ),  # fsdp: FSDP's hooks wait for communication
-        state=TrainingState(  # fsdp: all ranks together gather each tensor
-            save=partial(sharded_state, model, optimizer), load=partial(load_sharded_state, model, optimizer)
-        ),
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        waits_within_phases=True,  # fsdp: FSDP's hooks wait for communication
+        save_state=partial(sharded_state, model, optimizer),  # fsdp: all ranks together gather each tensor
+        load_state=partial(load_sharded_state, model, optimizer),
         columns={"shard_ranks": shard_ranks},
-        shut_down=dist.destroy_process_group,
     )
 
 
@@ -121,8 +123,13 @@ def layout(config: Config, num_devices: int) -> Layout:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
     # fused: FSDP's weights are DTensors, for which torch has no fused SGD; its fused AdamW is not offered here
     # compile: FSDP2 gathers weights between blocks, so each block would have to be compiled by itself, and the suite
     # compiles whole models
-    run_and_exit(lambda: fit(build(load_config(description=__doc__, compile=(False,), fused=(False,)))))
+    fit(build(load_config(description=__doc__, compile=(False,), fused=(False,))))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    run_and_exit(main)

@@ -12,73 +12,68 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
+from benchmarks.common.exchange import fill, flatten, sync_buffers
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import (
-    all_reduce_sum,
-    fill,
-    find_rank_info,
-    flatten,
-    process_group_options,
-    rank_zero_first,
-    set_up_rank,
-    sync_buffers,
-)
-from benchmarks.common.strategy import Layout, Strategy, TrainingState, load_whole_state
+from benchmarks.common.rank import Rank, prepare
+from benchmarks.common.strategy import Exchange, Layout, Strategy, all_reduce_sum
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    if context.world_size % config.local_group:
-        raise UserError(f"local_group {config.local_group} does not divide {context.world_size} ranks; change one")
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
-    module = build_model(config, len(loaders.train.classes), context.device)
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
+    rank = Rank.from_env("torchrun")
+    if rank.world_size % config.local_group:
+        raise UserError(f"local_group {config.local_group} does not divide {rank.world_size} ranks; change one")
+    config = prepare(config, rank)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
     # local_sgd: by default a group has one rank, and exchanges no gradients. A new group needs a timeout of its own
-    group, _ = dist.new_subgroups(config.local_group, timeout=timedelta(seconds=config.timeout_s))
-    model = DistributedDataParallel(module, device_ids, process_group=group)
-    average = copy.deepcopy(module).eval()  # local_sgd: evaluated and saved in place of module
+    group, _ = dist.new_subgroups(config.local_group, timeout=timeout)
+    ddp = DistributedDataParallel(model, rank.device_ids, process_group=group)
+    average = copy.deepcopy(model).eval()  # local_sgd: evaluated and saved in place of model
     num_steps = 0
-    optimizer = build_optimizer(config, module)
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         nonlocal num_steps
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         num_steps += 1
         if num_steps % config.local_period == 0:  # local_sgd: weights; momentum stays each rank's own
-            average_into(module)
+            average_into(model)
         return loss.detach(), output.detach()
 
-    def average_into(model: nn.Module) -> None:
-        flat = flatten([*module.parameters()], context.device)
-        fill([*model.parameters()], all_reduce_sum(flat) / context.world_size)
+    def average_into(target: nn.Module) -> None:
+        flat = flatten([*model.parameters()], rank.device)
+        fill([*target.parameters()], all_reduce_sum(flat) / rank.world_size)
 
     def sync_state() -> None:  # local_sgd: training goes on from each rank's own weights
         average_into(average)
-        fill([*average.buffers()], flatten([*module.buffers()], context.device))
-        sync_buffers(average, context, all_reduce_sum)
+        fill([*average.buffers()], flatten([*model.buffers()], rank.device))
+        sync_buffers(average, rank, all_reduce_sum)
 
     def differing_tensors() -> list[torch.Tensor]:  # local_sgd: what ranks hold differently
-        tensors = [*module.parameters(), *module.buffers()]
+        tensors = [*model.parameters(), *model.buffers()]
         for state in optimizer.state.values():
             tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
         return tensors
 
-    def save() -> dict[str, Any]:
-        flat = flatten(differing_tensors(), context.device)
-        ranks = [torch.empty_like(flat) for _ in range(context.world_size)] if context.rank == 0 else None
+    def save_state() -> dict[str, Any]:
+        flat = flatten(differing_tensors(), rank.device)
+        ranks = [torch.empty_like(flat) for _ in range(rank.world_size)] if rank.rank == 0 else None
         dist.gather(flat, ranks)
         return {
             "model": average.state_dict(),
@@ -87,28 +82,32 @@ def build(config: Config) -> Strategy:
             "steps": num_steps,
         }
 
-    def load(saved: dict[str, Any]) -> None:
+    def load_state(saved: dict[str, Any]) -> None:
         nonlocal num_steps
-        load_whole_state(module, optimizer, saved)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
         ranks = saved.get("ranks", [])
-        if len(ranks) == context.world_size:  # local_sgd: inside a period, each rank its own
-            fill(differing_tensors(), ranks[context.rank].to(context.device))
+        if len(ranks) == rank.world_size:  # local_sgd: inside a period, each rank its own
+            fill(differing_tensors(), ranks[rank.rank].to(rank.device))
         num_steps = saved.get("steps", 0)
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        # local_sgd: a step's communication is one average, which comes once a period and holds the wait for other ranks
-        communication=Communication(all_reduce_sum, lambda: average_into(average), waits_within_phases=True),
-        state=TrainingState(sync_state, save, load),
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
         predict=average,
-        shut_down=dist.destroy_process_group,
+        # local_sgd: a step's communication is one average, which comes once a period and holds the wait for other ranks
+        exchange=Exchange(communicate=lambda: average_into(average)),
+        waits_within_phases=True,
+        sync_state=sync_state,
+        save_state=save_state,
+        load_state=load_state,
     )
 
 
@@ -117,5 +116,10 @@ def layout(config: Config, num_devices: int) -> Layout:
     return Layout(num_devices, period=config.local_period, group=config.local_group, num_gradient_copies=num_copies)
 
 
+def main() -> None:
+    fit(build(load_config(description=__doc__)))
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    run_and_exit(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(main)

@@ -11,36 +11,34 @@ from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
-from benchmarks.common.machine import usable_gpus
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer
-from benchmarks.common.rank import RankInfo, set_up_rank
+from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.stages import Send, Staged, cut_column, find_cuts, num_splits, send, stages_at
-from benchmarks.common.strategy import Layout, Strategy, StrategyFacts
+from benchmarks.common.strategy import Layout, Strategy
 
-FACTS = StrategyFacts(one_node=True)
+FACTS = {"one_node": True}
 
 
 def build(config: Config) -> Strategy:
-    has_second_gpu = usable_gpus() >= 2
-    config, context = set_up_rank(config, RankInfo(), devices_per_rank=2 if has_second_gpu else 1)
+    rank = Rank.alone(2)
+    config = prepare(config, rank)
     # model_parallel: without a second GPU both halves share the one device, and the row says so
-    devices = [context.device, torch.device("cuda", 1) if has_second_gpu else context.device]
-    if config.copy_stream and len(set(devices)) < 2:
+    devices = [rank.devices[0], rank.devices[-1]]
+    if config.copy_stream and devices[0] == devices[1]:
         raise UserError("copy_stream needs two GPUs: on one device nothing is copied; leave --copy-stream out")
-    # model_parallel: one process decodes for both devices, as two ranks would
-    loaders = build_loaders(config, context, devices_per_rank=len(set(devices)))
-    module = build_model(config, len(loaders.train.classes), context.device)
-    cuts = find_cuts(config, module, 2, config.split_size or config.global_batch)
-    stages = stages_at(module, cuts)  # model_parallel: module's own layers, in two halves
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
+    cuts = find_cuts(config, model, 2, config.split_size or config.global_batch)
+    stages = stages_at(model, cuts)  # model_parallel: the model's own layers, in two halves
     hand_over = send_on_streams(devices) if config.copy_stream else send
-    model = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
-    model = autocast_forward(config, model)
-    optimizer = build_optimizer(config, module)
+    staged = Staged(stages, devices, config.split_size, hand_over)  # model_parallel: each half moves to its device
+    staged = autocast_forward(config, staged)
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = staged(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
@@ -48,15 +46,15 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, len(set(devices))),
-        predict=model,
-        devices=devices,
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, len(rank.devices)),
+        predict=staged,
         columns={"cut": cut_column(cuts)},
     )
 
@@ -95,6 +93,10 @@ def layout(config: Config, num_devices: int) -> Layout:
     )
 
 
+def main() -> None:
+    # norm: SyncBatchNorm needs a process group, which a single process does not start
+    fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
+
+
 if __name__ == "__main__":
-    # SyncBatchNorm needs a process group, which a single process does not start.
-    run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))
+    run_and_exit(main)

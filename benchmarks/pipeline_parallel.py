@@ -4,27 +4,20 @@ torchrun --standalone --nproc-per-node 2 -m benchmarks.pipeline_parallel --confi
 """
 
 import dataclasses
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import Unavailable
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import autocast_forward, build_model, build_optimizer, state_of_zeros
-from benchmarks.common.rank import (
-    RankContext,
-    all_reduce_sum,
-    find_rank_info,
-    process_group_options,
-    rank_zero_first,
-    set_up_rank,
-)
+from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.stages import (
     blocks_of,
     cut_column,
@@ -36,41 +29,46 @@ from benchmarks.common.stages import (
     sums_like_whole_model,
     to_rows,
 )
-from benchmarks.common.strategy import Layout, Strategy, TrainingState
+from benchmarks.common.strategy import Layout, Strategy
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    is_last = context.rank == context.world_size - 1
-    microbatches = num_microbatches(config, context.world_size)
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
-        loaders = build_loaders(config, context, only_rank0_reads=True)
+    rank = Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    is_last = rank.rank == rank.world_size - 1
+    microbatches = num_microbatches(config, rank.world_size)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
+    train, val = build_loaders(config, rank, only_rank0_reads=True)
     # pipeline: whole on every rank, for evaluation
-    model = build_model(config, len(loaders.train.classes), context.device)
-    if (num_blocks := len(blocks_of(model))) < context.world_size:
+    model = build_model(config, train.num_classes).to(rank.device)
+    if (num_blocks := len(blocks_of(model))) < rank.world_size:
         raise Unavailable(
-            f"{config.arch} has {num_blocks} blocks, too few for {context.world_size} stages; use fewer ranks"
+            f"{config.arch} has {num_blocks} blocks, too few for {rank.world_size} stages; use fewer ranks"
         )
     optimizer = build_optimizer(config, model)  # pipeline: skips the other ranks' layers, which get no gradient
     criterion = nn.CrossEntropyLoss()
-    cuts = find_cuts(config, model, context.world_size, config.global_batch // microbatches)
+    cuts = find_cuts(config, model, rank.world_size, config.global_batch // microbatches)
     stages = stages_at(model, cuts)
 
     def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return criterion(output.float(), target)
 
     schedule = SCHEDULES[config.pipeline_schedule](
-        build_stage(config, context, stages), microbatches, loss_of, scale_grads=True
+        build_stage(config, rank, stages), microbatches, loss_of, scale_grads=True
     )  # pipeline: scale_grads makes the sum over micro-batches their mean
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         optimizer.zero_grad()
         dist.broadcast(target, src=0)  # pipeline: from the rank that read the images to the one with the loss
-        inputs = [images.flatten(1)] if context.rank == 0 else []
+        inputs = [images.flatten(1)] if rank.rank == 0 else []
         losses: list[torch.Tensor] = []
         output = schedule.step(*inputs, target=target, losses=losses)  # pipeline: forward and backward
         optimizer.step()
@@ -86,39 +84,38 @@ def build(config: Config) -> Strategy:
                 for name, zeros in state_of_zeros(config, parameter).items():
                     tensors.append(optimizer.state[parameter].setdefault(name, zeros))
             for tensor in tensors:
-                message = tensor.to(context.device).contiguous()
+                message = tensor.to(rank.device).contiguous()
                 dist.broadcast(message, src=owner)
                 tensor.copy_(message)
 
     return Strategy(
         config,
-        context,
-        model=model,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=dataclasses.replace(layout(config, context.world_size), exact=sums_like_whole_model(config, cuts)),
-        communication=Communication(all_reduce_sum),
-        state=TrainingState(sync=sync_state),
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        dataclasses.replace(layout(config, rank.world_size), exact=sums_like_whole_model(config, cuts)),
+        sync_state=sync_state,
         columns={"cut": cut_column(cuts)},
-        shut_down=dist.destroy_process_group,
     )
 
 
-def build_stage(config: Config, context: RankContext, stages: list[nn.Sequential]) -> PipelineStage:
+def build_stage(config: Config, rank: Rank, stages: list[nn.Sequential]) -> PipelineStage:
     """This rank's stage. Activations travel as rows, (N, C * H * W), since a receiver does not know the memory layout.
 
     Their shapes are given, since PipelineStage would find them by a forward pass, and torch 2.11 lets that pass
     change BatchNorm's running statistics.
     """
-    num_images = config.global_batch // num_microbatches(config, context.world_size)
-    shapes, rows = rows_between(config, stages, num_images, context.device)
-    taken = from_rows(config, shapes[context.rank], is_image=context.rank == 0)
-    stage = nn.Sequential(taken, stages[context.rank], to_rows(config, is_score=context.rank == context.world_size - 1))
+    num_images = config.global_batch // num_microbatches(config, rank.world_size)
+    shapes, rows = rows_between(config, stages, num_images, rank.device)
+    taken = from_rows(config, shapes[rank.rank], is_image=rank.rank == 0)
+    stage = nn.Sequential(taken, stages[rank.rank], to_rows(config, is_score=rank.rank == rank.world_size - 1))
     stage = autocast_forward(config, stage, float32_output=False)  # pipeline: in bf16, activations travel in bf16
-    inputs, outputs = rows[context.rank], rows[context.rank + 1]
-    return PipelineStage(stage, context.rank, context.world_size, context.device, inputs, outputs)
+    inputs, outputs = rows[rank.rank], rows[rank.rank + 1]
+    return PipelineStage(stage, rank.rank, rank.world_size, rank.device, inputs, outputs)
 
 
 def layout(config: Config, num_devices: int) -> Layout:
@@ -130,7 +127,12 @@ def layout(config: Config, num_devices: int) -> Layout:
     )
 
 
+def main() -> None:
+    # norm: SyncBatchNorm would sum over ranks that compute different layers, and would hang
+    # compile: it compiles the whole model's forward, which no stage calls
+    fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,))))
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    # norm: SyncBatchNorm would sum over ranks that compute different layers, and would hang.
-    # compile: it compiles the whole model's forward, which no stage calls.
-    run_and_exit(lambda: fit(build(load_config(description=__doc__, norm=("batch", "group"), compile=(False,)))))
+    run_and_exit(main)

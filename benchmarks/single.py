@@ -11,16 +11,17 @@ from benchmarks.common.engine import fit
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import RankInfo, set_up_rank
-from benchmarks.common.strategy import Layout, Strategy, StrategyFacts
+from benchmarks.common.rank import Rank, prepare
+from benchmarks.common.strategy import Layout, Strategy
 
-FACTS = StrategyFacts(one_node=True)
+FACTS = {"one_node": True}
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, RankInfo())
-    loaders = build_loaders(config, context)
-    model = build_model(config, len(loaders.train.classes), context.device)
+    rank = Rank.alone()
+    config = prepare(config, rank)
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
     optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
@@ -34,13 +35,14 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=model,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, 1),
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
         columns={"parallel": None},  # single: the baseline has nothing to divide
     )
 
@@ -49,5 +51,9 @@ def layout(config: Config, num_devices: int) -> Layout:
     return Layout()
 
 
+def main() -> None:
+    fit(build(load_config(description=__doc__)))
+
+
 if __name__ == "__main__":
-    run_and_exit(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(main)

@@ -4,61 +4,42 @@ srun --nodes 2 --ntasks-per-node 2 --kill-on-bad-exit=1 python -m benchmarks.slu
 """
 
 import os
-from typing import Any
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.exchange import ddp_exchange, ddp_options
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import (
-    RankContext,
-    SlurmStep,
-    ddp_options,
-    file_store,
-    find_rank_info,
-    find_slurm_step,
-    process_group_options,
-    rank_zero_first,
-    set_up_rank,
-)
+from benchmarks.common.rank import Rank, prepare
+from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.strategy import Layout, Strategy
 
 
-def rendezvous_options(config: Config, context: RankContext, slurm_step: SlurmStep) -> dict[str, Any]:
-    """Arguments by which init_process_group connects the ranks: a file named after this job step, or the first node's
-    address."""
-    if config.rendezvous == "file":
-        path = os.path.abspath(os.path.join(slurm_step.folder, f"rendezvous-{slurm_step.name}"))
-        return {"store": file_store(path, config, context)}
-    return {"init_method": f"tcp://{slurm_step.address}:{slurm_step.port}"}
-
-
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("srun"))  # slurm: by SLURM_PROCID, SLURM_LOCALID and others
+    rank = Rank.from_env("srun")  # slurm: SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
+    config = prepare(config, rank)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
     dist.init_process_group(
-        **rendezvous_options(config, context, find_slurm_step()),
-        rank=context.rank,
-        world_size=context.world_size,
-        **process_group_options(config, context),
+        rank.ddp_backend, meeting_place(config), timeout, rank.world_size, rank.rank, device_id=rank.device_id
     )
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
-    module = build_model(config, len(loaders.train.classes), context.device)
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
-    optimizer = build_optimizer(config, module)
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
+    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
+    optimizer = build_optimizer(config, model)
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
@@ -66,22 +47,40 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=ddp_communication(model),
-        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
-        shut_down=dist.destroy_process_group,
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        exchange=ddp_exchange(ddp),
+        columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
+
+
+def meeting_place(config: Config) -> str:
+    """Where the ranks of this job step meet: a new file in the run's folder, which all nodes see, or a port of the
+    first node."""
+    job_id, step_id = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
+    if config.rendezvous == "file":
+        run_folder = RunFolder.current()
+        folder = run_folder.path if run_folder else "."
+        restart = os.environ.get("SLURM_RESTART_COUNT", 0)
+        return "file://" + os.path.abspath(f"{folder}/rendezvous-{job_id}-{step_id}-{restart}")
+    address = os.environ.get("MASTER_ADDR") or os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    return f"tcp://{address}:{20000 + int(job_id) * 16 % 10000 + int(step_id) % 16}"
 
 
 def layout(config: Config, num_devices: int) -> Layout:
     return Layout(num_shards=num_devices, num_gradient_copies=1)
 
 
+def main() -> None:
+    fit(build(load_config(description=__doc__)))
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    run_and_exit(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(main)

@@ -3,6 +3,7 @@
 torchrun --standalone --nproc-per-node 2 -m benchmarks.zero1 --config configs/smoke.yaml
 """
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,46 +12,51 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
+from benchmarks.common.exchange import ddp_exchange, ddp_options
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, optimizer_of
-from benchmarks.common.rank import ddp_options, find_rank_info, process_group_options, rank_zero_first, set_up_rank
-from benchmarks.common.strategy import Layout, Strategy, TrainingState, load_whole_state
+from benchmarks.common.rank import Rank, prepare
+from benchmarks.common.strategy import Layout, Strategy
 
 
 def build(config: Config) -> Strategy:
-    config, context = set_up_rank(config, find_rank_info("torchrun"))
-    dist.init_process_group(**process_group_options(config, context))
-    with rank_zero_first(context.rank, dist.barrier):
-        loaders = build_loaders(config, context)
-    module = build_model(config, len(loaders.train.classes), context.device)
-    device_ids = [context.local_rank] if context.device.type == "cuda" else None
-    model = DistributedDataParallel(module, device_ids, **ddp_options(config))
+    rank = Rank.from_env("torchrun")
+    config = prepare(config, rank)
+    if rank.device.type == "cuda":
+        torch.cuda.set_device(rank.device)
+    timeout = timedelta(seconds=config.timeout_s)
+    dist.init_process_group(
+        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
+    )
+    train, val = build_loaders(config, rank)
+    model = build_model(config, train.num_classes).to(rank.device)
+    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
     optimizer_class, options = optimizer_of(config)
     # zero1: updates its share, and sends it as one tensor where weights may lie in one
     in_buckets = config.memory_format == "contiguous"
     optimizer = ZeroRedundancyOptimizer(
-        module.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
+        model.parameters(), optimizer_class, parameters_as_bucket_view=in_buckets, **options
     )
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
-        output = model(images)
+        output = ddp(images)
         loss = criterion(output, target)
         loss.backward()
         optimizer.step()
         return loss.detach(), output.detach()
 
-    def save() -> dict[str, Any]:
+    def save_state() -> dict[str, Any]:
         optimizer.consolidate_state_dict(to=0)  # zero1: every rank sends its share to rank 0, which writes the whole
-        return {"model": module.state_dict(), "optimizer": optimizer.state_dict() if context.rank == 0 else {}}
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict() if rank.reports else {}}
 
-    def load(saved: dict[str, Any]) -> None:
-        load_whole_state(module, optimizer, saved)
+    def load_state(saved: dict[str, Any]) -> None:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
         if not config.fused:
             return
         # zero1: load_state_dict moves the number of steps to the CPU; a fused update needs it beside the weights
@@ -59,17 +65,18 @@ def build(config: Config) -> Strategy:
 
     return Strategy(
         config,
-        context,
-        model=module,
-        optimizer=optimizer,
-        loaders=loaders,
-        criterion=criterion,
-        step=step,
-        layout=layout(config, context.world_size),
-        communication=ddp_communication(model),
-        state=TrainingState(save=save, load=load),
-        columns={"bucket_cap_mb": model.bucket_bytes_cap / 2**20},
-        shut_down=dist.destroy_process_group,
+        rank,
+        model,
+        optimizer,
+        train,
+        val,
+        criterion,
+        step,
+        layout(config, rank.world_size),
+        exchange=ddp_exchange(ddp),
+        save_state=save_state,
+        load_state=load_state,
+        columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
 
 
@@ -77,5 +84,10 @@ def layout(config: Config, num_devices: int) -> Layout:
     return Layout(num_shards=num_devices, num_gradient_copies=1)
 
 
+def main() -> None:
+    fit(build(load_config(description=__doc__)))
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    run_and_exit(lambda: fit(build(load_config(description=__doc__))))
+    run_and_exit(main)

@@ -9,7 +9,6 @@ A strategy is built and trained as it is, up to the end of engine.fit, with the 
 import contextlib
 import dataclasses
 import importlib
-import tempfile
 import types
 from importlib.metadata import entry_points
 
@@ -27,7 +26,7 @@ from benchmarks.common import phases as phase_recorder
 from benchmarks.common import rank as devices
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import Batch
-from benchmarks.common.rank import RankInfo
+from benchmarks.common.rank import Rank, rank_devices
 
 NCCL_BACKENDS = {backend.name for backend in entry_points(group="torch.distributed.backends")}
 NOT_USABLE = "driver 470.1 is too old for this torch; update it"
@@ -116,13 +115,13 @@ def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
 def check_group(options: dict, strategy) -> None:
     """What NCCL demands of a group's options: from torch 2.15 on `nccl` takes tensors of one GPU alone (nccl2's
     ensureInitialized validates it), that of device_id, else whichever LOCAL_RANK names."""
-    devices = {*(strategy.devices or [strategy.context.device])}
-    if strategy.context.device.type == "cuda":
-        assert options["backend"] == strategy.context.backend
+    devices = {*strategy.rank.devices}
+    if strategy.rank.device.type == "cuda":
+        assert options["backend"].startswith("nccl")
         if options["backend"] == "nccl" and "nccl-legacy" in NCCL_BACKENDS:
             assert {options.get("device_id")} == devices, f"nccl is bound to {options.get('device_id')}, not {devices}"
         else:
-            assert len(devices) == 1 or "device_id" not in options
+            assert len(devices) == 1 or not options.get("device_id")
 
 
 class Decoded:
@@ -139,16 +138,16 @@ class Decoded:
 
 def fit_on_nothing(strategy) -> None:
     """engine.fit. A sum over the ranks comes back as real zeros, which the host may look at, as at nothing else."""
-    val, communication = strategy.loaders.val, strategy.communication
+    val = strategy.val
 
     def real_zeros(tensor):
-        shape = communication.all_reduce(tensor).shape
+        shape = strategy.all_reduce(tensor).shape
         with unset_fake_temporarily():
             return torch.zeros(shape, dtype=torch.float64)
 
     val.sampler.num_steps = 2  # in the second, this rank has no image
-    val.host_batches = [Decoded(strategy.config, val.sampler, strategy.context.device).batch]
-    engine.fit(dataclasses.replace(strategy, communication=dataclasses.replace(communication, all_reduce=real_zeros)))
+    val.host_batches = [Decoded(strategy.config, val.sampler, strategy.rank.device).batch]
+    engine.fit(dataclasses.replace(strategy, all_reduce=real_zeros))
 
 
 def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2, drive=fit_on_nothing) -> None:
@@ -160,30 +159,28 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
             patch.setenv(variable, str(value))
     for variable, value in {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0, "NPROC": num_ranks}.items():
         patch.setenv(variable, str(value))
-    spawned = [RankInfo(rank, rank, num_ranks, launcher="spawn")] if hasattr(script, "spawn_ranks") else []
+    spawned = [Rank(rank, rank, num_ranks, num_ranks, rank_devices(rank))] if hasattr(script, "spawn_ranks") else []
     put_bare(patch, script)
     if hasattr(script, "usable_gpus"):
         patch.setattr(script, "usable_gpus", machine.usable_gpus)
-    if hasattr(script, "rank_zero_first"):  # its barrier is there to have the host wait
-        patch.setattr(script, "rank_zero_first", lambda rank, barrier: contextlib.nullcontext())
     patch.setattr(loaders, "SyntheticBatches", Decoded)
     patch.setattr(nn.Module, "to", to)
     patch.setattr(torch, "_fused_sgd_", fused_sgd)
     patch.setattr(stages, "copy", types.SimpleNamespace(deepcopy=deepcopy))
 
-    def zeros_of_all(values, context, all_reduce):
-        return numpy.zeros((context.world_size, len(values)))
+    def zeros_of_all(values, rank, all_reduce):
+        return numpy.zeros((rank.world_size, len(values)))
 
     for module in (engine, phase_recorder):
         patch.setattr(module, "gather", zeros_of_all)
-    patch.setattr(engine, "count_devices", lambda devices, context, all_reduce: len(set(devices)))
+    patch.setattr(engine, "count_devices", lambda strategy: len(strategy.rank.devices))
     if torch.cuda.is_available():
         patch.setattr(torch.autograd, "backward", backward)
     start_group = dist.init_process_group
     groups: list[dict] = []
 
-    def start(**options):
-        groups.append(options)
+    def start(backend, *_, **options):
+        groups.append({"backend": backend} | options)
         start_fake_group(start_group, rank, num_ranks)
 
     patch.setattr(dist, "init_process_group", start)
@@ -191,10 +188,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
         patch.setattr(dist, collective, lambda tensor, *_, **__: done(checked(tensor)))
     patch.setattr(dist, "barrier", lambda *_, **__: None)
     try:
-        with tempfile.TemporaryDirectory() as run_dir, WithoutDriver(allow_non_fake_inputs=True):
-            if hasattr(script, "find_slurm_step"):  # the file in which ranks find each other is in run_dir
-                slurm_step = dataclasses.replace(script.find_slurm_step(), folder=run_dir)
-                patch.setattr(script, "find_slurm_step", lambda: slurm_step)
+        with WithoutDriver(allow_non_fake_inputs=True):
             strategy = script.build(config, *spawned)
             for options in groups:
                 check_group(options, strategy)

@@ -131,15 +131,14 @@ def break_down_all(places: list[str], report: dict):
     """A stand-in for the engine's break_down_steps that runs it once for each place and round."""
     real = phase_recorder.break_down_steps
 
-    def breakdowns(strategy, advance, num_devices):
+    def breakdowns(strategy, advance):
         global planted
         alone = []  # true while a step runs without communication
-        communication = strategy.communication
-        without_communication = communication.without_communication
+        without = strategy.exchange and strategy.exchange.without
 
         @contextlib.contextmanager
         def watched():
-            with without_communication():
+            with without():
                 alone.append(True)
                 yield
                 alone.clear()
@@ -149,17 +148,16 @@ def break_down_all(places: list[str], report: dict):
             advance(batches, lr)
             report["bytes without" if alone else "bytes with"].append(moved_bytes() - before)
 
-        if without_communication:
-            communication = dataclasses.replace(communication, without_communication=watched)
-        strategy = dataclasses.replace(strategy, communication=communication)
+        if without:
+            strategy = dataclasses.replace(strategy, exchange=dataclasses.replace(strategy.exchange, without=watched))
         summary = {}
         for _ in range(ROUNDS):
             for planted in places:
-                rows, summary = real(strategy, counted, num_devices)
+                rows, summary = real(strategy, counted)
                 report[planted] += rows
                 report["summary"].append(summary)
         planted = ""
-        if strategy.context.reports:
+        if strategy.rank.reports:
             print("planted:", json.dumps(report), flush=True)
         return rows, summary
 

@@ -25,7 +25,7 @@ class Bare(nn.Module):
         self.module, self.device_ids = module, device_ids
         self.bucket_bytes_cap, self.require_forward_param_sync = int((bucket_cap_mb or 25) * 2**20), True
         homes = {parameter.device for parameter in module.parameters()}
-        assert device_ids is None or homes == {torch.device("cuda", device_ids[0])}, homes
+        assert device_ids is None or homes == {*device_ids}, homes
 
     def forward(self, *inputs):
         return self.module(*inputs)

@@ -21,7 +21,7 @@ from preloaded.interpreter import REAL
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import build_loaders
-from benchmarks.common.rank import RankContext
+from benchmarks.common.rank import Rank
 from benchmarks.common.rows import append_rows, read_table
 from scripts.sets.settings import add_settings, requested_settings
 from scripts.shared.forward_signals import ENDING_SIGNALS
@@ -78,7 +78,7 @@ def draw_images(folder: Path, num_images: int, seed: int) -> None:
 def loaders(data, rank=0, world_size=1, **changes):
     """(train, val) of one rank."""
     config = Config(**{"data": str(data), "image_size": 32, "global_batch": 8, "workers": 0} | changes)
-    return build_loaders(config, RankContext(CPU, rank=rank, world_size=world_size))
+    return build_loaders(config, Rank(rank, rank, world_size, world_size))
 
 
 def pixels(loader, epoch=0, start_step=0):

@@ -1,8 +1,9 @@
-"""Checkpoints: whole or not at all, written by one rank, read by all, never onto somebody else's device.
+"""Checkpoints: whole or not at all, written by one rank, read by all.
 
 torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torchvision's names
 
-Each run has a folder of its own, which the plan names DIR/<strategy>-<round>.
+Each run has a folder of its own, which the plan names DIR/<strategy>-<round>. One strategy can resume another's
+checkpoint.
 """
 
 import re
@@ -15,36 +16,110 @@ import torch
 
 from benchmarks.common.config import FIELDS, IMAGE_FIELDS, NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.exchange import sync_buffers
 from benchmarks.common.files import replace_atomically
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.strategy import Strategy
 
+CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
 # Fields, besides NOT_COMPARED, that may change when a training is resumed. Every other field must be as it was.
 MAY_DIFFER = {
-    "epochs": "a longer or a shorter training",
-    "global_batch": "compared by `fields_that_must_agree`",
-    "batch_per_device": "the global batch that follows from it is compared",
-    **dict.fromkeys(("warmup_steps", "windows", "window_steps", "account_steps"), "what is timed"),
-    **dict.fromkeys(("workers", "prefetch"), "who reads the images, and when"),
-    "label": "a name",
-    "skip_bad_files": "what happens at a file that cannot be read",
-    # One strategy can resume another's checkpoint, so options of a single strategy may change too.
-    **dict.fromkeys(("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "broadcast_buffers"), "of DDP"),
-    **dict.fromkeys(("comm_hook", "powersgd_rank", "shard_ranks", "local_period", "local_group"), "of one strategy"),
-    **dict.fromkeys(("compression", "opt_level", "cut", "split_size", "copy_stream"), "of one strategy"),
-    **dict.fromkeys(("microbatches", "pipeline_schedule"), "of one strategy"),
+    *("epochs", "global_batch", "batch_per_device", "label", "skip_bad_files", "workers", "prefetch"),
+    *("warmup_steps", "windows", "window_steps", "account_steps"),
+    # of a single strategy
+    *("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "broadcast_buffers", "comm_hook", "powersgd_rank"),
+    *("shard_ranks", "local_period", "local_group", "compression", "opt_level", "cut", "split_size", "copy_stream"),
+    *("microbatches", "pipeline_schedule"),
 }
+
+
+class Checkpointer:
+    """The checkpoints of one run. Every rank calls `save` and `resume`. Only the reporting rank writes; each reads for
+    itself."""
+
+    def __init__(self, strategy: Strategy):
+        self.strategy, self.config = strategy, strategy.config
+
+    def save(self, name: str, at: dict[str, Any]) -> None:
+        """Write checkpoint_dir/name. at: where training stands (tensors, numbers), which `resume` returns again."""
+        sync_state(self.strategy)
+        state = save_state(self.strategy)
+        if not self.strategy.rank.reports:
+            return
+        whole = {
+            "about": fields_that_must_agree(self.config, self.strategy.train.num_classes),
+            "settings": trained_with(self.config),
+            **state,
+            **at,
+            "random": torch.get_rng_state(),
+            "extra": {key: value.state_dict() for key, value in self.strategy.extra_state.items()},
+        }
+        keep = self.config.checkpoint_keep and name == "last.pt"
+        kept = f"epoch{at['epoch']}-step{at['step']}.pt" if keep else ""
+        save_checkpoint(Path(self.config.checkpoint_dir), name, whole, kept)
+
+    def resume(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Restore everything, if --resume asks for it and finds a checkpoint.
+
+        Returns the checkpoint or None, and columns for the row: a reason, where settings of the training have changed.
+        Raises UserError for a folder that cannot be written, or that holds another run's checkpoints, and for a
+        checkpoint of another training, or of a strategy whose state this one cannot load.
+        """
+        if self.config.checkpoint_dir:
+            check_unused(self.config)
+            if self.strategy.rank.reports:
+                make_writable(Path(self.config.checkpoint_dir))
+        saved = load_checkpoint(self.config, self.strategy.train.num_classes)
+        if saved is None:
+            return None, {}
+        changed = compare_settings(resumed_file(self.config), saved, self.config)
+        groups = self.strategy.optimizer.param_groups
+        requested = [{name: value for name, value in group.items() if name != "params"} for group in groups]
+        try:
+            load_state(self.strategy, saved)
+            for key, value in self.strategy.extra_state.items():
+                value.load_state_dict(saved["extra"][key])
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+            # torch raises these for the state of another model or optimizer
+            raise UserError(
+                f"the checkpoint's state does not fit ({_first_line(error)}); resume it with the strategy that wrote "
+                "it, or start without --resume"
+            ) from None
+        for group, values in zip(self.strategy.optimizer.param_groups, requested, strict=True):
+            group.update(values)  # momentum and weight decay stay as this run's configuration says
+        sync_state(self.strategy)  # changes nothing where ranks hold the same; fills the average of local_sgd
+        torch.set_rng_state(saved["random"])
+        return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
+
+
+def sync_state(strategy: Strategy) -> None:
+    """Give all ranks what they hold differently, before it is evaluated or saved. A collective."""
+    if strategy.sync_state:
+        strategy.sync_state()
+    elif strategy.rank.world_size > 1:
+        sync_buffers(strategy.model, strategy.rank, strategy.all_reduce)
+
+
+def save_state(strategy: Strategy) -> dict[str, Any]:
+    """`model` and `optimizer`, whole on the reporting rank. A collective."""
+    if strategy.save_state:
+        return strategy.save_state()
+    return {"model": strategy.model.state_dict(), "optimizer": strategy.optimizer.state_dict()}
+
+
+def load_state(strategy: Strategy, saved: dict[str, Any]) -> None:
+    """Load what save_state returned. Raises as load_state_dict does for the state of another model. A collective."""
+    if strategy.load_state:
+        strategy.load_state(saved)
+    else:
+        strategy.model.load_state_dict(saved["model"])
+        strategy.optimizer.load_state_dict(saved["optimizer"])
 
 
 def fields_that_must_agree(config: Config, num_classes: int) -> dict[str, Any]:
     """What must agree between a checkpoint and the run that resumes it, whatever --resume-anyway says."""
-    return {
-        "arch": config.arch,
-        "norm": config.norm,
-        "num_classes": num_classes,
-        "global_batch": config.global_batch,
-        "seed": config.seed,
-    }
+    fields = {name: getattr(config, name) for name in ("arch", "norm", "global_batch", "seed")}
+    return fields | {"num_classes": num_classes}
 
 
 def trained_with(config: Config) -> dict[str, Any]:
@@ -55,7 +130,7 @@ def trained_with(config: Config) -> dict[str, Any]:
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder:
         images = {name: folder.settings()["asked"].get(name, "") for name in IMAGE_FIELDS}
-    fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | NOT_COMPARED}
+    fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | {*NOT_COMPARED}}
     return fields | images
 
 
@@ -74,76 +149,6 @@ def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
             "or add --resume-anyway to go on with the new ones"
         )
     return "; ".join(changed)
-
-
-CHECKPOINT = re.compile(r"(last|previous|best|epoch\d+-step\d+)\.pt")
-# Files that a killed run leaves: those of replace_atomically, and those of make_writable.
-LEFT_OVER = re.compile(rf"\.{CHECKPOINT.pattern}\.[0-9a-f]{{16}}|\.probe\.\w+")
-
-
-class Checkpointer:
-    """The checkpoints of one run. Every rank calls `save` and `resume`. Only the reporting rank writes; each reads for
-    itself."""
-
-    def __init__(self, strategy: Strategy):
-        self.strategy, self.config = strategy, strategy.config
-
-    def save(self, name: str, at: dict[str, Any]) -> None:
-        """Write checkpoint_dir/name. at: where training stands (tensors, numbers), which `resume` returns again."""
-        self.strategy.sync_state()
-        state = self.strategy.save_state()
-        if not self.strategy.context.reports:
-            return
-        whole = {
-            "about": fields_that_must_agree(self.config, self.strategy.num_classes),
-            "settings": trained_with(self.config),
-            **state,
-            **at,
-            "random": torch.get_rng_state(),
-            "extra": {key: value.state_dict() for key, value in self.strategy.state.extra.items()},
-        }
-        keep = self.config.checkpoint_keep and name == "last.pt"
-        kept = f"epoch{at['epoch']}-step{at['step']}.pt" if keep else ""
-        save_checkpoint(Path(self.config.checkpoint_dir), name, whole, kept)
-
-    def resume(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """Restore everything, if --resume asks for it and finds a checkpoint.
-
-        Returns the checkpoint or None, and columns for the row: a reason, where settings of the training have changed.
-        Raises UserError for a folder that cannot be written, or that holds another run's checkpoints, and for a
-        checkpoint of another training, or of a strategy whose state this one cannot load.
-        """
-        if self.config.checkpoint_dir:
-            check_unused(self.config)
-            if self.strategy.context.reports:
-                make_writable(Path(self.config.checkpoint_dir))
-        saved = load_checkpoint(self.config, self.strategy.num_classes)
-        if saved is None:
-            return None, {}
-        changed = compare_settings(resumed_file(self.config), saved, self.config)
-        for key in self.strategy.state.extra:
-            if key not in saved["extra"]:
-                raise UserError(f"the checkpoint holds no {key}: another strategy wrote it; start without --resume")
-        optimizer = self.strategy.optimizer
-        requested = [
-            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-        ]
-        try:
-            self.strategy.load_state(saved)
-            for key, value in self.strategy.state.extra.items():
-                value.load_state_dict(saved["extra"][key])
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-            # torch raises these for the state of another model or optimizer
-            why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-            raise UserError(
-                f"the checkpoint's state does not fit ({why}); resume it with the strategy that wrote it, or start "
-                "without --resume"
-            ) from None
-        for group, values in zip(optimizer.param_groups, requested, strict=True):
-            group.update(values)  # momentum and weight decay stay as this run's configuration says
-        self.strategy.sync_state()  # changes nothing where ranks hold the same; fills the average of local_sgd
-        torch.set_rng_state(saved["random"])
-        return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
 
 
 def check_unused(config: Config) -> None:
@@ -167,12 +172,11 @@ def make_writable(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe.") as probe:
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:
             probe.write(b"may checkpoints be written here?\n")
             probe.flush()
-        for path in folder.iterdir():
-            if LEFT_OVER.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+        for path in folder.glob(".*.pt.*"):
+            path.unlink(missing_ok=True)
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"cannot write checkpoints in {folder}: {why}; choose another --checkpoint-dir") from None
@@ -232,15 +236,9 @@ def best_acc1_on_disk(config: Config, num_classes: int) -> float:
         return 0.0
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        same = state["about"] == fields_that_must_agree(config, num_classes)
-        return float(state["best_acc1"]) if same else 0.0
+        return float(state["best_acc1"]) if state["about"] == fields_that_must_agree(config, num_classes) else 0.0
     except Exception:  # an unpickler answers garbage with whatever comes up
         return 0.0
-
-
-def remedy_for(config: Config) -> str:
-    other = "previous for the one before" if config.resume_from == "last" else "last"
-    return f"use --resume-from {other}, or start without --resume"
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:
@@ -250,15 +248,16 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
         return None
     if not config.checkpoint_dir:
         raise UserError("resume needs --checkpoint-dir, the folder with last.pt")
-    path, remedy = resumed_file(config), remedy_for(config)
+    path = resumed_file(config)
+    other = "previous for the one before" if config.resume_from == "last" else "last"
+    remedy = f"use --resume-from {other}, or start without --resume"
     if not path.exists():
         print(f"nothing to resume: {path} does not exist yet; starting from the beginning", flush=True)
         return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # an unpickler answers garbage with whatever comes up
-        why = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise UserError(f"{path} is truncated or foreign ({why}); {remedy}") from None
+        raise UserError(f"{path} is truncated or foreign ({_first_line(error)}); {remedy}") from None
     if not isinstance(state, dict) or not {"about", "settings", "model", "optimizer", "extra"} <= state.keys():
         raise UserError(f"{path} is no checkpoint of this suite; {remedy}")
     for name, value in fields_that_must_agree(config, num_classes).items():
@@ -266,3 +265,7 @@ def load_checkpoint(config: Config, num_classes: int) -> dict | None:
         if found != value:
             raise UserError(f"{path} was trained with {name} {found}, but this run has {name} {value}; {remedy}")
     return state
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__

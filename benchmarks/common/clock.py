@@ -1,4 +1,7 @@
-"""The clock of timed windows: one synchronise before, one after, and the moment at which each step between ends."""
+"""What is measured: the seconds of timed windows, and loss and accuracy over images.
+
+A window has one synchronise before it and one after. Sums of loss and accuracy stay on the device until it is read.
+"""
 
 import dataclasses
 import itertools
@@ -8,10 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
-from benchmarks.common.rank import AllReduce, synchronize
-from benchmarks.common.strategy import Step
+from benchmarks.common.rank import synchronize
+from benchmarks.common.strategy import AllReduce
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,14 +31,14 @@ Moment = Any
 class Clock:
     """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it.
 
-    device: the rank's first. devices: all that it computes on. With several GPUs a moment is when all have done what
-    they were given before: a stream of the clock's own waits for theirs.
+    With several GPUs a moment is when all have done what they were given before: a stream of the clock's own waits for
+    theirs.
     """
 
-    def __init__(self, device: torch.device, devices: Sequence[torch.device] = ()):
-        self.device, self.devices = device, tuple(dict.fromkeys(devices)) or (device,)
-        several = device.type == "cuda" and len(self.devices) > 1
-        self.stream = torch.cuda.Stream(device) if several else None
+    def __init__(self, devices: Sequence[torch.device]):
+        self.devices, self.device = devices, devices[0]
+        several = self.device.type == "cuda" and len(devices) > 1
+        self.stream = torch.cuda.Stream(self.device) if several else None
         self.running = False
         self.moments: list[Moment] = []
 
@@ -84,35 +85,6 @@ class Clock:
         if self.device.type != "cuda":
             return 1000 * (second - first)
         return first.elapsed_time(second)
-
-
-def time_first_step(step: Step, device: torch.device, columns: dict[str, Any]) -> Step:
-    """`step`, the seconds of whose first call become columns["compile_s"]: it compiles, and is in no timed window."""
-
-    def timed(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if "compile_s" in columns:
-            return step(images, target)
-        synchronize(device)
-        began_s = time.perf_counter()
-        result = step(images, target)
-        synchronize(device)
-        columns["compile_s"] = time.perf_counter() - began_s
-        return result
-
-    return timed
-
-
-def check_windows_fit(config: Config, num_steps: int) -> None:
-    """Raises UserError where no timed window fits into epochs of num_steps steps: after the warm-up, and not in an
-    epoch's first step."""
-    for epoch in range(config.epochs):
-        first = max(1, config.warmup_steps - epoch * num_steps)
-        if first + config.window_steps <= num_steps:
-            return
-    raise UserError(
-        f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
-        f"window_steps {config.window_steps}; lower one of the last two"
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ from benchmarks.common.images import (
     open_decoder,
     resolve_decoder,
 )
-from benchmarks.common.rank import STOP_SIGNALS, RankContext
+from benchmarks.common.rank import STOP_SIGNALS, Rank
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)  # as torchvision documents
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -421,19 +421,10 @@ class SyntheticBatches:
         return itertools.repeat(self.batch, len(self.sampler))
 
 
-class Loaders(NamedTuple):
-    """The loaders of one rank."""
-
-    train: Loader
-    val: Loader
-
-
-def build_loaders(
-    config: Config, rank: RankContext, devices_per_rank: int = 1, only_rank0_reads: bool = False
-) -> Loaders:
+def build_loaders(config: Config, rank: Rank, only_rank0_reads: bool = False) -> tuple[Loader, Loader]:
     """The training and the validation Loader of one rank. Rank r of n reads part r of the n of each global batch.
 
-    devices_per_rank: that compute on a rank's images. It gets the loader workers that as many ranks would have.
+    A rank of several devices gets the loader workers that as many ranks would have.
     only_rank0_reads: every rank trains on the whole batch. Rank 0 reads it, with the workers of all ranks; the others
     get no images, and targets to receive into. Validation is shared among the ranks as always.
     Raises UserError where the batch does not divide or the data are unfit.
@@ -466,13 +457,13 @@ def build_loaders(
     elif is_synthetic:
         train_host = SyntheticBatches(config, train_sampler, rank.device)
     else:
-        num_devices = rank.world_size if only_rank0_reads else devices_per_rank
+        num_devices = rank.world_size if only_rank0_reads else len(rank.devices)
         train_host = HostLoader(config, rank.device, train_set, train_sampler, num_devices)
     train = Loader(train_host, train_sampler, config, rank.device, classes)
     train.resolved = resolved
     if not is_synthetic:
-        val_host = HostLoader(config, rank.device, val_set, val_sampler, devices_per_rank)
-    return Loaders(train, Loader(val_host, val_sampler, config, rank.device, classes))
+        val_host = HostLoader(config, rank.device, val_set, val_sampler, len(rank.devices))
+    return train, Loader(val_host, val_sampler, config, rank.device, classes)
 
 
 def _unread_batches(sampler: GlobalBatchSampler, device: torch.device) -> list[Batch]:

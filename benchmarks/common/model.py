@@ -17,9 +17,7 @@ from torchvision.models.vision_transformer import EncoderBlock
 
 from benchmarks.common.architectures import ARCHITECTURES
 from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
 from benchmarks.common.loader import MEMORY_FORMATS
-from benchmarks.common.machine import prepare_compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,25 +121,16 @@ FAMILIES = {
 }
 
 
-def build_model(config: Config, num_classes: int, device: torch.device) -> nn.Module:
-    """A torchvision model with weights drawn from config.seed on the CPU, so that every rank, strategy and device
-    starts from the same ones; float32, but its forward pass computes in bf16 where config.precision is that.
-
-    Raises UserError for norm=sync or CUDA graphs on a CPU, and Unavailable as prepare_compiler does.
-    """
-    if config.norm == "sync" and device.type != "cuda":
-        raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
+def build_model(config: Config, num_classes: int) -> nn.Module:
+    """A torchvision model on the CPU, with weights drawn from config.seed, so that every rank, strategy and device
+    starts from the same ones; float32, but its forward pass computes in bf16 where config.precision is that."""
     torch.manual_seed(config.seed)
     model = draw_model(config, num_classes)
     if config.norm == "sync":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    model = model.to(device=device, memory_format=MEMORY_FORMATS[config.memory_format])  # type: ignore[call-overload]
+    model = model.to(memory_format=MEMORY_FORMATS[config.memory_format])
     model = autocast_forward(config, model)
-    if config.cuda_graphs and not (config.compile and device.type == "cuda"):
-        raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
-    if config.compile:
-        prepare_compiler(on_gpu=device.type == "cuda")
-        # the module itself, so that its tensors keep their names
+    if config.compile:  # the module itself, so that its tensors keep their names
         model.compile(mode="reduce-overhead" if config.cuda_graphs else None)
     return model
 

@@ -28,8 +28,8 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from benchmarks.common.clock import Clock, Moment
 from benchmarks.common.loader import Loader, Mark
-from benchmarks.common.rank import AllReduce, RankContext, synchronize
-from benchmarks.common.strategy import Strategy
+from benchmarks.common.rank import Rank, synchronize
+from benchmarks.common.strategy import AllReduce, Exchange, Strategy
 
 MARKED_PHASES = ("data", "copy", "forward", "backward", "wait", "optimizer", "other")
 WHOLE = "step"  # all phases together: step_ms in steps.csv
@@ -58,45 +58,46 @@ class PhaseRecorder:
         return self.marks
 
 
-def break_down_steps(strategy: Strategy, advance: Advance, num_devices: int) -> tuple[list[dict], dict]:
+def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], dict]:
     """Break config.account_steps steps down into phases: (rows for steps.csv, columns for runs.csv).
 
-    num_devices: of all ranks. Where communication cannot be left out, exposed communication is 0 on one device, which
-    has nobody to communicate with, and unknown on several. Where it cannot be separated, its own time is unknown.
+    Where communication cannot be left out, exposed communication is 0 on one device, which has nobody to communicate
+    with, and unknown on several. Where it cannot be timed by itself, its own time is unknown.
     """
-    config, context, communication = strategy.config, strategy.context, strategy.communication
-    without_communication = communication.without_communication if num_devices > 1 else None
-    exchange_stays = without_communication is None and context.world_size > 1
-    waits = exchange_stays and not communication.waits_within_phases
-    clock = Clock(context.device, strategy.devices)
+    config, rank, exchange = strategy.config, strategy.rank, strategy.exchange or Exchange()
+    num_devices = rank.world_size * len(rank.devices)
+    without = exchange.without if num_devices > 1 else None
+    exchange_stays = without is None and rank.world_size > 1
+    waits = exchange_stays and not strategy.waits_within_phases
+    clock = Clock(rank.devices)
     recorder = PhaseRecorder(clock)
-    batches = _endless(strategy.loaders.train, config.epochs, recorder.mark)
+    batches = _endless(strategy.train, config.epochs, recorder.mark)
 
     def recorded(work: Callable[[], None]) -> Marks:
-        communication.all_reduce(torch.zeros(1, device=context.device))  # ranks start together: a wait is this step's
+        strategy.all_reduce(torch.zeros(1, device=rank.device))  # ranks start together: a wait is this step's
         return recorder.record(work)
 
     def step() -> None:
         advance(batches, 0.0)  # learning rate 0: the same work, and the ranks' weights stay together
 
     works: dict[str, Callable[[], None]] = {"step": step}
-    if without_communication is not None:
-        works["twin"] = _within(without_communication, step)
-    if num_devices > 1 and communication.communicate is not None:
-        works["communication"] = communication.communicate
+    if without is not None:
+        works["twin"] = _within(without, step)
+    if num_devices > 1 and exchange.communicate is not None:
+        works["communication"] = exchange.communicate
     with _hooks(recorder.mark, strategy, waits):
         marks_of = _interleave(works, config.account_steps, recorded)
-    synchronize(context.device)
+    synchronize(rank.device)
     phases = {name: [_phases_ms(clock, marks) for marks in of_work] for name, of_work in marks_of.items()}
     communication_ms = [each[WHOLE] for each in phases.get("communication", [])]
-    if without_communication is None:
+    if without is None:
         summary = {}
         if num_devices == 1:
             summary["exposed_comm_ms"] = 0.0
         if communication_ms:
             summary["comm_ms"] = statistics.fmean(communication_ms)
         if waits:
-            return _of_all_ranks(phases["step"], context, communication.all_reduce), summary
+            return _of_all_ranks(phases["step"], rank, strategy.all_reduce), summary
         rows = [_row(each, each, summary.get("exposed_comm_ms")) for each in phases["step"]]
         if exchange_stays:
             rows = [row | {"wait_ms": None} for row in rows]  # unknown
@@ -207,20 +208,22 @@ def _endless(train: Loader, first_epoch: int, mark: Mark) -> Batches:
         yield from train.with_marks(mark)
 
 
-def _of_all_ranks(steps: list[dict[str, float]], context: RankContext, all_reduce: AllReduce) -> list[dict]:
+def _of_all_ranks(steps: list[dict[str, float]], rank: Rank, all_reduce: AllReduce) -> list[dict]:
     names = list(steps[0])
-    table = gather([step[name] for step in steps for name in names], context, all_reduce)
+    table = gather([step[name] for step in steps for name in names], rank, all_reduce)
     rows = []
-    for rank, of_rank in enumerate(table.reshape(context.world_size, len(steps), len(names)).tolist()):
+    for number_of_rank, of_rank in enumerate(table.reshape(rank.world_size, len(steps), len(names)).tolist()):
         taken = [dict(zip(names, values, strict=True)) for values in of_rank]
-        rows += [_row(step, step, None) | {"rank": rank, "number": number} for number, step in enumerate(taken)]
+        rows += [
+            _row(step, step, None) | {"rank": number_of_rank, "number": number} for number, step in enumerate(taken)
+        ]
     return rows
 
 
-def gather(values: Sequence[float], context: RankContext, all_reduce: AllReduce) -> torch.Tensor:
+def gather(values: Sequence[float], rank: Rank, all_reduce: AllReduce) -> torch.Tensor:
     """Every rank's values on every rank: float64 (ranks, values)."""
-    table = torch.zeros(context.world_size, len(values), dtype=torch.float64, device=context.device)
-    table[context.rank] = torch.tensor(values, dtype=torch.float64)
+    table = torch.zeros(rank.world_size, len(values), dtype=torch.float64, device=rank.device)
+    table[rank.rank] = torch.tensor(values, dtype=torch.float64)
     return all_reduce(table)
 
 

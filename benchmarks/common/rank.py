@@ -1,53 +1,28 @@
-"""The device, backend and threads of one rank, and the sums over all of them."""
+"""Who this process is among the others, and on what it computes.
 
-import contextlib
+rank = Rank.from_env("torchrun")
+config = prepare(config, rank)
+"""
+
 import ctypes
 import dataclasses
 import os
-import resource
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Mapping
+from importlib.metadata import entry_points
 
 import torch
-import torch.distributed as dist
 
 from benchmarks.common.config import Config, resolve_global_batch, resolve_memory_format, resolve_precision
 from benchmarks.common.errors import UserError
-from benchmarks.common.machine import number_from_env, usable_gpus
-from benchmarks.common.run_folder import RunFolder
-from scripts.shared.options_as_typed import option_as_typed
+from benchmarks.common.machine import num_cores, number_from_env, prepare_compiler, processor_name, usable_gpus
 
-# glibc's numbers of these parameters; mallopt(3)
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGEST = 2**31 - 1
-LARGEST_BEFORE = 2**25
-"""The largest M_MMAP_THRESHOLD that older versions of glibc take."""
-OWN_CHOICE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
-"""With one of these set, or glibc.malloc in GLIBC_TUNABLES, the process keeps the user's choice."""
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep most of what the main thread frees, for the next tensor of that size. By default it can return
-    large blocks to the kernel, which clears each page anew: a step may then take twice as long. Without mallopt, as in
-    musl, nothing changes."""
-    if any(os.environ.get(name) for name in OWN_CHOICE) or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", ""):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, LARGEST_BEFORE)):
-        mallopt(M_TRIM_THRESHOLD, LARGEST)
-
-
-RANK_VARIABLES = {
-    "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
-    "horovodrun": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE"),
-    "srun": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"),
-}
-HOW_TO = {
-    "torchrun": "start it with: launchers/ddp.sh, or the launcher of another strategy",
-    "horovodrun": "start it with: horovodrun --gloo -np 2 -H localhost:2 python -m benchmarks.horovod_ddp",
-    "srun": "start it with: srun --ntasks 2 python -m benchmarks.slurm",
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # in a run with checkpoints each asks for one
+CPU = torch.device("cpu")
+LAUNCHERS = {  # what each sets: rank, local_rank, world_size, ranks of this node
+    "torchrun": ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    "horovodrun": ("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", ""),
 }
 
 
@@ -60,115 +35,78 @@ class NotStarted(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class RankInfo:
-    """One process among `world_size`; `launcher` is torchrun, srun, horovodrun, spawn or none.
+class Rank:
+    """One process among `world_size`, of which `local_world_size` are on this machine.
 
-    rendezvous_file: the file in which the ranks meet; empty: where torch.distributed looks for itself.
+    devices: the GPUs that it computes on, or the CPU. init_method: where the ranks of a process group meet.
     """
 
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
-    nodes: int = 1
-    launcher: str = "none"
-    rendezvous_file: str = ""
+    local_world_size: int = 1
+    devices: tuple[torch.device, ...] = (CPU,)
+    init_method: str = "env://"
 
+    @classmethod
+    def from_env(cls, launcher: str, devices_per_rank: int = 1, env: Mapping[str, str] = os.environ) -> "Rank":
+        """The rank that `launcher` (torchrun, horovodrun or srun) has described in the environment.
 
-def find_rank_info(expected: str | None = None, env: Mapping[str, str] = os.environ) -> RankInfo:
-    """This process's RankInfo from the environment, and which launcher set it.
+        Raises NotStarted where it did not start this process, and UserError for a variable that is no number and where
+        there are too few GPUs.
+        """
+        names = LAUNCHERS[launcher]
+        if missing := [name for name in names[:3] if name not in env]:
+            text = f"{launcher} did not start this process: {', '.join(missing)} not set; "
+            raise NotStarted(launcher, text + "the script's first lines have its launch command")
+        for name in names[:3]:
+            if not env[name].isdecimal():
+                raise UserError(f"{name} is {env[name]!r}, but {launcher} sets a number; unset it")
+        rank, local_rank, world_size = (int(env[name]) for name in names[:3])
+        if launcher == "srun":
+            local_world_size = -(-world_size // int(env.get("SLURM_STEP_NUM_NODES") or 1))
+        else:
+            local_world_size = int(env.get(names[3]) or world_size)
+        # the launchers of this suite name a file, beside which nothing listens
+        path = "" if launcher == "srun" else env.get("RENDEZVOUS_FILE", "")
+        init_method = f"file://{os.path.realpath(path)}" if path else "env://"
+        devices = rank_devices(local_rank, devices_per_rank)
+        return cls(rank, local_rank, world_size, local_world_size, devices, init_method)
 
-    torchrun comes first: inside a Slurm job its variables are the ones about this process. Slurm's are believed only in
-    a step that srun started: a shell in an allocation has SLURM_PROCID too. Raises UserError for a wrong variable, and
-    NotStarted where `expected` (torchrun, horovodrun or srun) did not start the process.
-    """
-    found = "none"
-    for launcher in ("torchrun", "horovodrun", "srun"):
-        if expected in (None, launcher) and RANK_VARIABLES[launcher][2] in env:
-            found = launcher
-            break
-    if expected and found != expected:
-        missing = [name for name in RANK_VARIABLES[expected] if name not in env]
-        text = f"{expected} did not start this process ({', '.join(missing)} not set); {HOW_TO[expected]}"
-        raise NotStarted(expected, text)
-    if found == "none":
-        return RankInfo()
-    rank, local_rank, world_size = (_number(env, name, found) for name in RANK_VARIABLES[found])
-    if not (rank < world_size and local_rank < world_size):
-        raise UserError(f"{found} says rank {rank}, local_rank {local_rank} of {world_size}; unset stale variables")
-    # tasks of srun have a file of their own (SlurmStep); this one is of a run around them
-    rendezvous_file = "" if found == "srun" else env.get("RENDEZVOUS_FILE", "")
-    return RankInfo(rank, local_rank, world_size, _num_nodes(env, found, world_size), found, rendezvous_file)
+    @classmethod
+    def alone(cls, num_devices: int = 1) -> "Rank":
+        """One process without others, on the first num_devices GPUs, as far as there are so many."""
+        return cls(devices=rank_devices(0, max(1, min(num_devices, usable_gpus()))))
 
+    @property
+    def device(self) -> torch.device:
+        return self.devices[0]
 
-@dataclasses.dataclass(frozen=True)
-class SlurmStep:
-    """The step of a Slurm job that srun started.
+    @property
+    def device_id(self) -> torch.device | None:
+        """For init_process_group: the GPU to which NCCL binds itself."""
+        return self.device if self.device.type == "cuda" else None
 
-    name: of this step alone, also after a restart of the job. port: 20000 to 30014, by job and step. address: of the
-    first node. folder: of the run, which all nodes see; without one, the current folder.
-    """
+    @property
+    def device_ids(self) -> list[torch.device] | None:
+        """For DistributedDataParallel, which wants None on a CPU."""
+        return [self.device] if self.device.type == "cuda" else None
 
-    name: str
-    port: int
-    address: str
-    folder: str
+    @property
+    def backend(self) -> str:
+        return "nccl" if self.device.type == "cuda" else "gloo"
 
+    @property
+    def ddp_backend(self) -> str:
+        """The backend under DistributedDataParallel. From torch 2.15 on `nccl` is a new implementation
+        (ProcessGroupNCCL2, pytorch pull request 192281) whose getFuture() waits, so that buckets would not overlap with
+        the backward pass, and which takes tensors from one GPU only."""
+        has_legacy = any(each.name == "nccl-legacy" for each in entry_points(group="torch.distributed.backends"))
+        return "nccl-legacy" if self.backend == "nccl" and has_legacy else self.backend
 
-def find_slurm_step(env: Mapping[str, str] = os.environ) -> SlurmStep:
-    """This process's SlurmStep from the environment. Raises KeyError outside of srun."""
-    job_id, step_id = env["SLURM_JOB_ID"], env["SLURM_STEP_ID"]
-    name = f"{job_id}-{step_id}-{env.get('SLURM_RESTART_COUNT', 0)}"
-    port = 20000 + (int(job_id) * 16) % 10000 + int(step_id) % 16
-    address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR", "")
-    run_folder = RunFolder.current()
-    return SlurmStep(name, port, address, str(run_folder.path) if run_folder else ".")
-
-
-def _number(env: Mapping[str, str], name: str, launcher: str) -> int:
-    text = env.get(name, "")
-    if not text.isdecimal():
-        raise UserError(f"{name} is {text!r}, but {launcher} sets a number; {HOW_TO[launcher]}")
-    return int(text)
-
-
-def _num_nodes(env: Mapping[str, str], launcher: str, world_size: int) -> int:
-    if launcher == "srun":
-        return int(env.get("SLURM_STEP_NUM_NODES") or 1)
-    local_size = env.get("LOCAL_WORLD_SIZE" if launcher == "torchrun" else "HOROVOD_LOCAL_SIZE", "")
-    return -(-world_size // int(local_size)) if local_size.isdecimal() and int(local_size) else 1
-
-
-@contextlib.contextmanager
-def rank_zero_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
-    """Rank 0 runs the block alone, then all the others do: for work whose result is found on disk.
-
-    barrier: blocks until every rank has called it. An exception on rank 0 does not keep the others waiting.
-    """
-    if rank != 0:
-        barrier()
-    try:
-        yield
-    finally:
-        if rank == 0:
-            barrier()
-
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # each requests a checkpoint
-AllReduce = Callable[[torch.Tensor], torch.Tensor]
-"""Sums a tensor over all ranks and returns the result on each of them."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RankContext:
-    """One rank at work."""
-
-    device: torch.device
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
-    nodes: int = 1
-    backend: str = "none"
-    rendezvous_file: str = ""
+    @property
+    def num_nodes(self) -> int:
+        return -(-self.world_size // self.local_world_size)
 
     @property
     def reports(self) -> bool:
@@ -176,161 +114,95 @@ class RankContext:
         return self.rank == 0
 
 
-def set_up_rank(
-    config: Config,
-    info: RankInfo,
-    backend: str | None = None,
-    *,
-    first_gpu: int | None = None,
-    devices_per_rank: int = 1,
-    mixed: bool = False,
-) -> tuple[Config, RankContext]:
-    """Configure this process for its rank: device, threads (THREADS_PER_RANK), seed, precision. Returns the
-    configuration, now with the global batch, the precision and the memory format that are meant, and the context.
-
-    backend: of the process group; by default NCCL between GPUs and gloo between CPUs. first_gpu: by default local_rank.
-    devices_per_rank: those that a rank computes on. mixed: StrategyFacts.mixed_precision. Raises UserError where the
-    machine has no GPU of that number, and as resolve_precision does.
-    """
+def rank_devices(local_rank: int, devices_per_rank: int = 1) -> tuple[torch.device, ...]:
+    """The GPUs of a rank, or the CPU on a machine without any. Raises UserError where there are too few, and where the
+    launcher counted some (NUM_GPUS) and this process finds none."""
     num_gpus = usable_gpus()
-    use_cuda = num_gpus > 0
-    gpu = info.local_rank if first_gpu is None else first_gpu
-    if use_cuda and gpu >= num_gpus:
-        remedy = f"lower {option_as_typed('NPROC')} (or tasks per node), or free CUDA_VISIBLE_DEVICES"
-        if info.launcher == "srun" and num_gpus == 1:
+    counted = number_from_env("NUM_GPUS", "a number of GPUs", least=0) or 0
+    if not num_gpus and counted:
+        raise UserError(
+            f"the launcher counted {counted} GPUs, and this rank finds none; see nvidia-smi, or train on the CPU with "
+            "DEVICE=cpu"
+        )
+    if not num_gpus:
+        return (CPU,)
+    gpus = range(local_rank * devices_per_rank, (local_rank + 1) * devices_per_rank)
+    if gpus[-1] >= num_gpus:
+        remedy = f"start {num_gpus // devices_per_rank} ranks a node (NPROC), or free CUDA_VISIBLE_DEVICES"
+        if num_gpus == 1 and "SLURM_PROCID" in os.environ:
             remedy = "Slurm may bind one GPU to each task: use srun --gpu-bind=none, or set SLURM_GPU_BIND=none"
-        raise UserError(f"rank {info.rank} wants GPU {gpu}, but {num_gpus} can be seen; {remedy}")
-    device = torch.device("cuda", gpu) if use_cuda else torch.device("cpu")
-    capability = None
-    if use_cuda:
-        torch.cuda.set_device(device)
-        capability = min(torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count()))
+        wanted = " and ".join(map(str, gpus))
+        raise UserError(f"local rank {local_rank} wants GPU {wanted}, but {num_gpus} can be seen; {remedy}")
+    return tuple(torch.device("cuda", gpu) for gpu in gpus)
+
+
+def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Config:
+    """Have this process compute as `config` says: threads, seed, TF32 and cuDNN. Returns the configuration with the
+    global batch and every `auto` of the model resolved.
+
+    scales_gradients: the script does, which fp16 needs. Raises UserError for what this device cannot compute, and
+    Unavailable as prepare_compiler does.
+    """
+    capability, on_gpu = None, rank.device.type == "cuda"
+    if config.norm == "sync" and not on_gpu:
+        raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
+    if config.cuda_graphs and not (config.compile and on_gpu):
+        raise UserError("cuda_graphs are of compiled kernels on GPUs: it goes with --compile, and not on a CPU")
+    if config.compile:
+        prepare_compiler(on_gpu)
+    if on_gpu:
+        capability = min(torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count()))
     else:
         keep_freed_memory()
-    precision = resolve_precision(config.precision, capability, mixed)
+    precision = resolve_precision(config.precision, capability, scales_gradients)
     memory_format = resolve_memory_format(config.memory_format, precision)
-    config = resolve_global_batch(config, info.world_size * devices_per_rank)
+    config = resolve_global_batch(config, rank.world_size * len(rank.devices))
     config = dataclasses.replace(config, precision=precision, memory_format=memory_format)
-    set_kernels(config)
-    if threads := number_from_env("THREADS_PER_RANK", "a number of threads"):
-        torch.set_num_threads(threads)
-    torch.manual_seed(config.seed)
-    if backend is None and info.launcher == "none":
-        backend = "none"
-    elif backend is None:
-        backend = "nccl" if use_cuda else "gloo"
-    context = RankContext(
-        device=device,
-        rank=info.rank,
-        local_rank=info.local_rank,
-        world_size=info.world_size,
-        nodes=info.nodes,
-        backend=backend,
-        rendezvous_file=info.rendezvous_file,
-    )
-    return config, context
-
-
-def set_kernels(config: Config) -> None:
-    """Set what torch keeps for the whole process: whether float32 may be TF32, and cuDNN's choice of algorithms."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
     torch.backends.cudnn.deterministic = config.cudnn_deterministic
-
-
-def process_group_options(config: Config, context: RankContext) -> dict[str, Any]:
-    """Keyword arguments of init_process_group that every strategy shares: backend, timeout, the file where ranks meet,
-    if a launcher names one, and, for NCCL, the device, without which a barrier would guess it."""
-    options: dict[str, Any] = {"backend": context.backend, "timeout": timedelta(seconds=config.timeout_s)}
-    if context.rendezvous_file:
-        options |= {
-            "store": file_store(context.rendezvous_file, config, context),
-            "rank": context.rank,
-            "world_size": context.world_size,
-        }
-    if context.device.type == "cuda":
-        options["device_id"] = context.device
-    return options
-
-
-def file_store(path: str, config: Config, context: RankContext) -> Any:
-    """A store in a file. Not by file://PATH: a # or ? in the path would end it."""
-    store = dist.FileStore(path, context.world_size)  # type: ignore[attr-defined]
-    store.set_timeout(timedelta(seconds=config.timeout_s))  # init_process_group does not set it for a store
-    return store
-
-
-def ddp_options(config: Config) -> dict[str, Any]:
-    """Keyword arguments of DistributedDataParallel that every strategy shares."""
-    flags = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")}
-    return flags | {"bucket_cap_mb": config.bucket_cap_mb or None}
-
-
-def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of `tensor` over the default process group, in place. Raises UserError before initialisation."""
-    if not dist.is_initialized():
-        raise UserError("a collective was called before dist.init_process_group; start the group first")
-    dist.all_reduce(tensor)
-    return tensor
-
-
-def sync_buffers(model: torch.nn.Module, context: RankContext, all_reduce: AllReduce) -> None:
-    """Give every rank rank 0's buffers: BatchNorm's running statistics follow each rank's own shard."""
-    buffers = list(model.buffers())
-    if context.world_size == 1 or not buffers:
-        return
-    flat = flatten(buffers, context.device)
-    fill(buffers, all_reduce(flat if context.rank == 0 else torch.zeros_like(flat)))
-
-
-def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """All values of `tensors` as one float32 vector on `device`, which is empty where there are none."""
-    vectors = [tensor.detach().to(device, torch.float32).flatten() for tensor in tensors]
-    return torch.cat(vectors) if vectors else torch.zeros(0, device=device)
-
-
-@torch.no_grad()
-def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
-    """Write what `flatten` made back into tensors of the same sizes."""
-    for tensor, values in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.copy_(values.view_as(tensor))
+    threads = number_from_env("THREADS_PER_RANK", "a number of threads")
+    is_bound = os.environ.get("SLURM_STEP_NUM_TASKS") == str(rank.world_size)  # srun gives each rank its own cores
+    if not threads and rank.local_world_size > 1 and not is_bound:  # torchrun sets OMP_NUM_THREADS=1
+        threads = max(1, num_cores() // rank.local_world_size)
+    if threads:
+        torch.set_num_threads(threads)
+    torch.manual_seed(config.seed)
+    return config
 
 
 def synchronize(device: torch.device) -> None:
     """Wait until every GPU that this process uses is done; nothing to wait for on a CPU."""
-    for index in used_gpus(device):
-        torch.cuda.synchronize(index)
+    for gpu in used_gpus(device):
+        torch.cuda.synchronize(gpu)
 
 
 def used_gpus(device: torch.device) -> list[int]:
     """Numbers of the GPUs that this process uses; none on a CPU. Asking more of another would start a context there."""
     if device.type != "cuda":
         return []
-    return [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(index)]
+    return [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
 
 
 def device_name(device: torch.device, num_used: int = 1) -> str:
     """What the vendor calls the device, and any other kind among the first num_used GPUs: the slowest sets the pace."""
-    if device.type == "cuda":
-        used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)
-        return " + ".join(dict.fromkeys(torch.cuda.get_device_name(which) for which in (device, *used)))
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-        return names[0]
-    except (OSError, IndexError):
-        return "CPU"
+    if device.type != "cuda":
+        return processor_name()
+    used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)
+    return " + ".join(dict.fromkeys(torch.cuda.get_device_name(gpu) for gpu in (device, *used)))
 
 
-def peak_memory_mb(device: torch.device) -> float:
-    """Most memory used, 10^6 bytes: what torch allocated since reset_peak_memory on the GPU that had most, or the
-    process's RSS since its start."""
-    if device.type == "cuda":
-        return max((torch.cuda.max_memory_allocated(index) for index in used_gpus(device)), default=0) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+# glibc's numbers of these parameters (mallopt(3)); variables by which users choose for themselves
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST, LARGEST_OF_OLD_GLIBC = 2**31 - 1, 2**25
+OWN_CHOICE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 
-def reset_peak_memory(device: torch.device) -> None:
-    """Have peak_memory_mb forget what came before, on GPUs."""
-    for index in used_gpus(device):
-        torch.cuda.reset_peak_memory_stats(index)
+def keep_freed_memory() -> None:
+    """Have glibc keep what the main thread frees for the next tensor of that size. By default it may return large
+    blocks to the kernel, which clears each page anew: a step on a CPU may then take twice as long."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is None or any(os.environ.get(name) for name in OWN_CHOICE):
+        return
+    if mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, LARGEST_OF_OLD_GLIBC):
+        mallopt(M_TRIM_THRESHOLD, LARGEST)

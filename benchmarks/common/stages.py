@@ -121,9 +121,9 @@ def rows_between(
     # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
     in_float32 = (config.norm == "group" and device.type == "cuda") or ARCHITECTURES[config.arch].float32_between_blocks
     in_bf16 = config.precision == "bf16" and not in_float32
-    types = [torch.float32] + [torch.bfloat16 if in_bf16 else torch.float32] * len(stages)
+    types = [torch.bfloat16 if in_bf16 else torch.float32] * (1 + len(stages))
     if config.precision == "bf16":
-        types[-1] = torch.bfloat16  # the classifier's scores, whatever the norm before it
+        types[0] = types[-1] = torch.bfloat16  # images and the classifier's scores, whatever the norm between
     rows = (
         torch.empty(num_images, math.prod(shape), dtype=dtype, device="meta", requires_grad=True)
         for shape, dtype in zip(shapes, types, strict=True)

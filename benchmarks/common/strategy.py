@@ -1,27 +1,35 @@
-"""A strategy as one object: what a script's `build(config)` returns, and what the engine, probes and studies drive.
+"""What a script's `build` returns and the engine drives, and how a step is divided. Importing this needs no torch.
 
 strategy = ddp.build(config)
-strategy.step(*next(iter(strategy.loaders.train)))
-strategy.shut_down()
+strategy.step(*next(iter(strategy.train)))
 """
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
-import torch
-
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config
-from benchmarks.common.loader import Loaders
-from benchmarks.common.rank import RankContext, sync_buffers
+
+if typing.TYPE_CHECKING:
+    import torch
+
+    from benchmarks.common.loader import Loader
+    from benchmarks.common.rank import Rank
+
+
+AllReduce = Callable[["torch.Tensor"], "torch.Tensor"]
+"""Sums a tensor over all ranks and returns the result on each of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The parts of a step, and where they are.
+    """The parts of a step, and where they are. Each script has a function `layout(config, num_devices) -> Layout`.
 
-    These are in STORED_FIELDS:
+    These are in STORED_FIELDS, for the proof's reference, which repeats the step:
     num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
     num_stages: consecutive parts of the model that different devices or ranks hold.
     num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
@@ -32,7 +40,7 @@ class Layout:
     group: with a period, shards next to each other whose gradients are averaged at every step all the same.
     exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
 
-    These are for the memory check:
+    These are for the forecast of memory:
     num_stage_devices: devices that hold the stages of a shard; 0: one for each stage.
     one_f_one_b: as many micro-batches keep activations as there are stages from a device's own on; without it, all do.
     num_gradient_copies: copies of the gradients, such as DDP's buckets.
@@ -92,30 +100,6 @@ def resolve_layout(config: Config, layout: Layout) -> Layout:
     return dataclasses.replace(layout, exact=layout.exact and not (config.compile or config.fused))
 
 
-def stored_fields(layout: Layout) -> dict[str, int | str | bool]:
-    return {name: getattr(layout, name) for name in STORED_FIELDS}
-
-
-@dataclasses.dataclass(frozen=True)
-class StrategyFacts:
-    """What has to be known of a strategy before torch is imported, in a constant `FACTS = StrategyFacts(...)` with
-    literal arguments: scripts.strategies.strategy_list reads it without importing the script. By default these values.
-
-    mixed_precision: the strategy scales gradients; where fp32, the default, is requested, it runs what `auto` stands
-    for. one_node: it cannot span nodes.
-    """
-
-    mixed_precision: bool = False
-    one_node: bool = False
-
-
-Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]]
-"""One optimizer step on this rank's images, float32 (N, 3, H, W), and target, int64 (N,): the detached loss, a scalar,
-and scores, (N, classes); Nones on a rank that has neither."""
-Predict = Callable[[torch.Tensor], torch.Tensor]
-"""Images (N, 3, H, W) to scores (N, classes)."""
-
-
 class HasState(Protocol):
     """What can be saved beside a model and an optimizer, such as a gradient scaler."""
 
@@ -123,73 +107,64 @@ class HasState(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainingState:
-    """How ranks synchronise, save and load what training goes on from. None: the default of Strategy's methods.
+def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum of `tensor` over the ranks of the process group, in place; `tensor` itself where there is no group."""
+    import torch.distributed as dist
 
-    sync: gives all ranks what they hold differently, before it is evaluated or saved. save: what a checkpoint holds,
-    whole: `model` under torchvision's names, `optimizer`, and what else the script needs. load: loads what `save`
-    returned, on the CPU. Every rank calls all three. extra: more objects to save, by name.
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """How the exchange of gradients is timed: by itself, and as the difference to a step without it.
+
+    communicate: sends what a step sends, the way the step does, with no computation beside it.
+    without: a context for one step that computes the same, but in which no rank gets anything of the others.
     """
 
-    sync: Callable[[], None] | None = None
-    save: Callable[[], dict[str, Any]] | None = None
-    load: Callable[[dict[str, Any]], None] | None = None
-    extra: Mapping[str, HasState] = dataclasses.field(default_factory=dict)
+    communicate: Callable[[], None] | None = None
+    without: Callable[[], AbstractContextManager[None]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """Everything that one rank of a strategy trains with.
+    """Everything that one rank trains with.
 
-    config: resolved, as set_up_rank returns it. model: the bare model, without a wrapper. criterion: the module that
-    `step` calls for the loss. predict: called equally often on every rank; None: the model. devices: all that this rank
-    computes on; empty: the context's. shut_down: leaves the process group, once all ranks are done.
+    config: as `prepare` returns it. model: the bare model, without a wrapper. criterion: the module that `step` calls
+    for the loss. step: one optimizer step on this rank's images, (N, 3, H, W), and target, int64 (N,); returns the
+    detached loss, a scalar, and scores, (N, classes), or Nones on a rank that has neither.
+
+    predict: images to scores, called equally often on every rank; None: the model.
+    all_reduce: sums a tensor over the ranks, and returns the sum on each.
+    exchange: None where the exchange of gradients can be neither left out nor timed by itself.
+    waits_within_phases: ranks wait for each other within phases of the step, where no mark can tell the wait apart.
+
+    sync_state: gives all ranks what they hold differently, before it is evaluated or saved; None: rank 0's buffers.
+    save_state: what a checkpoint holds, whole: `model` under torchvision's names, `optimizer`, and what else the script
+    needs. load_state: loads that. Every rank calls all three. None: all ranks hold the same model and optimizer.
+    extra_state: more objects to save, by name.
 
     columns: more of the resolved settings, which only the script knows, such as the size of DDP's buckets. Runs that
     differ in one are not pooled, unless NOT_COMPARED has it. None leaves a column of runs.csv empty, and is no setting.
     """
 
     config: Config
-    context: RankContext
+    rank: Rank
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    loaders: Loaders
+    train: Loader
+    val: Loader
     criterion: torch.nn.Module
-    step: Step
+    step: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, torch.Tensor | None]]
     layout: Layout
-    communication: Communication = dataclasses.field(default_factory=Communication)
-    state: TrainingState = dataclasses.field(default_factory=TrainingState)
-    predict: Predict | None = None
-    devices: Sequence[torch.device] = ()
+    predict: Callable[[torch.Tensor], torch.Tensor] | None = None
+    all_reduce: AllReduce = all_reduce_sum
+    exchange: Exchange | None = None
+    waits_within_phases: bool = False
+    sync_state: Callable[[], None] | None = None
+    save_state: Callable[[], dict[str, Any]] | None = None
+    load_state: Callable[[dict[str, Any]], None] | None = None
+    extra_state: Mapping[str, HasState] = dataclasses.field(default_factory=dict)
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    shut_down: Callable[[], None] = lambda: None
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.loaders.train.classes)
-
-    def sync_state(self) -> None:
-        """Give all ranks what they hold differently; by default rank 0's buffers."""
-        if self.state.sync:
-            self.state.sync()
-        else:
-            sync_buffers(self.model, self.context, self.communication.all_reduce)
-
-    def save_state(self) -> dict[str, Any]:
-        """What a checkpoint holds; by default for a strategy whose ranks each hold all of it."""
-        if self.state.save:
-            return self.state.save()
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state(self, saved: dict[str, Any]) -> None:
-        """Load what save_state returned. Raises as load_state_dict does for the state of another strategy."""
-        if self.state.load:
-            self.state.load(saved)
-        else:
-            load_whole_state(self.model, self.optimizer, saved)
-
-
-def load_whole_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])

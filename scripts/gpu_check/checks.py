@@ -9,7 +9,7 @@ from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, laun
 from scripts.runner.run_plan import interpreter_path
 from scripts.setup.libraries import SCRIPTS, library_of
 from scripts.shared.repository import ROOT
-from scripts.strategies.strategy_list import BASELINE, all_strategies, strategy_facts
+from scripts.strategies.strategy_list import BASELINE, all_strategies, has_fact
 
 BUILDS = ROOT / ".gpu-check"  # not in the set, which may come from others and would choose what is run
 PROVED_FIRST = (BASELINE, "ddp", timed_checks.MIXED)
@@ -111,7 +111,7 @@ def _strategies(scale: Scale, results: Path) -> list[Check]:
     for strategy in all_strategies():
         if library_of(strategy):
             continue
-        for precision in MIXED_PRECISIONS if strategy_facts(strategy).mixed_precision else PRECISIONS:
+        for precision in MIXED_PRECISIONS if has_fact(strategy, "mixed_precision") else PRECISIONS:
             found.append(
                 launched(
                     f"{strategy} {precision}",

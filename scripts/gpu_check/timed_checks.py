@@ -6,12 +6,12 @@ from pathlib import Path
 from scripts.gpu_check import verdicts
 from scripts.gpu_check.check import OF_PRECISION, PRECISIONS, Check, Scale, launched
 from scripts.runner.run_plan import interpreter_path
-from scripts.strategies.strategy_list import BASELINE, all_strategies, strategy_facts
+from scripts.strategies.strategy_list import BASELINE, all_strategies, has_fact
 
 FORMATS = ("contiguous", "channels_last")
 FAST = "--precision bf16 --memory-format channels_last"
 FOLDER = "--loader folder"
-MIXED = next(name for name in all_strategies() if strategy_facts(name).mixed_precision)
+MIXED = next(name for name in all_strategies() if has_fact(name, "mixed_precision"))
 COMPILED = "ddp_compile"  # the strategy that always compiles
 DDP_FAST = ("ddp", "bf16", "channels_last")
 PUBLISHED_FIRST = (

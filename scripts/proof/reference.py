@@ -117,7 +117,7 @@ def train_reference(
     config, device = training.config, torch.device(training.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True  # as cases.proof_config has them
-    net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device).train()
+    net = build_model(config, num_classes(labelled_images(Path(config.data) / "train"))).to(device).train()
     optimizer = plain_optimizer(config, net)
     if before:
         load_state(net, optimizer, before.state)
@@ -265,7 +265,7 @@ def evaluate_reference(
     batch that pass through the model one after the other.
     """
     images = labelled_images(Path(config.data) / "val")
-    net = build_model(config, num_classes(labelled_images(Path(config.data) / "train")), device)
+    net = build_model(config, num_classes(labelled_images(Path(config.data) / "train"))).to(device)
     net.load_state_dict(model_state(state))
     net.eval()
     autocast, loss, right, tied = AUTOCAST.get(precision), 0.0, {1: 0, 5: 0}, {1: 0, 5: 0}

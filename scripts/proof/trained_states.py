@@ -62,7 +62,7 @@ def saved_states(folder: Path, training: Training) -> list[SavedState]:
 def initial_state(training: Training) -> SavedState:
     """The initial weights, which every run starts from."""
     classes = num_classes(labelled_images(Path(training.config.data) / "train"))
-    net = build_model(training.config, classes, torch.device(training.device))
+    net = build_model(training.config, classes).to(training.device)
     return SavedState(0, {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()})
 
 

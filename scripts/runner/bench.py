@@ -135,7 +135,7 @@ def plan_text(left: Sequence[run_plan.Run], runs: Sequence[run_plan.Run], variab
 def shown_setting(run: run_plan.Run, name: str) -> object:
     """A requested setting; a mixed-precision strategy runs auto's choice where fp32 is requested."""
     requested = run.requested[name]
-    if name == "precision" and requested == "fp32" and strategy_list.strategy_facts(run.strategy).mixed_precision:
+    if name == "precision" and requested == "fp32" and strategy_list.has_fact(run.strategy, "mixed_precision"):
         return "auto"
     return requested
 

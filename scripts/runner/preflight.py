@@ -18,7 +18,7 @@ from benchmarks.common.machine import vector_flags
 from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
-from scripts.strategies.strategy_list import strategy_facts, total_ranks_and_nodes
+from scripts.strategies.strategy_list import has_fact, total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"
 
@@ -74,7 +74,7 @@ def why_bf16_is_too_slow(strategy: str, config: Config, remedy: str) -> str:
     if machine.num_gpus() or not emulates_bf16(vector_flags()):
         return ""
     with contextlib.suppress(UserError):  # the run itself reports it
-        mixed = strategy_facts(strategy).mixed_precision
+        mixed = has_fact(strategy, "mixed_precision")
         if resolve_precision(config.precision, None, mixed) == "bf16":
             return f"this CPU emulates bf16, many times slower than fp32; to time it all the same, use {remedy}"
     return ""

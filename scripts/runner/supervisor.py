@@ -214,12 +214,13 @@ def end_run(child: subprocess.Popen[bytes], folder: RunFolder, requested: dict, 
 
 
 def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> float:
-    """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none. A rank ends its step, and
-    may need one more, where another is a step ahead."""
+    """Seconds that ranks have to stop and to write a checkpoint; 0 where they write none. They stop at the end of the
+    window that is open."""
     if not requested.get("checkpoint_dir"):
         return 0.0
     patience_s = max(processes.GRACE_S, requested["timeout_s"])
-    return patience_s + 2 * (folder.step_s() or min(ran_s, patience_s))  # before the first report a step may be long
+    step_s = folder.step_s() or min(ran_s, patience_s)  # before the first report a step may be long
+    return patience_s + (requested["window_steps"] + 1) * step_s
 
 
 def wait_for_end(

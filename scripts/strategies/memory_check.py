@@ -96,7 +96,7 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
     Where the run itself will refuse its settings, only the global batch is resolved.
     """
     with contextlib.suppress(UserError):
-        mixed = strategy_list.strategy_facts(strategy).mixed_precision
+        mixed = strategy_list.has_fact(strategy, "mixed_precision")
         precision = resolve_precision(config.precision, gpus.min_compute_capability() or gpus.NEWEST_CAPABILITY, mixed)
         memory_format = resolve_memory_format(config.memory_format, precision)
         layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)

@@ -12,7 +12,6 @@ from types import ModuleType
 
 from benchmarks.common.config import Config, Precision, resolve_precision
 from benchmarks.common.errors import UserError
-from benchmarks.common.strategy import StrategyFacts
 from scripts.shared import gpus
 from scripts.shared.nodes import ranks_and_nodes
 from scripts.strategies.external import (
@@ -86,10 +85,12 @@ def load_script(strategy: str) -> ModuleType:
     return importlib.import_module(f"benchmarks.{strategy}") if script.parent == BENCHMARKS else load_external(script)
 
 
-def strategy_facts(strategy: str) -> StrategyFacts:
-    """The constant FACTS of a strategy's script, without importing the script, which imports torch.
+def has_fact(strategy: str, name: str) -> bool:
+    """Whether the constant FACTS of a strategy's script says so, read without importing the script, which imports
+    torch: `one_node`, it cannot span nodes; `mixed_precision`, it scales gradients, and runs what auto stands for where
+    fp32, the default, is requested.
 
-    Raises ValueError where the constant's arguments are no literals, and UserError where the script is no Python.
+    Raises ValueError where the constant is no literal, and UserError where the script is no Python.
     """
     script = script_of(strategy)
     try:
@@ -97,19 +98,14 @@ def strategy_facts(strategy: str) -> StrategyFacts:
     except SyntaxError as error:
         raise UserError(f"{script}, line {error.lineno}: {error.msg}; fix the script") from None
     for node in tree.body:
-        if (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and ast.unparse(node.targets[0]) == "FACTS"
-        ):
-            literals = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.value.keywords if keyword.arg}
-            return StrategyFacts(**literals)
-    return StrategyFacts()
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FACTS":
+            return bool(ast.literal_eval(node.value).get(name))
+    return False
 
 
 def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
     """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
-    return (ranks_here, 1) if strategy_facts(strategy).one_node else ranks_and_nodes(ranks_here)
+    return (ranks_here, 1) if has_fact(strategy, "one_node") else ranks_and_nodes(ranks_here)
 
 
 def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
@@ -118,7 +114,7 @@ def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]
     They are compared with the baseline in the same precision. The baseline cannot train in fp16: in fp16 they are
     compared with one rank of the first strategy that can. 0 stands for as many ranks as the other runs have.
     """
-    mixed = [name for name in strategies if strategy_facts(name).mixed_precision]
+    mixed = [name for name in strategies if has_fact(name, "mixed_precision")]
     if not mixed or BASELINE not in strategies:
         return []
     capability = gpus.min_compute_capability()

@@ -311,7 +311,7 @@ SMALL = {
 def trained(tmp_path_factory):
     """(configuration, checkpoint) of a run to its end. Its folder holds last.pt and best.pt."""
     folder = tmp_path_factory.mktemp("trained")
-    config = Config(**SMALL, checkpoint_dir=str(folder))
+    config = Config(**SMALL, memory_format="contiguous", checkpoint_dir=str(folder))  # as a run has resolved it
     fit(single.build(config))
     yield config, torch.load(folder / "last.pt", weights_only=True)
     shutil.rmtree(folder)

@@ -16,7 +16,7 @@ def test_a_window_on_a_cpu_is_as_long_as_its_steps(monkeypatch):
     two readings of the clock, 1 % of a short window. Mutant: the window's seconds from readings of its own."""
     readings = iter([0.0, 0.02, 0.1, 0.2, 0.25])  # of start(): two; then two steps, and stop()
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
-    window = clock.Clock(torch.device("cpu"))
+    window = clock.Clock([torch.device("cpu")])
     window.start()
     window.tick()
     assert window.tick() == window.num_steps == 2

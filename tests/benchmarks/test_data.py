@@ -18,7 +18,7 @@ from benchmarks.common import machine
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import GlobalBatchSampler, build_loaders
-from benchmarks.common.rank import RankContext
+from benchmarks.common.rank import Rank
 
 
 def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True, start_step=0):
@@ -248,8 +248,8 @@ def test_targets_to_receive_into_are_on_the_device(tiny_data, loader):
     """Protects the timed windows of a pipeline: its ranks without images copied such targets from pageable memory in
     every step, for which the host may wait. Mutant: targets on the host."""
     config = Config(data=str(tiny_data), loader=loader, global_batch=8, image_size=32, workers=0, steps=2)
-    context = RankContext(torch.device("meta"), rank=1, world_size=2)  # a device that is not the host
-    batches = list(build_loaders(config, context, only_rank0_reads=True).train.host_batches)
+    rank = Rank(1, 1, 2, 2, (torch.device("meta"),))  # a device that is not the host
+    batches = list(build_loaders(config, rank, only_rank0_reads=True)[0].host_batches)
     assert len(batches) == 2
     for batch in batches:
         assert {batch.images.device.type, batch.target.device.type} == {"meta"}

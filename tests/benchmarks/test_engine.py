@@ -18,20 +18,20 @@ import torch.multiprocessing as mp
 from support import make_run_folder
 
 from benchmarks import model_parallel, single
-from benchmarks.common.clock import Clock, check_windows_fit
+from benchmarks.common import engine
+from benchmarks.common.clock import Clock
 from benchmarks.common.columns import TABLES
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config
-from benchmarks.common.engine import count_devices, fit, identities
+from benchmarks.common.engine import check_windows_fit, count_devices, fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import exit_at_once
 from benchmarks.common.images import resolve_decoder
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.machine import machine_facts
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import RankContext, all_reduce_sum
+from benchmarks.common.rank import Rank
 from benchmarks.common.rows import read_table
-from benchmarks.common.strategy import Layout, Strategy, TrainingState, stored_fields
+from benchmarks.common.strategy import STORED_FIELDS, Layout, Strategy
 
 CPU = torch.device("cpu")
 
@@ -71,7 +71,7 @@ def test_build_trains_nothing_and_its_step_trains(config):
     """Protects probes: build(config) trains nothing, and its step can be timed elsewhere."""
     strategy = single.build(config)
     before = [parameter.clone() for parameter in strategy.model.parameters()]
-    strategy.step(*next(iter(strategy.loaders.train)))
+    strategy.step(*next(iter(strategy.train)))
     after = [*strategy.model.parameters()]
     assert not any(torch.equal(*pair) for pair in zip(before[:1], after[:1], strict=True))
 
@@ -93,8 +93,8 @@ def test_a_window_of_ranks_that_are_apart_ends_when_all_have_done_its_steps(conf
         return tensor
 
     strategy = single.build(dataclasses.replace(config, steps=4, window_steps=2))
-    changes = {"layout": Layout(period=period), "communication": Communication(all_reduce)}
-    fit(dataclasses.replace(strategy, **changes), Noting(CPU))
+    changes = {"layout": Layout(period=period), "all_reduce": all_reduce}
+    fit(dataclasses.replace(strategy, **changes), Noting([CPU]))
     last = len(events) - events[::-1].index("step")
     assert events[last - (3 if period else 2) : last] == ["step", *["all-reduce"] * (period > 0), "step"]
 
@@ -132,7 +132,7 @@ def test_a_run_records_its_resolved_settings(config, run_dir):
     assert importlib.metadata.version(library).startswith(met["decoder_version"]) and met["decoder_version"]
     assert met.keys() >= {"device_name", "nodes", "threads_per_rank", "python", "cuda", "cudnn"}
     assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
-    assert met.items() >= stored_fields(Layout()).items()
+    assert met.items() >= {name: getattr(Layout(), name) for name in STORED_FIELDS}.items()
     # what of the machine separates runs; mutant: Record.finish without one of these
     kernels = {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "gpu_driver": "", "nccl": ""}
     assert met.items() >= (machine_facts() | kernels).items()
@@ -165,10 +165,9 @@ def test_what_counts_as_divided(monkeypatch):
         torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index or 0])
     )
     gpus = [torch.device("cuda", number) for number in uuids]
-    numbers = identities(gpus, RankContext(gpus[0]))
-    assert numbers[0] == numbers[2] != numbers[1] and all(int(float(number)) == number for number in numbers)
-    assert identities([CPU, CPU], RankContext(CPU, rank=3)) == [3]
-    assert count_devices([CPU], RankContext(CPU), lambda tensor: tensor) == 1
+    monkeypatch.setattr(engine, "gather", lambda values, rank, all_reduce: torch.tensor([values]))
+    for devices, num_devices in ((gpus, 2), (gpus[:2], 2), (gpus[::2], 1), ([CPU], 1)):
+        assert count_devices(SimpleNamespace(rank=Rank(devices=tuple(devices)), all_reduce=None)) == num_devices
 
 
 # --- two ranks ----------------------------------------------------------------------------------------------------
@@ -179,10 +178,10 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{run_dir}/rendezvous", timedelta(seconds=120), rank=rank, world_size=2)
-    worker = RankContext(CPU, rank, rank, 2)
-    loaders = build_loaders(config, worker)
-    num_classes = len(loaders.train.classes)
-    model = build_model(config, num_classes, CPU)
+    worker = Rank(rank, rank, 2, 2)
+    train, val = build_loaders(config, worker)
+    num_classes = train.num_classes
+    model = build_model(config, num_classes)
     optimizer, calls = build_optimizer(config, model), []
 
     def step(images, target):
@@ -203,12 +202,13 @@ def two_ranks(rank: int, config: Config, run_dir) -> None:
         worker,
         model=model,
         optimizer=optimizer,
-        loaders=loaders,
+        train=train,
+        val=val,
         criterion=torch.nn.CrossEntropyLoss(),
         step=step,
         layout=Layout(2),
-        communication=Communication(all_reduce_sum),
-        state=TrainingState(save=state, load=load),
+        save_state=state,
+        load_state=load,
     )
     fit(strategy)
     (run_dir / f"calls-{rank}").write_text(" ".join(calls))

@@ -23,15 +23,15 @@ from torch.nn.functional import cross_entropy
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for the ranks, which no pytest started
 
-from benchmarks.common.communication import Communication  # noqa: E402
+
 from benchmarks.common.config import Config  # noqa: E402
 from benchmarks.common.engine import fit  # noqa: E402
 from benchmarks.common.exits import exit_at_once  # noqa: E402
 from benchmarks.common.loader import IMAGENET_MEAN, IMAGENET_STD, build_loaders, open_datasets  # noqa: E402
 from benchmarks.common.model import build_model, build_optimizer  # noqa: E402
-from benchmarks.common.rank import RankContext, all_reduce_sum  # noqa: E402
+from benchmarks.common.rank import Rank  # noqa: E402
 from benchmarks.common.rows import read_table  # noqa: E402
-from benchmarks.common.strategy import Layout, Strategy  # noqa: E402
+from benchmarks.common.strategy import Layout, Strategy, all_reduce_sum  # noqa: E402
 
 CPU = torch.device("cpu")
 # Ranks, global batch, images. The last batch holds 3, 1, 2, 3, 23 and 1 of them: some ranks have no share of it.
@@ -59,10 +59,10 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int,
     how often this rank was asked for scores to calls-<rank> in it."""
     os.environ["RUN_DIR"] = str(run_dir)
     torch.set_num_threads(1)
-    config, worker = config_of(data, global_batch), RankContext(CPU, rank, rank, world_size)
-    loaders = build_loaders(config, worker)
-    num_classes = len(loaders.train.classes)
-    model = build_model(config, num_classes, CPU)
+    config, worker = config_of(data, global_batch), Rank(rank, rank, world_size, world_size)
+    train, val = build_loaders(config, worker)
+    num_classes = train.num_classes
+    model = build_model(config, num_classes)
 
     def step(images, target):
         return torch.zeros(()), torch.zeros(len(target), num_classes)
@@ -77,11 +77,12 @@ def evaluate(data, run_dir: Path, global_batch: int, rank: int, world_size: int,
         worker,
         model=model,
         optimizer=build_optimizer(config, model),
-        loaders=loaders,
+        train=train,
+        val=val,
         criterion=torch.nn.CrossEntropyLoss(),
         step=step,
         layout=Layout(world_size),
-        communication=Communication(reduce),
+        all_reduce=reduce,
         predict=predict,
     )
     fit(strategy)
@@ -111,7 +112,7 @@ def plain_loop(data) -> dict:
     """The reference: a plain loop over the files, one image at a time, without our loaders, meters and engine."""
     config = config_of(data, 5)
     _, images = open_datasets(config)
-    model = build_model(config, 4, CPU).eval()
+    model = build_model(config, 4).eval()
     mean, std = (torch.tensor(numbers).view(1, 3, 1, 1) for numbers in (IMAGENET_MEAN, IMAGENET_STD))
     loss, top1, num_images = 0.0, 0, len(images)
     for index in range(num_images):

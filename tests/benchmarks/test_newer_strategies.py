@@ -15,9 +15,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import ddp_compressed, fsdp, local_sgd
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
+from benchmarks.common.exchange import ddp_exchange
 from benchmarks.common.run_folder import RunFolder
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
@@ -65,7 +65,7 @@ def test_the_step_breakdown_of_powersgd_leaves_no_nan(tmp_path):
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         for _ in range(2):  # uncompressed
             model(torch.ones(4, 16)).sum().backward()
-        communicate = ddp_communication(model).communicate
+        communicate = ddp_exchange(model).communicate
         for _ in range(3):
             communicate()
         assert not any(error.isnan().any() for error in state.error_dict.values())

@@ -14,18 +14,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from support import CPU, ROOT, environment, make_run_folder, run_strategy
+from support import ROOT, environment, make_run_folder, run_strategy
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common import exits as exit_codes
 from benchmarks.common import machine
-from benchmarks.common.clock import time_first_step
-from benchmarks.common.communication import ddp_communication
 from benchmarks.common.config import Config
+from benchmarks.common.engine import time_first_step
 from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.exchange import ddp_exchange, ddp_options
 from benchmarks.common.model import build_model, build_optimizer
-from benchmarks.common.rank import RankContext, ddp_options
+from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE
 from benchmarks.common.strategy import Layout, resolve_layout
 from benchmarks.common.summary import Record
@@ -52,9 +52,9 @@ def test_an_option_makes_another_run(name):
 @pytest.mark.medium
 def test_options_arrive_where_they_act():
     """Protects the ablation from options that change a label only."""
-    assert build_model(with_options(compile=True), 4, CPU)._compiled_call_impl is not None
-    assert build_model(SMALL, 4, CPU)._compiled_call_impl is None
-    model = build_model(SMALL, 4, CPU)
+    assert build_model(with_options(compile=True), 4)._compiled_call_impl is not None
+    assert build_model(SMALL, 4)._compiled_call_impl is None
+    model = build_model(SMALL, 4)
     assert build_optimizer(with_options(fused=True), model).defaults["fused"]
     assert not build_optimizer(SMALL, model).defaults["fused"]
     options = {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0, "broadcast_buffers": False}
@@ -73,14 +73,14 @@ def test_buffers_are_broadcast_where_they_are_wanted_and_a_step_without_communic
         model = DistributedDataParallel(module, **ddp_options(with_options(broadcast_buffers=broadcast)))
         sent = []
         model._sync_buffers = lambda: sent.append(1)
-        without_communication = ddp_communication(model).without_communication
-        for context in (contextlib.nullcontext, without_communication, contextlib.nullcontext):
+        without = ddp_exchange(model).without
+        for context in (contextlib.nullcontext, without, contextlib.nullcontext):
             with context():
                 model(torch.randn(4, 2)).sum().backward()
         assert len(sent) == (2 if broadcast else 0)
         for as_it_was in (True, False):
             model.require_forward_param_sync = as_it_was
-            with without_communication():
+            with without():
                 pass
             assert model.require_forward_param_sync == as_it_was
     finally:
@@ -96,14 +96,14 @@ def test_what_rounds_otherwise_is_not_expected_to_the_last_bit(option):
 def test_cuda_graphs_are_refused_where_there_are_none():
     for options in ({"cuda_graphs": True}, {"cuda_graphs": True, "compile": True}):
         with pytest.raises(UserError, match="goes with --compile, and not on a CPU"):
-            build_model(with_options(**options), 4, CPU)
+            prepare(with_options(**options), Rank())
 
 
 def test_any_strategy_without_a_compiler_says_so(monkeypatch, tmp_path):
     """Protects machines without g++: a skipped row with the remedy, in place of a library's stack."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unavailable, match="needs a C\\+\\+ compiler, and there is none; install g"):
-        build_model(with_options(compile=True), 4, CPU)
+        prepare(with_options(compile=True), Rank())
 
 
 def test_a_gpu_needs_a_c_compiler_and_triton_too(monkeypatch, tmp_path):
@@ -145,7 +145,8 @@ def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeyp
 def test_the_first_step_is_the_one_that_compiles():
     """Protects compile_s: the first call's seconds, and no later one's."""
     columns, calls = {}, []
-    step = time_first_step(lambda images, target: calls.append((images, target)), CPU, columns)
+    strategy = SimpleNamespace(step=lambda images, target: calls.append((images, target)), rank=Rank())
+    step = time_first_step(strategy, columns)
     step(1, 2)
     first = columns["compile_s"]
     step(3, 4)
@@ -155,7 +156,7 @@ def test_the_first_step_is_the_one_that_compiles():
 def test_a_column_is_written_where_its_source_says(tmp_path, monkeypatch):
     """Protects pooling: a measured value among the resolved settings would make each run a group of its own."""
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(make_run_folder(tmp_path / "run")))
-    record = Record(with_options(), RankContext(CPU), 1)
+    record = Record(with_options(), Rank(), 1)
     for measured, resolved in (({}, {"acc1": 2.0}), ({"device_name": "a GPU"}, {})):
         with pytest.raises(ValueError, match="another source for"):
             record.finish(measured, resolved)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from statistics import median
-from types import SimpleNamespace
 
 import numpy
 import pandas
@@ -21,12 +20,12 @@ from torchvision.models import ResNet18_Weights, ResNet50_Weights, ResNet152_Wei
 from benchmarks import single
 from benchmarks.common import phases as phase_recorder
 from benchmarks.common.clock import Clock
-from benchmarks.common.communication import Communication
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.engine import fit
 from benchmarks.common.model import flops_per_image
+from benchmarks.common.rank import CPU, Rank
 from benchmarks.common.rows import read_table
-from benchmarks.common.strategy import Layout, Strategy
+from benchmarks.common.strategy import Exchange, Layout, Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
 from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
 
@@ -131,36 +130,35 @@ def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch
     """Protects the difference between none (0) and not known (empty)."""
     phases = dict.fromkeys([*phase_recorder.MARKED_PHASES, "step"], 1.0)
     monkeypatch.setattr(phase_recorder, "_phases_ms", lambda clock, marks: phases)
-    config, context = single.set_up_rank(Config(account_steps=2), single.RankInfo())
+    config, rank = Config(account_steps=2), Rank()
     strategy = Strategy(
         config,
-        context,
+        rank,
         model=None,
         optimizer=torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1),
-        loaders=SimpleNamespace(train=None),
+        train=None,
+        val=None,
         criterion=torch.nn.CrossEntropyLoss(),
         step=None,
         layout=Layout(),
     )
 
-    def taken(num_devices, context=context):
-        of_context = dataclasses.replace(strategy, context=context)
-        return phase_recorder.break_down_steps(of_context, lambda batches, lr: None, num_devices)
+    def taken(rank):
+        return phase_recorder.break_down_steps(dataclasses.replace(strategy, rank=rank), lambda batches, lr: None)
 
-    rows, summary = taken(num_devices=1)
+    rows, summary = taken(rank)
     assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
-    rows, summary = taken(num_devices=2)  # in one process
+    rows, summary = taken(Rank(devices=(CPU, CPU)))  # in one process
     assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
-    monkeypatch.setattr(phase_recorder, "gather", lambda values, context, all_reduce: torch.tensor(values).repeat(2, 1))
-    rows, summary = taken(2, dataclasses.replace(context, world_size=2))
+    monkeypatch.setattr(phase_recorder, "gather", lambda values, rank, all_reduce: torch.tensor(values).repeat(2, 1))
+    rows, summary = taken(Rank(world_size=2))
     assert [row["exposed_comm_ms"] for row in rows] == [None] * 4 and summary == {}
     assert [(row["rank"], row["number"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [row["wait_ms"] for row in rows] == [1] * 4  # a pipeline's, which is marked
     # as FSDP's is, and as local SGD's, whose communication can be sent alone
     for communicate, known in ((None, {}), (lambda: None, {"comm_ms": 1})):
-        hidden = Communication(strategy.communication.all_reduce, communicate, waits_within_phases=True)
-        strategy = dataclasses.replace(strategy, communication=hidden)
-        rows, summary = taken(2, dataclasses.replace(context, world_size=2))
+        strategy = dataclasses.replace(strategy, exchange=Exchange(communicate), waits_within_phases=True)
+        rows, summary = taken(Rank(world_size=2))
         assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == known
 
 
@@ -250,7 +248,7 @@ def test_the_verdict_goes_by_what_training_loses():
 
 def test_marks_book_the_time_before_them():
     """Protects the sums that everything above rests on, without a machine's noise."""
-    clock = Clock(torch.device("cpu"))
+    clock = Clock([torch.device("cpu")])
     marks = [("", 1.0), ("other", 1.5), ("data", 2.0), ("other", 2.25), ("backward", 4.0), ("backward", 5.0)]
     taken = phase_recorder._phases_ms(clock, marks)
     assert taken == {

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.common.config import Config
 from benchmarks.common.model import autocast_forward, build_model
-from benchmarks.common.rank import RankInfo, set_up_rank
+from benchmarks.common.rank import Rank, prepare
 from scripts.strategies.memory_check import resolve_config
-from scripts.strategies.strategy_list import strategy_facts
+from scripts.strategies.strategy_list import has_fact
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,7 @@ def gradients(model, images, target, context):
 def test_a_plain_step_computes_what_a_step_in_autocast_does():
     """Protects `precision bf16`: the same bits in loss and gradients, weights under the same names, float32 scores."""
     images, target = torch.randn(4, 3, 32, 32), torch.arange(4)
-    wrapped, plain = build_model(small("bf16"), 4, CPU), build_model(small("fp32"), 4, CPU)
+    wrapped, plain = build_model(small("bf16"), 4), build_model(small("fp32"), 4)
     assert wrapped(images).dtype == torch.float32 and [*wrapped.state_dict()] == [*plain.state_dict()]
     wrapped.load_state_dict(plain.state_dict())  # the forward pass above moved BatchNorm's statistics
     ours = gradients(wrapped, images, target, torch.enable_grad())
@@ -47,7 +47,7 @@ def test_a_plain_step_computes_what_a_step_in_autocast_does():
 
 def test_a_replica_computes_with_its_own_weights():
     """Protects DataParallel: a `forward` set on the module would go on calling the module that was copied."""
-    net = build_model(small("bf16"), 4, CPU).eval()
+    net = build_model(small("bf16"), 4).eval()
     replica = net._replicate_for_data_parallel()
     replica.fc = nn.Linear(net.fc.in_features, 4)
     images = torch.randn(2, 3, 32, 32)
@@ -56,7 +56,7 @@ def test_a_replica_computes_with_its_own_weights():
 
 def test_other_precisions_leave_the_module_as_it_is():
     """Protects fp32: no class, and no cast, is put between."""
-    net = build_model(small("fp32"), 4, CPU)
+    net = build_model(small("fp32"), 4)
     assert autocast_forward(small("tf32"), net) is net and type(net).__name__ == "ResNet"
 
 
@@ -66,9 +66,9 @@ def test_other_precisions_leave_the_module_as_it_is():
 )
 def test_the_memory_format_follows_from_the_precision(precision, name, expected):
     """Protects memory_format auto in a run and in its forecast: each computes in the format that its row names."""
-    mixed = strategy_facts(name).mixed_precision
-    config, rank = set_up_rank(small(precision), RankInfo(), mixed=mixed)
-    model = build_model(config, 4, rank.device)
+    mixed = has_fact(name, "mixed_precision")
+    config = prepare(small(precision), Rank(), mixed)
+    model = build_model(config, 4)
     layouts = {
         "contiguous": model.conv1.weight.is_contiguous(),
         "channels_last": model.conv1.weight.is_contiguous(memory_format=torch.channels_last),

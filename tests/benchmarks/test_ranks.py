@@ -3,15 +3,18 @@
 .venv/bin/python -m pytest tests/benchmarks/test_ranks.py
 """
 
-import threading
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
 
 import pytest
 import torch
+from support import ROOT, environment
 
-from benchmarks.common import rank as devices
+from benchmarks.common import rank as ranks
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.rank import RankInfo, all_reduce_sum, find_rank_info, rank_zero_first, set_up_rank
+from benchmarks.common.rank import CPU, NotStarted, Rank, prepare
 
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "2"}
@@ -20,87 +23,34 @@ ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "S
 
 
 @pytest.mark.parametrize(
-    "env, place",
+    "launcher, env, rank, num_nodes",
     [
-        (TORCHRUN, RankInfo(3, 1, 4, 2, "torchrun")),
-        (HOROVODRUN, RankInfo(1, 0, 3, 2, "horovodrun")),  # 3 ranks, at most 2 on a node: 2 nodes
-        (SRUN, RankInfo(2, 0, 6, 3, "srun")),
-        ({}, RankInfo(0, 0, 1, 1, "none")),
+        ("torchrun", TORCHRUN, Rank(3, 1, 4, 2), 2),
+        ("horovodrun", HOROVODRUN, Rank(1, 0, 3, 2), 2),  # 3 ranks, at most 2 on a node
+        ("srun", SRUN, Rank(2, 0, 6, 2), 3),
     ],
 )
-def test_the_place_and_who_set_it(env, place):
-    """Protects rank, local_rank, world_size and nodes under every launcher, and under none."""
-    assert find_rank_info(env=env) == place
-    if env:
-        assert find_rank_info(place.launcher, env) == place
+def test_the_rank_is_what_its_launcher_says(launcher, env, rank, num_nodes):
+    """Protects rank, local_rank, world_size and nodes under every launcher, also inside another one's job."""
+    for others in ({}, TORCHRUN | HOROVODRUN | SRUN):
+        found = Rank.from_env(launcher, env=others | env)
+        assert found == rank and found.num_nodes == num_nodes
 
 
-def test_the_innermost_launcher_wins():
-    """Protects torchrun and horovodrun inside a Slurm job: srun's numbers are about srun's tasks, not about them."""
-    assert find_rank_info(env=SRUN | TORCHRUN).launcher == "torchrun"
-    assert find_rank_info(env=SRUN | HOROVODRUN).launcher == "horovodrun"
-    assert find_rank_info("srun", SRUN | TORCHRUN) == RankInfo(2, 0, 6, 3, "srun")  # unless the script is srun's own
-    assert find_rank_info("horovodrun", TORCHRUN | HOROVODRUN).launcher == "horovodrun"
+def test_ranks_meet_in_the_file_of_their_launcher(tmp_path):
+    """Protects runs on one machine from a port on all interfaces. Tasks of srun have a file of their own."""
+    env = {"RENDEZVOUS_FILE": str(tmp_path / "ranks")}
+    assert Rank.from_env("torchrun", env=TORCHRUN | env).init_method == f"file://{tmp_path}/ranks"
+    assert Rank.from_env("torchrun", env=TORCHRUN).init_method == "env://"
+    assert Rank.from_env("srun", env=SRUN | env).init_method == "env://"
 
 
-def test_tasks_of_srun_meet_in_no_file_of_a_run_around_them():
-    """Protects `srun python -m benchmarks.slurm`: its ranks have a store of their own, and two were a TypeError."""
-    assert find_rank_info("srun", SRUN | {"RENDEZVOUS_FILE": "/tmp/ranks"}).rendezvous_file == ""
-    assert find_rank_info("torchrun", TORCHRUN | {"RENDEZVOUS_FILE": "/tmp/ranks"}).rendezvous_file == "/tmp/ranks"
-
-
-def test_slurm_variables_of_an_allocation_are_not_a_task():
+def test_a_process_that_nobody_started_as_a_rank_says_so():
     """Protects `python` typed in a Slurm shell, which has SLURM_PROCID too: it is one process, not rank 0 of 4."""
-    assert find_rank_info(env=ALLOCATION) == RankInfo()
-    with pytest.raises(UserError, match=r"srun did not start this process \(SLURM_STEP_NUM_TASKS not set\)"):
-        find_rank_info("srun", ALLOCATION)
-
-
-@pytest.mark.parametrize("launcher, env", [("torchrun", TORCHRUN), ("horovodrun", HOROVODRUN), ("srun", SRUN)])
-def test_missing_and_wrong_variables_are_named_with_the_command_to_use(launcher, env):
-    """Protects the reader of the message: which variable, and how to start the script instead."""
-    with pytest.raises(UserError, match=f"{launcher} did not start this process .* not set.*start it with: "):
-        find_rank_info(launcher, {})
-    names = list(env)[:3]
-    for name in names[:2]:
-        for wrong in ("", "x", "-1", "1.5"):
-            with pytest.raises(UserError, match=rf"{name} is '.*', but {launcher} sets a number; start it with: "):
-                find_rank_info(env=env | {name: wrong})
-        with pytest.raises(UserError, match=name):
-            find_rank_info(env={key: value for key, value in env.items() if key != name})
-    for name in names[:2]:
-        with pytest.raises(UserError, match="unset stale variables"):
-            find_rank_info(env=env | {name: env[names[2]]})
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_rank_0_goes_first_and_does_not_keep_the_others_waiting(fails):
-    """Protects data that rank 0 prepares for all, and against a hang where rank 0 fails in the block."""
-    num_ranks, order, errors = 3, [], []
-    barrier = threading.Barrier(num_ranks, timeout=20)
-
-    def work(rank):
-        try:
-            with rank_zero_first(rank, barrier.wait):
-                order.append(rank)
-                if fails and rank == 0:
-                    raise ValueError("planted")
-        except ValueError as error:
-            errors.append(error)
-
-    ranks = [threading.Thread(target=work, args=[rank]) for rank in range(num_ranks)]
-    for rank in reversed(ranks):  # rank 0 comes last, and is still first
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    assert order[0] == 0 and sorted(order) == [0, 1, 2]
-    assert len(errors) == fails
-
-
-def test_a_collective_before_initialisation_is_a_users_error():
-    """Protects against torch's page of traceback for a group that was never started."""
-    with pytest.raises(UserError, match=r"a collective was called before dist\.init_process_group; start the group"):
-        all_reduce_sum(torch.ones(1))
+    with pytest.raises(NotStarted, match="srun did not start this process: SLURM_STEP_NUM_TASKS not set"):
+        Rank.from_env("srun", env=ALLOCATION)
+    with pytest.raises(UserError, match="LOCAL_RANK is 'x', but torchrun sets a number"):
+        Rank.from_env("torchrun", env=TORCHRUN | {"LOCAL_RANK": "x"})
 
 
 @pytest.mark.parametrize("threads", ["abc", "0", "-1"])
@@ -108,19 +58,51 @@ def test_a_number_of_threads_that_is_none_is_named(monkeypatch, threads):
     """Protects a script that is started by hand from a traceback; an empty variable is none."""
     monkeypatch.setenv("THREADS_PER_RANK", threads)
     with pytest.raises(UserError, match="THREADS_PER_RANK is"):
-        set_up_rank(Config(), RankInfo())
+        prepare(Config(), Rank())
     monkeypatch.setenv("THREADS_PER_RANK", "")
-    set_up_rank(Config(), RankInfo())
+    prepare(Config(), Rank())
+
+
+def test_by_hand_a_rank_has_its_share_of_the_cores():
+    """Protects `torchrun -m benchmarks.ddp` beside `python -m benchmarks.single`: torchrun sets OMP_NUM_THREADS=1."""
+    code = "import torch; from benchmarks.common import rank; rank.num_cores = lambda: 9; "
+    code += "from benchmarks.common.config import Config; rank.prepare(Config(), rank.Rank(1, 1, 4, 2)); "
+    code += "print(torch.get_num_threads())"
+    env = environment(OMP_NUM_THREADS=1, THREADS_PER_RANK=None, SLURM_STEP_NUM_TASKS=None)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "4\n"
 
 
 @pytest.mark.parametrize(
-    ("launcher", "num_gpus", "words"),
-    [("srun", 1, "srun --gpu-bind=none"), ("srun", 2, "lower NPROC"), ("torchrun", 1, "lower NPROC")],
+    ("in_slurm", "num_gpus", "words"),
+    [(True, 1, "srun --gpu-bind=none"), (True, 2, "start 2 ranks"), (False, 1, "start 1 ranks")],
 )
-def test_a_task_that_sees_one_gpu_is_told_of_slurms_binding(monkeypatch, launcher, num_gpus, words):
-    """Protects sites that bind one GPU to each task: to lower the number of tasks does not help there. Mutants: the
-    same words for each launcher; for any number of GPUs."""
-    monkeypatch.setattr(devices, "usable_gpus", lambda: num_gpus)
-    info = RankInfo(rank=2, local_rank=2, world_size=4, launcher=launcher)
-    with pytest.raises(UserError, match=f"rank 2 wants GPU 2, but {num_gpus} can be seen; .*{words}"):
-        set_up_rank(Config(), info)
+def test_a_task_that_sees_one_gpu_is_told_of_slurms_binding(monkeypatch, in_slurm, num_gpus, words):
+    """Protects sites that bind one GPU to each task: to lower the number of tasks does not help there."""
+    monkeypatch.setattr(ranks, "usable_gpus", lambda: num_gpus)
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    if not in_slurm:
+        monkeypatch.delenv("SLURM_PROCID")
+    with pytest.raises(UserError, match=f"local rank 2 wants GPU 2, but {num_gpus} can be seen; .*{words}"):
+        ranks.rank_devices(2)
+
+
+def test_a_rank_whose_launcher_counted_gpus_does_not_train_on_the_cpu(monkeypatch):
+    """Protects the row of a GPU that was lost after the plan: it was `ok`, with the CPU's speed."""
+    monkeypatch.setattr(ranks, "usable_gpus", lambda: 0)
+    monkeypatch.setenv("NUM_GPUS", "0")
+    assert ranks.rank_devices(0) == (CPU,)
+    monkeypatch.setenv("NUM_GPUS", "4")
+    with pytest.raises(UserError, match="the launcher counted 4 GPUs, and this rank finds none"):
+        Rank.from_env("torchrun", env=TORCHRUN)
+
+
+@pytest.mark.parametrize("device, found", [("cuda:1", "nccl-legacy"), ("cpu", "gloo")])
+def test_ddp_takes_the_nccl_whose_buckets_overlap(monkeypatch, device, found):
+    """Protects DDP on torch 2.15 and newer, whose `nccl` waits in getFuture()."""
+    rank = Rank(devices=(torch.device(device),))
+    legacy = EntryPoint("nccl-legacy", "torch", "torch.distributed.backends")
+    monkeypatch.setattr(ranks, "entry_points", lambda group: [legacy])
+    assert rank.ddp_backend == found and rank.backend == ("nccl" if "cuda" in device else "gloo")
+    monkeypatch.setattr(ranks, "entry_points", lambda group: [])
+    assert rank.ddp_backend == rank.backend

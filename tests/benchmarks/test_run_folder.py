@@ -10,14 +10,14 @@ import types
 import typing
 
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.common.architectures import why_refused
+from benchmarks.common.clock import Window
 from benchmarks.common.config import FIELD_TYPES, LEAST, Config, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.rank import RankContext, find_slurm_step
+from benchmarks.common.rank import Rank
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.summary import Record
 from scripts.sets.settings import requested_settings
@@ -97,12 +97,10 @@ def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypat
     for name, content in kept.items():
         (folder / name).write_text(content)
     monkeypatch.setenv("RUN_DIR", str(folder))
-    record = Record(Config(), RankContext(torch.device("cpu")), 1)
-    record.report_progress(1)
-    record.write_rows("windows", [{"window": 0}])
+    record = Record(Config(), Rank(), 1)
+    record.report_progress(1, 0.1)
+    record.note_window(0, Window(8, 1.0, 1.0), [1000.0], 0)
     record.finish({}, {})
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "RUN_DIR": str(folder)}
-    assert find_slurm_step(step).folder == "."  # where ranks make the file by which they meet
     assert {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == kept
 
 

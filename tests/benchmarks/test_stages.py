@@ -26,7 +26,7 @@ from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer, learning_rate
-from benchmarks.common.rank import RankContext
+from benchmarks.common.rank import Rank
 from benchmarks.common.stages import (
     FLOPS_PER_BYTE,
     balanced_cuts,
@@ -89,7 +89,7 @@ def random_images(num_images: int, dtype=torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
 def test_stages_in_turn_are_the_model_for_every_cut(arch):
     """Protects the order and completeness of stages: no layer lost, doubled or swapped."""
-    net = build_model(Config(arch=arch), 10, CPU).eval()
+    net = build_model(Config(arch=arch), 10).eval()
     num_blocks = len(stages_at(net, find_cuts(Config(arch=arch, image_size=32), net, 1))[0])
     images = random_images(2)
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_times_are_of_a_roofline():
 
 
 def test_mistakes_are_named():
-    net = build_model(SMALL, 10, CPU)
+    net = build_model(SMALL, 10)
     with pytest.raises(UserError, match="cut 8 is out of range: resnet18 has 8 blocks, which allows 1 to 7"):
         find_cuts(dataclasses.replace(SMALL, cut=8), net, 2)
     with pytest.raises(UserError, match="too few for 9 stages"):
@@ -154,8 +154,8 @@ def micro_batched(config: Config, shards: int, split_size: int, together: bool):
     Shards come one after the other, in micro-batches, and all their losses are averaged; shard 0's running
     statistics stay. together: a shard's micro-batches share one backward pass, of the loss of all their outputs.
     """
-    loaders = [build_loaders(config, RankContext(CPU, rank=shard, world_size=shards))[0] for shard in range(shards)]
-    net = build_model(config, len(loaders[0].classes), CPU)
+    loaders = [build_loaders(config, Rank(shard, 0, shards, shards))[0] for shard in range(shards)]
+    net = build_model(config, len(loaders[0].classes))
     optimizer = build_optimizer(config, net)
     for n, batches in enumerate(zip(*loaders, strict=True)):
         optimizer.param_groups[0]["lr"] = learning_rate(config, n / config.steps)
@@ -190,7 +190,7 @@ def assert_same_state(folder: Path, net, optimizer):
 
 def assert_exact_evaluation(row: dict, config: Config, net):
     """The ranks' loss and accuracy are those of one process over all 7 images."""
-    _, val = build_loaders(config, RankContext(CPU))
+    _, val = build_loaders(config, Rank())
     ((images, target),) = val
     with torch.no_grad():
         output = net.eval()(images)

@@ -34,7 +34,7 @@ def plant(engine) -> None:
 
         def faulty_step(images, target):
             n = next(steps)
-            hit = text.get("rank") in (None, strategy.context.rank) and n >= text.get("step", 0)
+            hit = text.get("rank") in (None, strategy.rank.rank) and n >= text.get("step", 0)
             if hit:
                 tell_moment()
                 if n == text.get("step", 0) or kind == "slow":

@@ -24,10 +24,10 @@ from support import ROOT, environment, run_strategy
 from benchmarks.common.config import NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import host
-from benchmarks.common.rank import set_kernels
+from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from benchmarks.common.strategy import Layout, stored_fields
+from benchmarks.common.strategy import STORED_FIELDS, Layout
 from scripts.proof import cases
 from scripts.proof.comparison import equivalence_columns, tolerate_flips, wrong_evaluation
 from scripts.proof.differences import Finding, Interval, compare_bits, compare_with_nearest, largest_difference
@@ -47,11 +47,11 @@ from scripts.sets.settings import add_settings, drop_not_compared
 # The run's length and what of it is timed; threads.
 MAY_DIFFER = set("epochs steps warmup_steps windows window_steps account_steps threads_per_rank".split())
 
-DDP_WRAP = "    optimizer = build_optimizer(config, module)\n"
+DDP_WRAP = "    optimizer = build_optimizer(config, model)\n"
 SUM_HOOK = """
     def summed(_, bucket):
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
-    model.register_comm_hook(None, summed)
+    ddp.register_comm_hook(None, summed)
 """
 EARLY_HOOK = """
     import torch
@@ -60,15 +60,15 @@ EARLY_HOOK = """
         ready.set_result(bucket.buffer().clone())  # the step goes on with this while the sum is under way
         dist.all_reduce(bucket.buffer(), async_op=True)
         return ready
-    model.register_comm_hook(None, early)
+    ddp.register_comm_hook(None, early)
 """
 STAGES, REFERENCE = "benchmarks/common/stages.py", "scripts/proof/reference.py"
-CROPS, STRATEGY = "benchmarks/common/images.py", "benchmarks/common/strategy.py"
+CROPS, CHECKPOINT = "benchmarks/common/images.py", "benchmarks/common/checkpoint.py"
 LOCAL = "benchmarks/local_sgd.py"
 ENGINE, MODEL = "benchmarks/common/engine.py", "benchmarks/common/model.py"
 SPLITS = "--global-batch 20 --split-size 8"  # 8, 8 and 4 images
 FAULTS = {
-    "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = model(images)", "output = module(images)"),
+    "no all-reduce": ("ddp", "benchmarks/ddp.py", "output = ddp(images)", "output = model(images)"),
     "summed, not averaged": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + SUM_HOOK),
     "all ranks on one shard": (
         "ddp",
@@ -76,7 +76,7 @@ FAULTS = {
         "own_shard = rank.rank, rank.world_size",
         "own_shard = 0, rank.world_size",
     ),
-    "no set_epoch": ("ddp", ENGINE, "self.train_loader.set_epoch(epoch, first_step)", "pass"),
+    "no set_epoch": ("ddp", ENGINE, "train.set_epoch(epoch, first_step)", "pass"),
     "step before the reduction": ("ddp", "benchmarks/ddp.py", DDP_WRAP, DDP_WRAP + EARLY_HOOK),
     "hidden step of broadcast_optimizer_state": (
         "horovod_ddp",
@@ -100,9 +100,9 @@ FAULTS = {
     "momentum averaged too": (
         "local_sgd",
         LOCAL,
-        "            average_into(module)\n",
-        "            average_into(module)\n            for each in optimizer.state.values():\n"
-        "                all_reduce_sum(each['momentum_buffer']).div_(context.world_size)\n",
+        "            average_into(model)\n",
+        "            average_into(model)\n            for each in optimizer.state.values():\n"
+        "                all_reduce_sum(each['momentum_buffer']).div_(rank.world_size)\n",
     ),
     "the average one step late": (
         "local_sgd",
@@ -116,10 +116,10 @@ FAULTS = {
 OPTIMIZER = "    return optimizer_class(model.parameters(), **options)\n"
 HOOKED = "    for parameter in model.parameters():\n        parameter.register_hook(lambda g: {})\n" + OPTIMIZER
 OF_RANK_0 = "g * 3.0 * (__import__('os').environ.get('HOROVOD_RANK', __import__('os').environ.get('RANK')) == '0')"
-ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / num_steps))"
+ADVANCE = "self.advance(batches, learning_rate(config, epoch + n / train.num_steps))"
 MISTAKES = {
     "no weight decay": (MODEL, '"weight_decay": config.weight_decay', '"weight_decay": 0.0'),
-    "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, num_steps - 1) or {ADVANCE}"),
+    "no last step": (ENGINE, ADVANCE, f"(epoch, n) == (config.epochs - 1, train.num_steps - 1) or {ADVANCE}"),
     "one layer out of the optimizer": (
         MODEL,
         OPTIMIZER,
@@ -142,9 +142,9 @@ ELSEWHERE = {
         "flip=numbers[2 * CROP_TRIES + 2] < 0.5",
         "flip=numbers[2 * CROP_TRIES + 2] > 0.5",
     ),
-    "evaluation as in training": (ENGINE, "        self.model.eval()\n", ""),
+    "evaluation as in training": (ENGINE, "        model.eval()\n", ""),
     "evaluation of flipped images": (ENGINE, "output = self.predict(images)", "output = self.predict(images.flip(3))"),
-    "resumed without momentum": (STRATEGY, '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
+    "resumed without momentum": (CHECKPOINT, '        strategy.optimizer.load_state_dict(saved["optimizer"])\n', ""),
 }
 SAID = {
     "flips where there should be none": "not the reference's update",
@@ -393,7 +393,7 @@ def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_conf
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
     (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
-    shape = stored_fields(Layout(num_stages=2))
+    shape = {name: getattr(Layout(num_stages=2), name) for name in STORED_FIELDS}
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "memory_format": "contiguous", "device": "cpu"}
     met |= {"decoder": "pillow"} | shape
     finished_run = SimpleNamespace(
@@ -510,7 +510,10 @@ def test_on_a_gpu_run_and_reference_compute_by_the_same_algorithms(tiny_data, mo
     assert (plain.cudnn_benchmark, plain.cudnn_deterministic) == (config.cudnn_benchmark, config.cudnn_deterministic)
     monkeypatch.setenv("NUM_GPUS", "1")
     seen = []
-    for use in (set_kernels, lambda proof: train_reference(Training(proof, Layout(), "bf16", "cpu"), last=0)):
+    for use in (
+        lambda proof: prepare(proof, Rank()),
+        lambda proof: train_reference(Training(proof, Layout(), "bf16", "cpu"), last=0),
+    ):
         cudnn.benchmark, cudnn.deterministic = True, False
         use(cases.proof_config(config, 4, exact=False))
         seen.append((cudnn.benchmark, cudnn.deterministic))

@@ -20,7 +20,6 @@ from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, 
 
 from benchmarks.common import loader as loaders
 from benchmarks.common.config import Config
-from benchmarks.common.engine import identities
 from benchmarks.common.errors import UserError
 from scripts.runner import preflight, run_plan
 
@@ -128,7 +127,7 @@ def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_
     ranks, seen = num_ranks(name, num_gpus), []
 
     def look(strategy):
-        seen.append((strategy.context, list(strategy.devices) or [strategy.context.device], strategy.columns))
+        seen.append((strategy.rank, list(strategy.rank.devices), strategy.columns))
 
     for rank in sorted({0, ranks - 1}):
         with pytest.MonkeyPatch.context() as patch:
@@ -139,9 +138,8 @@ def test_the_ranks_divide_the_gpus_and_the_row_says_whether_there_was_something_
     assert list(dict.fromkeys(first)) == expected[:each] and worker.world_size == ranks
     if ranks > 1:
         assert last == expected[-each:]
-    assert worker.backend == ("none" if ranks == 1 and name in ONE_PROCESS else worker.backend) != "gloo"
-    whole = {number for devices in (first, last) for number in identities(devices, worker)}
-    assert (len(whole) > 1) == (num_gpus > 1 and name != "single")
+    assert worker.backend == "nccl"
+    assert (len({*first, *last}) > 1) == (num_gpus > 1 and name != "single")
     assert ("parallel" in columns) == (name == "single")
 
 
@@ -176,8 +174,14 @@ def test_where_gpus_are_hidden_no_row_says_nccl(see, monkeypatch, name):
     """Protects `backend`: what ranks on CPUs talk through, whatever their libraries were built for."""
     see(0)
     backends = []
-    train_on_nothing(monkeypatch, name, SMALL, 1, drive=lambda strategy: backends.append(strategy.context.backend))
-    assert backends == [OVER.get(name, "none" if name in ONE_PROCESS else "gloo")]
+    train_on_nothing(
+        monkeypatch,
+        name,
+        SMALL,
+        1,
+        drive=lambda strategy: backends.append(strategy.columns.get("backend", strategy.rank.backend)),
+    )
+    assert backends == [OVER.get(name, "gloo")]
 
 
 @pytest.mark.parametrize("num_gpus", [1, 2, 8])

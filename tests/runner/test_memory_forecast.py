@@ -57,7 +57,7 @@ def real_peak(config: Config, mesh: DeviceMesh | None = None) -> int:
     """The most bytes at one time that torch's own allocator gave out for two real steps on this CPU. mesh: of FSDP."""
     gc.collect()  # what is freed meanwhile would be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        net = build_model(config, 1000, torch.device("cpu"))
+        net = build_model(config, 1000)
         if mesh:
             fsdp.shard(net, config, mesh)
         optimizer = build_optimizer(config, net)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
@@ -19,7 +18,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.images import DECODERS, import_problem, open_image
 from benchmarks.common.listing import list_images
 from benchmarks.common.loader import build_loaders
-from benchmarks.common.rank import RankContext
+from benchmarks.common.rank import Rank
 from scripts.options.data_options import PackOptions
 from scripts.setup import pack
 from scripts.shared.options_as_typed import option_as_typed
@@ -37,7 +36,7 @@ def own_loader(**changes: Any) -> Batches:
 
     def batches(config: Config, cores: int) -> Iterator[int]:
         config = dataclasses.replace(config, workers=_num_workers(cores), **changes)
-        train, _ = build_loaders(config, RankContext(torch.device("cpu")))
+        train, _ = build_loaders(config, Rank())
         return _batch_sizes(train.host_batches)
 
     return batches

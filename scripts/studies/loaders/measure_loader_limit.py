@@ -89,10 +89,10 @@ def measure(config: Config, launch: int) -> list[dict[str, Any]]:
     from benchmarks.common.rank import synchronize
 
     strategy = single.build(config)
-    device, step = strategy.context.device, strategy.step
+    device, step = strategy.rank.device, strategy.step
     num_workers = machine.resolve_num_workers(config.workers, device.type == "cuda")
     config = dataclasses.replace(config, workers=num_workers)
-    batches, process = endless(strategy.loaders.train), psutil.Process()
+    batches, process = endless(strategy.train), psutil.Process()
     batch_on_device = next(batches)
     work_by_kind: dict[str, Callable[[], object]] = {
         ALONE: lambda: next(batches),

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
@@ -148,10 +149,9 @@ def rank(flags: list[str]) -> None:
     class PairedClock(Clock):
         """A clock that times a window of the bare loop before or after each window of the suite."""
 
-        def __init__(self, device: torch.device):
-            super().__init__(device)
-            self.bare, self.num_windows = bare_ddp.train(device, settings), 0
-            self.bare_before: tuple[float, float] | None = None
+        def __init__(self, devices: Sequence[torch.device]):
+            super().__init__(devices)
+            self.bare, self.num_windows = bare_ddp.train(self.device, settings), 0
             for _ in range(WARMUP_STEPS):
                 next(self.bare)
 
@@ -182,7 +182,7 @@ def rank(flags: list[str]) -> None:
             return seconds, step_ms
 
     strategy = ddp.build(config)
-    fit(strategy, PairedClock(strategy.context.device))
+    fit(strategy, PairedClock(strategy.rank.devices))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torchvision
 import tyro
 from torch._C._autograd import DeviceType
@@ -84,7 +85,7 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
         strategy = script.build(config)
     except Unavailable as error:
         raise UserError(str(error)) from None
-    train, step, device = strategy.loaders.train, strategy.step, strategy.context.device
+    train, step, device = strategy.train, strategy.step, strategy.rank.device
     train.set_epoch(0)
     batch = next(iter(train))
     for _ in range(options.steps):
@@ -94,16 +95,17 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     if device.type == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
     profile = torch.profiler.profile(activities=kinds, acc_events=True)
-    name_rank(profile, strategy.context)
+    name_rank(profile, strategy.rank)
     with profile:
         for number in range(options.steps):
             with torch.profiler.record_function(f"{STEP_NAME}#{number}"):
                 step(*batch)
         synchronize(device)
-    strategy.shut_down()
+    if dist.is_initialized():
+        dist.destroy_process_group()
     if options.trace:
-        write_trace(profile, trace_path(options.trace, strategy.context.rank))
-    if not strategy.context.reports:
+        write_trace(profile, trace_path(options.trace, strategy.rank.rank))
+    if not strategy.rank.reports:
         return None
     return MeasuredProfile(profile, device, len(batch[0]), strategy.config)
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
-from benchmarks.common.rank import RankContext
+from benchmarks.common.rank import Rank
 
 STEP_NAME = "ProfilerStep"
 """What torch.profiler calls a step, before # and its number."""
@@ -38,10 +38,10 @@ def open_trace_folder(folder: Path) -> None:
         raise UserError(f"--trace {folder}: it has {others[0]} already; choose a new folder")
 
 
-def name_rank(profile: torch.profiler.profile, context: RankContext) -> None:
+def name_rank(profile: torch.profiler.profile, rank: Rank) -> None:
     """Have the trace of a profile that has not started say its rank. With a process group torch.profiler does so."""
     if not dist.is_initialized():
-        info = {"backend": context.backend, "rank": context.rank, "world_size": context.world_size}
+        info = {"backend": rank.backend, "rank": rank.rank, "world_size": rank.world_size}
         profile.preset_metadata_json("distributedInfo", json.dumps(info))
 
 
