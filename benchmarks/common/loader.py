@@ -5,7 +5,6 @@ share with the rank. On a GPU a thread copies each batch ahead of its step, and 
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -14,7 +13,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
@@ -219,7 +218,7 @@ def worker_processes(
     return DataLoader(
         pool,  # type: ignore[arg-type]  # torch types a dataset by its base class, and a batch's index as a list
         batch_sampler=parts,  # type: ignore[arg-type]
-        collate_fn=_identity,
+        collate_fn=lambda filled: filled,
         num_workers=num_workers,
         multiprocessing_context="fork",  # Python 3.14 would start them without the buffers
         prefetch_factor=PREFETCHED_PER_WORKER,
@@ -228,10 +227,6 @@ def worker_processes(
         generator=torch.Generator(),  # else it draws its workers' seeds from the generator of training
         worker_init_fn=_ignore_stop_signals if config.checkpoint_dir else None,
     )
-
-
-def _identity(filled: Any) -> Any:
-    return filled
 
 
 def _ignore_stop_signals(worker_id: int) -> None:
@@ -334,10 +329,12 @@ class Loader:
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
         """The next batch, or None at the end. For a GPU, its copy may be in progress.
 
-        Raises UserError for an unreadable file, unless config.skip_bad_files.
+        Raises UserError for an unreadable file, unless config.skip_bad_files, and where the workers give no batch.
         """
-        with _explain_worker_failures():
+        try:
             batch = next(host_batches, None)
+        except RuntimeError as error:
+            raise _explain_failure(error) from error
         if batch is None:
             return None
         if batch.problems:
@@ -390,20 +387,14 @@ def count_bad_files(
     return dict(zip(("skipped_files", "num_by_pillow"), map(int, total), strict=True))
 
 
-@contextlib.contextmanager
-def _explain_worker_failures() -> Iterator[None]:
-    """Say what to do where a worker was killed or is too slow. Raises UserError."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader"):
-            raise
+def _explain_failure(error: RuntimeError) -> Exception:
+    """What to do where a worker was killed or is too slow."""
+    if not str(error).startswith("DataLoader"):
+        return error
+    remedy = "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
+    if "timed out" in str(error):
         remedy = "raise --timeout-s if the files are slow"
-        if "timed out" not in str(error):
-            remedy = (
-                "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
-            )
-        raise UserError(f"the loader's workers gave no batch ({str(error).splitlines()[0]}); {remedy}") from error
+    return UserError(f"the loader's workers gave no batch ({str(error).splitlines()[0]}); {remedy}")
 
 
 class SyntheticBatches:

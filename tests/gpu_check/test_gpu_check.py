@@ -150,7 +150,6 @@ def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
             "loader",
             "overhead",
             "option no prefetch",
-            "option decode on the gpu",
             *(name for name in listed if name.startswith("proof ")),
         }
 
