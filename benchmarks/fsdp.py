@@ -5,11 +5,12 @@ torchrun --standalone --nproc-per-node 4 -m benchmarks.fsdp --config configs/smo
 
 import dataclasses
 from datetime import timedelta
-from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -22,7 +23,6 @@ from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import autocast_forward, build_model, optimizer_of, residual_blocks
 from benchmarks.common.rank import Rank, prepare
-from benchmarks.common.sharded_state import load_sharded_state, sharded_state
 from benchmarks.common.strategy import Layout, Strategy
 
 
@@ -64,6 +64,16 @@ def build(config: Config) -> Strategy:
         optimizer.step()
         return loss.detach(), output.detach()
 
+    def save_state() -> dict[str, Any]:  # fsdp: rank 0 gets every tensor whole, the others help to gather it
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights, state = get_state_dict(model, optimizer, options=whole)
+        return {"model": weights, "optimizer": numbered(state) if rank.reports else {}}
+
+    def load_state(saved: dict[str, Any]) -> None:  # fsdp: each rank has the whole file, and takes its shards of it
+        whole = StateDictOptions(full_state_dict=True)
+        state = named(saved["optimizer"], [name for name, _ in model.named_parameters()])
+        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=state, options=whole)
+
     return Strategy(
         config,
         rank,
@@ -75,8 +85,8 @@ def build(config: Config) -> Strategy:
         step,
         layout(config, rank.world_size),
         waits_within_phases=True,  # fsdp: FSDP's hooks wait for communication
-        save_state=partial(sharded_state, model, optimizer),  # fsdp: all ranks together gather each tensor
-        load_state=partial(load_sharded_state, model, optimizer),
+        save_state=save_state,
+        load_state=load_state,
         columns={"shard_ranks": shard_ranks},
     )
 
@@ -113,6 +123,19 @@ def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
 
 def batch_norms(module: nn.Module) -> list[nn.Module]:
     return [each for each in module.modules() if isinstance(each, _BatchNorm)]
+
+
+def numbered(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with weights by their numbers, as every optimizer has it, where it has them by names."""
+    numbers = {name: number for number, name in enumerate(state["param_groups"][0]["params"])}
+    groups = [group | {"params": [*numbers.values()]} for group in state["param_groups"]]
+    return {"state": {numbers[name]: of_weight for name, of_weight in state["state"].items()}, "param_groups": groups}
+
+
+def named(state: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The other way."""
+    groups = [group | {"params": names} for group in state["param_groups"]]
+    return {"state": {names[number]: of_weight for number, of_weight in state["state"].items()}, "param_groups": groups}
 
 
 def layout(config: Config, num_devices: int) -> Layout:

@@ -20,7 +20,7 @@ from scripts.commands.run_command import parse
 # Of benchmarks/common, in the order of a reader: a module imports only those before it.
 COMMON = """
     errors files machine architectures config columns rows run_folder exits rank
-    listing packed images loader strategy model stages sharded_state
+    listing packed images loader strategy model stages
     clock exchange phases checkpoint summary engine
 """.split()
 # Folders, the lowest first. A folder imports those of lower lines only; a study may import another study.

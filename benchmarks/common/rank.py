@@ -100,9 +100,11 @@ class Rank:
     def ddp_backend(self) -> str:
         """The backend under DistributedDataParallel. From torch 2.15 on `nccl` is a new implementation
         (ProcessGroupNCCL2, pytorch pull request 192281) whose getFuture() waits, so that buckets would not overlap with
-        the backward pass, and which takes tensors from one GPU only."""
+        the backward pass, and which takes tensors from one GPU only. TORCH_DIST_USE_NCCL2=1 asks for it all the same.
+        """
         has_legacy = any(each.name == "nccl-legacy" for each in entry_points(group="torch.distributed.backends"))
-        return "nccl-legacy" if self.backend == "nccl" and has_legacy else self.backend
+        asks_for_new = os.environ.get("TORCH_DIST_USE_NCCL2") == "1"
+        return "nccl-legacy" if self.backend == "nccl" and has_legacy and not asks_for_new else self.backend
 
     @property
     def num_nodes(self) -> int:

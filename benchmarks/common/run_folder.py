@@ -12,8 +12,6 @@
     queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
     summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half, and its wall
                        clock. The supervisor makes the row from it
-    stop-<rank>        in a run that was asked to stop: a symbolic link to the number of steps that the rank has begun
-    stop-at            a symbolic link to the number of steps after which all ranks stop, or to -1: they did not agree
     cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 
 The supervisor names the folder to a run's processes in RUN_DIR. Needs no torch.
@@ -112,29 +110,6 @@ class RunFolder:
         """Seconds that a step took lately; None or 0 before the second report."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return float((self.path / "progress").read_text().split()[2])
-        return None
-
-    def post_stop(self, rank: int, steps_begun: int) -> None:
-        """Tell the other ranks how many steps this one has begun: by a link, which nobody can see half written. Raises
-        OSError."""
-        os.symlink(str(steps_begun), self.path / f"stop-{rank}")
-
-    def posted_stops(self, world_size: int) -> list[int]:
-        steps = []
-        for rank in range(world_size):
-            with contextlib.suppress(OSError):
-                steps.append(int(os.readlink(self.path / f"stop-{rank}")))
-        return steps
-
-    def decide_stop(self, last_step: int) -> None:
-        """Decide for all ranks after how many steps they stop; -1: at `agree`. Only the first decision counts."""
-        with contextlib.suppress(OSError):
-            os.symlink(str(last_step), self.path / "stop-at")
-
-    def decided_stop(self) -> int | None:
-        """What decide_stop was first called with; None before that."""
-        with contextlib.suppress(OSError):
-            return int(os.readlink(self.path / "stop-at"))
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
