@@ -11,7 +11,7 @@ while [ "$1" != -- ]; do
   shift
 done
 shift
-warning_s=${WARNING_S:-60} # before the time limit: enough for the step in progress, one more, and a checkpoint
+warning_s=${WARNING_S:-60} # before the time limit: enough for a timed window and a checkpoint
 
 stopped=
 trap 'stopped=yes' INT TERM # sbatch may have submitted the job, and not said its number yet

@@ -34,7 +34,7 @@ SMALLER_BATCH = "; a smaller --global-batch needs less, ./bench forecast-memory 
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
 GLOO_SOURCE = re.compile(r"\[\S*\bgloo/\S+\.(cc|h):\d+\]")
 QUOTED_OR_PATH = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)|\"[^\"\n]*\"|`[^`\n]*`|\S*/\S*")
-# What torch's process group for NCCL says before it aborts its rank. The last two are nccl2's, torch 2.15's default.
+# What torch's process group for NCCL says before it aborts its rank. The last two are those of torch 2.15's `nccl`.
 NCCL_WAITED = re.compile(
     r"\[(?:Rank |TC\]\[rank=)(\d+)\]"
     r".*(?:Watchdog caught collective operation timeout|Operation timed out after|due to timeout)"
