@@ -7,7 +7,7 @@ cd -- "${SLURM_SUBMIT_DIR:-.}" || { echo "error: start the command from a folder
 
 command=("$@") began=$EPOCHSECONDS checkpoints=${CHECKPOINT_DIR:-} # from the run's settings, wherever they were said
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-  rm -f -- "$RUN_DIR"/cause-*.json "$RUN_DIR"/stop-* # from before the job was requeued
+  rm -f -- "$RUN_DIR"/cause-*.json # from before the job was requeued
   [ -z "$checkpoints" ] || command+=(--resume)
 fi
 

@@ -463,10 +463,10 @@ def test_the_checkpoint_folder_of_a_file_reaches_a_batch_job(suite, tmp_path):
     assert call["env"]["CHECKPOINT_DIR"] == str(suite.checkout / "some where" / "single-1")
     job = [ROOT / "launchers/slurm_run_job.sh", "echo", "words"]
     for checkpoints, words in (("/some where", "words --resume\n"), ("", "words\n")):
-        RunFolder(tmp_path).post_stop(1, 7)  # of the life before
+        RunFolder(tmp_path).write_cause("failed", "of the life before", 0)
         env = environment(CHECKPOINT_DIR=checkpoints, SLURM_RESTART_COUNT=1, RUN_DIR=tmp_path, SLURM_JOB_ID=1)
         assert subprocess.run(job, env=env, capture_output=True, text=True).stdout == words
-        assert RunFolder(tmp_path).posted_stops(2) == []
+        assert RunFolder(tmp_path).causes() == []
 
 
 def test_studies_start_ranks_by_the_same_torchrun_flags(command):
