@@ -40,9 +40,7 @@ def build(config: Config) -> Strategy:
     config = prepare(config, rank)
     torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     # apex: its DDP copies gradients back in contiguous order; only the images keep the requested memory format
     contiguous_config = dataclasses.replace(config, memory_format="contiguous")

@@ -21,39 +21,38 @@ from benchmarks.common.strategy import Layout, Strategy
 
 
 def build(config: Config) -> Strategy:
-    rank = Rank.from_env("torchrun")  # ddp: RANK, LOCAL_RANK, WORLD_SIZE, and the GPU that follows
-    config = prepare(config, rank)
+    rank = Rank.from_env("torchrun")  # ddp: RANK, LOCAL_RANK, WORLD_SIZE; its GPU is number LOCAL_RANK
+    config = prepare(config, rank)  # ddp: threads, and one seed for all ranks
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)  # ddp: else every rank would take memory of GPU 0, too
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(  # ddp: blocks until all ranks are here
-        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
-    train, val = build_loaders(config, rank)  # ddp: each rank reads its own shard of every global batch
+    # ddp: blocks until all ranks are here. ddp_backend: gloo, nccl, or nccl-legacy from torch 2.15 on
+    dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
+    train, val = build_loaders(config, rank)  # ddp: this rank's shard of each global batch; fit calls set_epoch
     model = build_model(config, train.num_classes).to(rank.device)
-    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))  # ddp: averages gradients in backward
-    optimizer = build_optimizer(config, model)
+    ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))  # ddp: all get rank 0's weights
+    optimizer = build_optimizer(config, model)  # ddp: fit sets its learning rate before every step
     criterion = nn.CrossEntropyLoss()
 
     def step(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         optimizer.zero_grad()
         output = ddp(images)
         loss = criterion(output, target)
-        loss.backward()
+        loss.backward()  # ddp: averages gradients over ranks meanwhile
         optimizer.step()
-        return loss.detach(), output.detach()
+        return loss.detach(), output.detach()  # ddp: of this rank's shard; fit sums over ranks
 
     return Strategy(
         config,
         rank,
-        model,  # ddp: not its wrapper: rank 0 saves it under torchvision's names
+        model,  # ddp: not its wrapper: rank 0 alone saves it, under torchvision's names
         optimizer,
         train,
         val,
         criterion,
         step,
         layout(config, rank.world_size),
-        exchange=ddp_exchange(ddp),
+        exchange=ddp_exchange(ddp),  # ddp: to time the exchange of gradients by itself
         columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
 
@@ -64,7 +63,7 @@ def layout(config: Config, num_devices: int) -> Layout:
 
 def main() -> None:
     fit(build(load_config(description=__doc__)))
-    dist.destroy_process_group()  # ddp: no rank ends while another still communicates
+    dist.destroy_process_group()  # ddp: all ranks leave the group
 
 
 if __name__ == "__main__":

@@ -30,9 +30,7 @@ def build(config: Config) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float16
     in_fp16 = dtype == torch.float16

@@ -34,7 +34,8 @@ def spawn_ranks() -> None:
 
 def run_rank(number: int, world_size: int, init_method: str, config: Config) -> None:
     def main() -> None:
-        fit(build(config, Rank(number, number, world_size, world_size, rank_devices(number), init_method)))
+        meeting = f"{init_method}?rank={number}&world_size={world_size}"
+        fit(build(config, Rank(number, number, world_size, world_size, rank_devices(number), meeting)))
         dist.destroy_process_group()
 
     run_and_exit(main, number)
@@ -47,9 +48,7 @@ def build(config: Config, rank: Rank | None = None) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     model = build_model(config, train.num_classes).to(rank.device)
     ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))

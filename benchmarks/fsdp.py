@@ -28,18 +28,16 @@ from benchmarks.common.strategy import Layout, Strategy
 
 def build(config: Config) -> Strategy:
     rank = Rank.from_env("torchrun")
-    config = prepare(config, rank)
+    config = prepare(config, rank)  # fsdp: one seed for all ranks, for FSDP sends nobody's weights to the others
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     shard_ranks = config.shard_ranks or rank.world_size
     if rank.world_size % shard_ranks:
         raise UserError(f"shard_ranks {shard_ranks} does not divide {rank.world_size} ranks; change one of them")
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
-    # fsdp: FSDP casts weights itself, and shards contiguous weights only; images keep the requested memory format
+    # fsdp: plain float32 weights, since FSDP casts them itself, and shards contiguous ones only
     fp32_config = dataclasses.replace(config, precision="fp32", memory_format="contiguous")
     model = build_model(fp32_config, train.num_classes).to(rank.device)
     if not casts_weights(config):
@@ -51,8 +49,7 @@ def build(config: Config) -> Strategy:
         mesh = init_device_mesh(rank.device.type, (shard_ranks,), mesh_dim_names=("shard",))
     shard(model, config, mesh)
     optimizer_class, options = optimizer_of(config)
-    if not config.fused:
-        options["foreach"] = True  # fsdp: by default torch updates DTensors one by one
+    options["foreach"] = True  # fsdp: by default torch updates DTensors one by one
     optimizer = optimizer_class(model.parameters(), **options)  # fsdp: updates this rank's shards
     criterion = nn.CrossEntropyLoss()
 
@@ -65,14 +62,14 @@ def build(config: Config) -> Strategy:
         return loss.detach(), output.detach()
 
     def save_state() -> dict[str, Any]:  # fsdp: rank 0 gets every tensor whole, the others help to gather it
-        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        weights, state = get_state_dict(model, optimizer, options=whole)
-        return {"model": weights, "optimizer": numbered(state) if rank.reports else {}}
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        weights, state = get_state_dict(model, optimizer, options=options)  # fsdp: {} on all ranks but rank 0
+        return {"model": weights, "optimizer": numbered(state) if state else {}}
 
     def load_state(saved: dict[str, Any]) -> None:  # fsdp: each rank has the whole file, and takes its shards of it
-        whole = StateDictOptions(full_state_dict=True)
+        options = StateDictOptions(full_state_dict=True)
         state = named(saved["optimizer"], [name for name, _ in model.named_parameters()])
-        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=state, options=whole)
+        set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=state, options=options)
 
     return Strategy(
         config,
@@ -84,7 +81,7 @@ def build(config: Config) -> Strategy:
         criterion,
         step,
         layout(config, rank.world_size),
-        waits_within_phases=True,  # fsdp: FSDP's hooks wait for communication
+        waits_within_phases=True,  # fsdp: in its hooks; for timing alone
         save_state=save_state,
         load_state=load_state,
         columns={"shard_ranks": shard_ranks},
@@ -109,14 +106,14 @@ def shard(model: nn.Module, config: Config, mesh: DeviceMesh) -> None:
     block_policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
     norm_policy = MixedPrecisionPolicy(cast_forward_inputs=False)
     root_policy = dataclasses.replace(block_policy, output_dtype=torch.float32)
-    norms_of_stem = batch_norms(model) if in_bf16 else []
+    other_norms = batch_norms(model) if in_bf16 else []
     for block in residual_blocks(model).values():
         norms = batch_norms(block) if in_bf16 else []
         if norms:  # fsdp: all norms of a block are gathered at once
             fully_shard(norms, mesh=mesh, mp_policy=norm_policy)
         fully_shard(block, mesh=mesh, mp_policy=block_policy)
-        norms_of_stem = [norm for norm in norms_of_stem if norm not in norms]
-    for norm in norms_of_stem:
+        other_norms = [norm for norm in other_norms if norm not in norms]
+    for norm in other_norms:
         fully_shard(norm, mesh=mesh, mp_policy=norm_policy)
     fully_shard(model, mesh=mesh, mp_policy=root_policy)
 
@@ -126,14 +123,15 @@ def batch_norms(module: nn.Module) -> list[nn.Module]:
 
 
 def numbered(state: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state with weights by their numbers, as every optimizer has it, where it has them by names."""
+    """A state of get_state_dict, which names weights, with their numbers instead, as optimizers have it: a checkpoint is
+    alike in all scripts, and one resumes another's."""
     numbers = {name: number for number, name in enumerate(state["param_groups"][0]["params"])}
     groups = [group | {"params": [*numbers.values()]} for group in state["param_groups"]]
     return {"state": {numbers[name]: of_weight for name, of_weight in state["state"].items()}, "param_groups": groups}
 
 
 def named(state: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The other way."""
+    """The inverse of `numbered`."""
     groups = [group | {"params": names} for group in state["param_groups"]]
     return {"state": {names[number]: of_weight for number, of_weight in state["state"].items()}, "param_groups": groups}
 

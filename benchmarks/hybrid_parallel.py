@@ -32,9 +32,8 @@ def build(config: Config) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(  # hybrid: no device_id: a group bound to one GPU refuses the gradients of the other
-        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank
-    )
+    # hybrid: no device_id: a group bound to one GPU refuses the gradients of the other
+    dist.init_process_group(rank.ddp_backend, rank.init_method, timeout)
     train, val = build_loaders(config, rank)  # hybrid: one shard for every two GPUs
     model = build_model(config, train.num_classes).to(rank.device)
     cuts = find_cuts(config, model, 2, config.split_size or config.global_batch // rank.world_size)

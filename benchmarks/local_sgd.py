@@ -31,9 +31,7 @@ def build(config: Config) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.ddp_backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     model = build_model(config, train.num_classes).to(rank.device)
     # local_sgd: by default a group has one rank, and exchanges no gradients. A new group needs a timeout of its own

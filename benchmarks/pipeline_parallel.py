@@ -42,9 +42,7 @@ def build(config: Config) -> Strategy:
     is_last = rank.rank == rank.world_size - 1
     microbatches = num_microbatches(config, rank.world_size)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.backend, rank.init_method, timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.backend, rank.init_method, timeout, device_id=rank.device_id)
     # pipeline: all train on the same images, which rank 0 alone reads, and evaluate a shard each
     train, val = build_loaders(config, rank, only_rank0_reads=True)
     # pipeline: whole on every rank, for evaluation

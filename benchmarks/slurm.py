@@ -28,9 +28,7 @@ def build(config: Config) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(
-        rank.ddp_backend, meeting_place(config), timeout, rank.world_size, rank.rank, device_id=rank.device_id
-    )
+    dist.init_process_group(rank.ddp_backend, meeting_place(config, rank), timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     model = build_model(config, train.num_classes).to(rank.device)
     ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
@@ -60,17 +58,18 @@ def build(config: Config) -> Strategy:
     )
 
 
-def meeting_place(config: Config) -> str:
+def meeting_place(config: Config, rank: Rank) -> str:
     """Where the ranks of this job step meet: a new file in the run's folder, which all nodes see, or a port of the
     first node."""
+    query = f"?rank={rank.rank}&world_size={rank.world_size}"
     job_id, step_id = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
     if config.rendezvous == "file":
         run_folder = RunFolder.current()
         folder = run_folder.path if run_folder else "."
         restart = os.environ.get("SLURM_RESTART_COUNT", 0)
-        return "file://" + os.path.abspath(f"{folder}/rendezvous-{job_id}-{step_id}-{restart}")
+        return "file://" + os.path.abspath(f"{folder}/rendezvous-{job_id}-{step_id}-{restart}") + query
     address = os.environ.get("MASTER_ADDR") or os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    return f"tcp://{address}:{20000 + int(job_id) * 16 % 10000 + int(step_id) % 16}"
+    return f"tcp://{address}:{20000 + int(job_id) * 16 % 10000 + int(step_id) % 16}{query}"
 
 
 def layout(config: Config, num_devices: int) -> Layout:

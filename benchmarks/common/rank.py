@@ -38,7 +38,8 @@ class NotStarted(UserError):
 class Rank:
     """One process among `world_size`, of which `local_world_size` are on this machine.
 
-    devices: the GPUs that it computes on, or the CPU. init_method: where the ranks of a process group meet.
+    devices: the GPUs that it computes on, or the CPU. init_method: where the ranks of a process group meet, and, in a
+    file, who this one is (torch.distributed.rendezvous).
     """
 
     rank: int = 0
@@ -69,7 +70,8 @@ class Rank:
             local_world_size = int(env.get(names[3]) or world_size)
         # the launchers of this suite name a file, beside which nothing listens
         path = "" if launcher == "srun" else env.get("RENDEZVOUS_FILE", "")
-        init_method = f"file://{os.path.realpath(path)}" if path else "env://"
+        query = f"?rank={rank}&world_size={world_size}"
+        init_method = f"file://{os.path.realpath(path)}{query}" if path else "env://"
         devices = rank_devices(local_rank, devices_per_rank)
         return cls(rank, local_rank, world_size, local_world_size, devices, init_method)
 

@@ -99,6 +99,25 @@ def test_a_window_of_ranks_that_are_apart_ends_when_all_have_done_its_steps(conf
     assert events[last - (3 if period else 2) : last] == ["step", *["all-reduce"] * (period > 0), "step"]
 
 
+def test_nothing_is_written_between_two_windows(config, run_dir, monkeypatch):
+    """Protects a window from starting with a full queue: while all rows so far were written anew and brought to the
+    disk, the loader's workers went on."""
+    events = []
+
+    class Noting(Clock):
+        def start(self):
+            events.append("start")
+            super().start()
+
+    for name in ("fsync", "replace"):
+        function = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, call=function: events.append("disk") or call(*args))
+    fit(single.build(dataclasses.replace(config, steps=8, windows=3, window_steps=2)), Noting([CPU]))
+    first, last = events.index("start"), len(events) - events[::-1].index("start")
+    assert events.count("start") == 3 and events[first:last] == ["start"] * 3
+    assert "disk" in events[last:] and len(read_table(run_dir.parent.parent, "windows")) == 3
+
+
 def test_a_window_that_never_fits_is_refused():
     """Protects the row: a run without a window has no throughput. The bounds are exact."""
     fits = Config(epochs=2, warmup_steps=12, window_steps=8)

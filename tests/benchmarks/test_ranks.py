@@ -40,7 +40,7 @@ def test_the_rank_is_what_its_launcher_says(launcher, env, rank, num_nodes):
 def test_ranks_meet_in_the_file_of_their_launcher(tmp_path):
     """Protects runs on one machine from a port on all interfaces. Tasks of srun have a file of their own."""
     env = {"RENDEZVOUS_FILE": str(tmp_path / "ranks")}
-    assert Rank.from_env("torchrun", env=TORCHRUN | env).init_method == f"file://{tmp_path}/ranks"
+    assert Rank.from_env("torchrun", env=TORCHRUN | env).init_method == f"file://{tmp_path}/ranks?rank=3&world_size=4"
     assert Rank.from_env("torchrun", env=TORCHRUN).init_method == "env://"
     assert Rank.from_env("srun", env=SRUN | env).init_method == "env://"
 
