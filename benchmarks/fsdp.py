@@ -123,8 +123,8 @@ def batch_norms(module: nn.Module) -> list[nn.Module]:
 
 
 def numbered(state: dict[str, Any]) -> dict[str, Any]:
-    """A state of get_state_dict, which names weights, with their numbers instead, as optimizers have it: a checkpoint is
-    alike in all scripts, and one resumes another's."""
+    """A state of get_state_dict, which names weights, with their numbers instead, as optimizers have it: checkpoints of
+    all scripts are alike, and one resumes another's."""
     numbers = {name: number for number, name in enumerate(state["param_groups"][0]["params"])}
     groups = [group | {"params": [*numbers.values()]} for group in state["param_groups"]]
     return {"state": {numbers[name]: of_weight for name, of_weight in state["state"].items()}, "param_groups": groups}
