@@ -48,10 +48,13 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     run = _Run(strategy, clock or Clock(rank.devices))
     first_epoch, first_step = run.resume()
     with noted_signals(config) as run.signals:
-        for epoch in range(first_epoch, config.epochs):
-            run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
-            run.evaluate(epoch)
-            run.save_epoch(epoch)
+        try:
+            for epoch in range(first_epoch, config.epochs):
+                run.train_epoch(epoch, first_step if epoch == first_epoch else 0)
+                run.evaluate(epoch)
+                run.save_epoch(epoch)
+        finally:  # whatever ends the run, the windows so far are rows
+            run.record.write()
     run.summarize()
     if config.account_steps:  # the results are final by now: nothing that these steps do is kept
         first_accounted_step = run.steps_run + 1  # one step goes before these
@@ -155,7 +158,6 @@ class _Run:
         if self.config.checkpoint_dir and (signum or (checkpoint_due and not ended)):  # the epoch's end saves by itself
             self.save("last.pt", epoch, next_step)
         if signum:
-            self.record.write()
             self.all_reduce(torch.zeros(1, device=self.device))  # torchrun kills the others when one rank exits
             raise Stopped(signum, f"a checkpoint of step {next_step} of epoch {epoch} was saved")
 

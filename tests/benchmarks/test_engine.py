@@ -5,6 +5,7 @@
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
 import os
 import shutil
@@ -116,6 +117,21 @@ def test_nothing_is_written_between_two_windows(config, run_dir, monkeypatch):
     first, last = events.index("start"), len(events) - events[::-1].index("start")
     assert events.count("start") == 3 and events[first:last] == ["start"] * 3
     assert "disk" in events[last:] and len(read_table(run_dir.parent.parent, "windows")) == 3
+
+
+def test_the_windows_before_a_failure_are_rows(config, run_dir):
+    """Protects what was measured: rows wait in memory until the end of an epoch, or of the run."""
+    strategy = single.build(dataclasses.replace(config, steps=8, windows=3, window_steps=2))
+    num_steps = itertools.count()
+
+    def step(images, target):
+        if next(num_steps) == 6:
+            raise ArithmeticError("planted")
+        return strategy.step(images, target)
+
+    with pytest.raises(ArithmeticError):
+        fit(dataclasses.replace(strategy, step=step))
+    assert len(read_table(run_dir.parent.parent, "windows")) == 2
 
 
 def test_a_window_that_never_fits_is_refused():

@@ -41,8 +41,8 @@ def test_windows_are_timed_in_the_order_of_their_launch(monkeypatch, launch):
             yield ("images", "labels")
 
     strategy = SimpleNamespace(
-        context=SimpleNamespace(device=torch.device("cpu")),
-        loaders=SimpleNamespace(train=None),
+        rank=SimpleNamespace(device=torch.device("cpu")),
+        train=None,
         step=lambda images, labels: spend(10),
     )
     monkeypatch.setattr(single, "build", lambda config: strategy)
