@@ -35,8 +35,8 @@ REQUIRED_SETTINGS = ("strategy", "ranks", "nodes", "threads_per_rank", "fingerpr
 def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
     """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in the middle of each.
 
-    exact: only the state after the last step is compared. Otherwise the run keeps a state after each step outside of
-    the timed window. Raises UserError for a number of steps that does not make two epochs of at least two steps.
+    exact: only the state after the last step is compared. Otherwise the run keeps a state after each step, for which
+    no window may have two. Raises UserError for a number of steps that does not make two epochs of at least two steps.
     """
     if num_steps < 2 * NUM_EPOCHS or num_steps % NUM_EPOCHS:
         raise UserError(f"steps is {num_steps}, but must be an even number, 4 or more: half of them in each epoch")
@@ -48,7 +48,7 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
         steps=steps,
         warmup_steps=0,
         windows=1,
-        window_steps=steps - 1,
+        window_steps=steps - 1 if exact else 1,
         account_steps=0,
         checkpoint_steps=steps // 2 if exact else 1,
         checkpoint_keep=not exact,

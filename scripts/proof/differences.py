@@ -1,20 +1,18 @@
 """How far apart two states are, tensor by tensor, and how far they may be."""
 
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Callable
 
 import torch
 
-from scripts.proof.reference import MOMENTUM, OF_OPTIMIZER, SavedState, State
+from scripts.proof.reference import ADAM_BETA2, MOMENTUM, OF_OPTIMIZER, SQUARES, SavedState, State
 
 # Tolerances, as multiples of the measured rounding: for the median over tensors, and for each single tensor.
 MEDIAN_FACTOR, SINGLE_TENSOR_FACTOR = 1.5, 10
+KERNEL_FACTOR = 3  # in place of the first, where the rounding of other kernels is estimated by few outcomes
 SMALLEST_TOLERANCE = 2.0**-20  # sixteen roundings of float32
-# Tolerance between two states that are several steps apart, where rounding may have grown.
-GROSS_DIFFERENCE = 0.1
 
 Relative = Callable[[torch.Tensor, torch.Tensor], float]
 
@@ -57,78 +55,95 @@ def distances(state: State, expected: State, relative: Relative) -> dict[str, fl
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Interval:
-    """The steps between two states of a run."""
+def compare(before: SavedState, run: State, exact: State, plain: State) -> list[Finding]:
+    """How far a run's step is from the exact reference's, beside how far the plain reference's is from it.
 
-    before: SavedState
-    last_step: int
-
-    @property
-    def num_steps(self) -> int:
-        return self.last_step - self.before.step
-
-
-def compare(interval: Interval, run: State, exact: State, plain: State) -> list[Finding]:
-    """How far a run is from the exact reference, beside how far the plain reference is from it.
-
-    Two findings: the median over the tensors' momentum (without momentum, over the weights' displacements), and the
-    tensor that is worst. run, exact, plain: what `displacement` returns for their states.
+    before: the state that the step began in. run, exact, plain: what `displacement` returns for the states after it.
+    Two findings: the median over the gradients, which momentum has (without momentum, over the weights' displacements),
+    and the tensor that is worst.
     """
-    return _findings(interval, run, exact, distances(plain, exact, norm_of_difference))
+    return _findings(before, run, exact, distances(plain, exact, norm_of_difference), MEDIAN_FACTOR)
 
 
-def compare_with_nearest(interval: Interval, run: State, outcomes: list[State]) -> list[Finding]:
-    """compare() with that of the reference's outcomes that is nearest to the run.
+def compare_with_outcomes(before: SavedState, run: State, outcomes: list[State]) -> list[Finding]:
+    """compare() with the combination of the reference's outcomes that is nearest to the run.
 
-    The rounding is the difference of the two outcomes that are most alike; where the run agrees with none, the median
-    difference of all pairs. With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes the
-    gradients before it by 1 % or so. The outcomes are on both sides, and the run has to agree with one of them.
+    With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes the gradients before it by
+    1 % or so. Such changes add up, in this sum or that, so the step of a run without a fault is a weighted mean of
+    enough outcomes. The rounding of a tensor is what such a mean of the other outcomes leaves of each outcome, in the
+    median. outcomes: of the same tensors as the run, two or more.
     """
-    apart = [distances(first, second, norm_of_difference) for first, second in itertools.combinations(outcomes, 2)]
-    apart.sort(key=lambda of_tensors: max(of_tensors.values()))
-    for rounding in (apart[0], apart[len(apart) // 2]):
-        of_outcomes = [_findings(interval, run, outcome, rounding) for outcome in outcomes]
-        nearest = min(of_outcomes, key=lambda findings: max(finding.excess for finding in findings))
-        if all(finding.excess <= 1 for finding in nearest):
-            break
-    return nearest
+    products = {name: _relative_products([state[name] for state in (*outcomes, run)]) for name in run}
+    last, left = len(outcomes), []
+    for number in range(last):
+        error = _nearest_mean(products, number, [other for other in range(last) if other != number])
+        error[number] -= 1
+        left.append({name: (error @ of @ error).clamp_min(0).sqrt().item() for name, of in products.items()})
+    rounding = {name: statistics.median(of_outcome[name] for of_outcome in left) for name in run}
+    weights = _nearest_mean(products, last, list(range(last))).tolist()[:last]
+    mean = {}
+    for name in run:
+        parts = [weight * state[name].double() for weight, state in zip(weights, outcomes, strict=True)]
+        mean[name] = torch.stack(parts).sum(dim=0)
+    return _findings(before, run, mean, rounding, KERNEL_FACTOR)
 
 
-def _findings(interval: Interval, run: State, reference: State, rounding_of: dict[str, float]) -> list[Finding]:
+def _relative_products(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The inner products of the tensors' differences from the first one, over the square of the largest norm: float64
+    (N, N)."""
+    rows = torch.stack([tensor.double().flatten() for tensor in tensors])
+    largest = rows.square().sum(dim=1).max().clamp_min(1e-300)
+    differences = rows - rows[0]
+    return differences @ differences.T / largest
+
+
+def _nearest_mean(products: dict[str, torch.Tensor], target: int, others: list[int]) -> torch.Tensor:
+    """The weights, of sum 1, by which the mean of `others` is nearest to `target` over all tensors: float64 (N,)."""
+    total = torch.stack([*products.values()]).sum(dim=0)
+    unit = torch.eye(len(total), dtype=total.dtype)
+    first, *rest = others
+    directions, wanted = unit[rest] - unit[first], unit[target] - unit[first]
+    towards = torch.linalg.lstsq(directions @ total @ directions.T, directions @ total @ wanted).solution
+    return unit[first] + towards @ directions
+
+
+def _findings(
+    before: SavedState, run: State, reference: State, rounding_of: dict[str, float], factor: float
+) -> list[Finding]:
     differences = distances(run, reference, norm_of_difference)
     typical = [name for name in differences if name.startswith(MOMENTUM)] or list(differences)
     median_rounding = max(SMALLEST_TOLERANCE, statistics.median(rounding_of[name] for name in typical))
-    gross = interval.num_steps > 1 and median_rounding < GROSS_DIFFERENCE
-    shown_rounding = 0.0 if gross else median_rounding
-    when = f"step {interval.last_step}"
+    when = f"step {before.step + 1}"
     of_tensors = []
     for name, difference in differences.items():
-        rounding = max(median_rounding, rounding_of[name], placement_rounding(name, interval.before.state, reference))
-        tolerance = SINGLE_TENSOR_FACTOR * (GROSS_DIFFERENCE if gross else rounding)
-        of_tensors.append(Finding(difference, tolerance, shown_rounding, f"{name} at {when}"))
+        rounding = max(median_rounding, rounding_of[name], placement_rounding(name, before.state, reference))
+        of_tensors.append(Finding(difference, SINGLE_TENSOR_FACTOR * rounding, median_rounding, f"{name} at {when}"))
     median = statistics.median(differences[name] for name in typical)
-    tolerance = GROSS_DIFFERENCE if gross else MEDIAN_FACTOR * median_rounding
     return [
-        Finding(median, tolerance, shown_rounding, f"the median of the tensors at {when}"),
+        Finding(median, factor * median_rounding, median_rounding, f"the median of the tensors at {when}"),
         max(of_tensors, key=lambda finding: finding.excess),
     ]
 
 
-def displacement(state: State, before: State) -> State:
-    """What the optimizer keeps, and the displacement of all other tensors since the state `before`, in float64."""
-    return {
-        name: tensor if name.startswith(OF_OPTIMIZER) else tensor.double() - before[name].double()
-        for name, tensor in state.items()
-        if name.startswith(OF_OPTIMIZER) or name in before
-    }
+def displacement(state: State, before: State, momentum: float) -> State:
+    """What a step added to the state `before`: to weights, buffers, and what the optimizer keeps after its decay, which
+    is the gradient. momentum: of SGD, or AdamW's first beta."""
+    decay = {MOMENTUM: momentum, SQUARES: ADAM_BETA2}
+    added = {}
+    for name, tensor in state.items():
+        kept = next((factor for prefix, factor in decay.items() if name.startswith(prefix)), 1)
+        if name in before:
+            added[name] = torch.sub(tensor, before[name], alpha=kept)
+        elif name.startswith(OF_OPTIMIZER):  # before the first step
+            added[name] = tensor
+    return added
 
 
-def placement_rounding(name: str, before: State, moved: State) -> float:
-    """The rounding of a weight in float32, relative to its displacement `moved`."""
-    if name.startswith(OF_OPTIMIZER) or name not in before or name not in moved:
+def placement_rounding(name: str, before: State, added: State) -> float:
+    """The rounding of a tensor in float32, relative to what the step added."""
+    if name not in before or name not in added:
         return 0.0
-    return (2.0**-24 * before[name].double().norm() / moved[name].norm().clamp_min(1e-300)).item()
+    return (2.0**-24 * before[name].double().norm() / added[name].double().norm().clamp_min(1e-300)).item()
 
 
 def norm_of_difference(a: torch.Tensor, b: torch.Tensor) -> float:

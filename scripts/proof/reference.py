@@ -24,19 +24,19 @@ from scripts.proof.reference_images import Key, decode, labelled_images, num_cla
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.float16}
 PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference
 TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-MOMENTUM = "momentum of "
+MOMENTUM, SQUARES = "momentum of ", "squared gradients of "
 STATE_NAMES = {
     "momentum_buffer": MOMENTUM,
     "step": "steps of ",
     "exp_avg": MOMENTUM,
-    "exp_avg_sq": "squared gradients of ",
+    "exp_avg_sq": SQUARES,
 }
 """What torch's optimizers keep of a parameter, and what a State puts before the parameter's name for it."""
 KEPT: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.SGD: ("momentum_buffer",),
     torch.optim.AdamW: ("step", "exp_avg", "exp_avg_sq"),
 }
-OF_OPTIMIZER = ("steps of ", MOMENTUM, "squared gradients of ")
+OF_OPTIMIZER = ("steps of ", MOMENTUM, SQUARES)
 """How names of a State begin that are no model's; those of AdamW in its own order."""
 ADAM_BETA2 = 0.999
 INITIAL_SCALE = 2.0**16  # of the loss in fp16, as of torch and Apex

@@ -31,7 +31,7 @@ EXCEPTIONS = "; the proof differs in "  # what may differ, and did, follows
 NO_PROOF = "no proof"
 NOT_YET = f"{NO_PROOF} yet: ./bench verify"
 UNKNOWN = f"{NO_PROOF}: the settings are unknown"
-# Of one step, by a few values on the other side of a ReLU's 0 or of a pool's largest.
+# Of one step, in proofs of older commits: by a few values on the other side of a ReLU's 0 or of a pool's largest.
 FLIP_TOLERANCE = 0.05
 FLIPS = ", as by a value that flips"  # in equivalence.csv
 SHOWN_FLIPS = ", which a ReLU input that changes its sign can cause (whether one did was not measured)"
@@ -121,12 +121,8 @@ def proof_verdict(row: Any) -> str:
     return f"{row.verdict or 'unknown'}: {row.reason}"
 
 
-def flip_reason(what: str, difference: float) -> str:
-    """The reason of a proof in which a step differs by more than rounding, and by no more than is allowed."""
-    return f"but {what} is off by {difference:.1e} (allowed: {FLIP_TOLERANCE:g}){FLIPS}"
-
-
 def reason_of_ok(reason: str) -> str:
-    """The reason of a row whose verdict is ok, as pages show it; rows of older commits do not say what is allowed."""
+    """The reason of a row whose verdict is ok, as pages show it: only rows of older commits have one, and the oldest do
+    not say what was allowed."""
     allowed = "" if "(allowed" in reason else f" (allowed: {FLIP_TOLERANCE:g})"
     return reason.replace(FLIPS, f"{allowed}{SHOWN_FLIPS}")
