@@ -35,8 +35,10 @@ def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
 
 def ddp_options(config: Config) -> dict[str, Any]:
     """Keyword arguments of DistributedDataParallel that every strategy shares."""
-    names = ("static_graph", "gradient_as_bucket_view", "broadcast_buffers")
-    return {name: getattr(config, name) for name in names} | {"bucket_cap_mb": config.bucket_cap_mb or None}
+    options = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
+    if not config.broadcast_buffers:  # torch 2.15 warns whoever names it
+        options["broadcast_buffers"] = False
+    return options | {"bucket_cap_mb": config.bucket_cap_mb or None}
 
 
 def ddp_exchange(ddp: DistributedDataParallel) -> Exchange:

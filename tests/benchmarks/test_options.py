@@ -59,7 +59,7 @@ def test_options_arrive_where_they_act():
     assert not build_optimizer(SMALL, model).defaults["fused"]
     options = {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": 3.0, "broadcast_buffers": False}
     assert ddp_options(with_options(**options)) == options
-    defaults = {"static_graph": False, "gradient_as_bucket_view": False, "broadcast_buffers": True}
+    defaults = {"static_graph": False, "gradient_as_bucket_view": False}
     assert ddp_options(SMALL) == defaults | {"bucket_cap_mb": None}
 
 
