@@ -48,7 +48,7 @@ LARGEST_TOLERANCE, LARGEST_KERNEL_TOLERANCE = 7e-4, 5e-3
 # Of other kernels; of fp32's, Winograd's convolutions round several times as much as a sum (arXiv:1509.09308, table 4).
 ROUNDING = dict.fromkeys(("fp32", "apex-O0"), 2.0**-20) | {"bf16": 2.0**-8}
 HALF_PRECISION_ROUNDING = 2.0**-11  # of fp16 and tf32
-NUM_PERTURBED = 1, 4, 8, 16  # perturbed references: more of them where fewer do not decide a step
+NUM_PERTURBED = 1, 4, 8, 16, 48  # perturbed references: more of them where fewer do not decide a step
 FURTHER = 2  # how much larger the errors of all but the first are, so that some show each flip that the run can have
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
