@@ -152,7 +152,9 @@ class _Run:
         step_s = (time.monotonic() - self.checked_at) / len(self.losses)
         steps_done = epoch * self.strategy.train.num_steps + next_step
         signum, step_s = agree(self.strategy, self.losses, steps_done, self.signals, step_s)
-        self.steps_to_check = min(self.config.window_steps, max(1, int(CHECK_S / max(step_s, 1e-9))))
+        # at most twice as many as before: after a few fast steps the next ones may be slow
+        num_steps = min(self.config.window_steps, 2 * self.steps_to_check, int(CHECK_S / max(step_s, 1e-9)))
+        self.steps_to_check = max(1, num_steps)
         self.losses, self.checked_at = [], time.monotonic()
         self.record.report_progress(steps_done, step_s)
         if self.config.checkpoint_dir and (signum or (checkpoint_due and not ended)):  # the epoch's end saves by itself
