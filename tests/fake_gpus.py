@@ -77,8 +77,6 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
     for name, value in reported.items():
         patch.setattr(torch.cuda, name, value)
     patch.setattr(torch.Tensor, "record_stream", record_stream)
-    # torch keeps the first answer, also for the tests after this one
-    patch.setattr(torch.accelerator, "is_available", lambda: bool(num_gpus) and usable)
     # torch 2.10 puts a real tensor on a GPU that torch.cuda calls available; later ones ask the driver
     patch.setattr(fake_tensor, "init_gpu_context", lambda device: None)
 

@@ -279,7 +279,8 @@ def gpu_machine(tmp_path, monkeypatch):
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    return make
+    yield make
+    torch.get_device_module.cache_clear()  # torch keeps the stand-in for the tests after this one
 
 
 def test_usable_gpus_counts_those_that_run_kernels(gpu_machine, monkeypatch):
