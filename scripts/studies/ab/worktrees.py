@@ -48,7 +48,9 @@ def why_not_startable(commit: str, strategy: str) -> str:
 
 def fields_of(commit: str) -> dict[str, str]:
     """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
-    tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config.py"))
+    package = git_succeeds("cat-file", "-e", f"{commit}:benchmarks/common/config/config.py")  # before December 2026
+    path = "benchmarks/common/config/config.py" if package else "benchmarks/common/config.py"
+    tree = ast.parse(git_text("show", f"{commit}:{path}"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
     return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}
