@@ -7,10 +7,10 @@ find_cluster() { # fails, with the reason in WHY, where none answers
   if [ -z "${SLURM_CONF:-}" ] && [ ! -e /etc/slurm/slurm.conf ] && [ -e "$conf" ]; then
     export SLURM_CONF=$conf
   fi
-  WHY="no Slurm cluster here; run it on a cluster, or: scripts/setup/slurm_local.sh start"
+  WHY="no Slurm cluster here; run it on a cluster, or: tests/slurm_local.sh start"
   command -v sinfo >/dev/null || return 1
   # not by looking for slurm.conf: it may be wherever Slurm was built for, or come from the controller
-  WHY="no Slurm cluster answers sinfo; run it on a cluster, or: scripts/setup/slurm_local.sh start"
+  WHY="no Slurm cluster answers sinfo; run it on a cluster, or: tests/slurm_local.sh start"
   timeout 20 sinfo >/dev/null 2>&1
 }
 

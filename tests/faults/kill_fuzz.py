@@ -415,7 +415,7 @@ def play_one(
 @contextlib.contextmanager
 def slurm_cluster(base: Path) -> Iterator[dict | None]:
     """A local cluster: what a launcher's environment needs to find it; None where there can be none."""
-    script, env = ROOT / "scripts/setup/slurm_local.sh", os.environ | {"SLURM_LOCAL_DIR": str(base / "slurm")}
+    script, env = ROOT / "tests/slurm_local.sh", os.environ | {"SLURM_LOCAL_DIR": str(base / "slurm")}
     started = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=300)
     if started.returncode:
         print(f"no Slurm: {started.stderr.strip().splitlines()[-1:]}")

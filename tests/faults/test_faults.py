@@ -32,7 +32,7 @@ from scripts.runner.run_plan import last_statuses
 from scripts.runner.run_status import first_cause
 from scripts.sets.settings import add_settings, requested_settings, settings_hash
 
-SLURM = ROOT / "scripts/setup/slurm_local.sh"
+SLURM = ROOT / "tests/slurm_local.sh"
 SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
 NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
 real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
@@ -364,7 +364,7 @@ def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
     variables = {"PYTHON": venv / "bin" / "python", "PATH": tools}
     for strategy, more, remedy in [
         ("horovod_ddp", {}, "scripts/setup/install_horovod.sh"),
-        ("slurm", {"SLURM_CONF": "/dev/null"}, "scripts/setup/slurm_local.sh start"),
+        ("slurm", {"SLURM_CONF": "/dev/null"}, "tests/slurm_local.sh start"),
         ("apex_ddp", {}, "run it where there are NVIDIA GPUs"),
     ]:
         ended = run(strategy, results, **variables, **more)

@@ -3,7 +3,7 @@
     .venv/bin/python -m pytest tests/runner/test_listeners.py
 
 Real runs of a strategy of each kind of launcher, held in their training by tests/faults.
-The local Slurm cluster's daemons are in tests/setup/test_slurm_local.py.
+The local Slurm cluster's daemons are in tests/test_slurm_local.py.
 """
 
 import contextlib

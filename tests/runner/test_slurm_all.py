@@ -22,7 +22,7 @@ from scripts.runner import processes
 
 pytestmark = pytest.mark.real_interpreter  # Slurm starts the processes, and finds them by their parents
 
-SLURM_LOCAL = ROOT / "scripts/setup/slurm_local.sh"
+SLURM_LOCAL = ROOT / "tests/slurm_local.sh"
 
 
 # --- the job ------------------------------------------------------------------------------------------------------

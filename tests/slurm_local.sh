@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A real Slurm cluster of two nodes on this one host, for tests and for trying launchers/slurm.sh.
 #
-#   scripts/setup/slurm_local.sh start      # as root on Debian or Ubuntu; installs munge and Slurm if missing
-#   GRES=gpu:2 scripts/setup/slurm_local.sh start      # with 2 devices a node for --gres; both nodes count from 0
-#   scripts/setup/slurm_local.sh status     # sinfo; exit 0 when up, 1 when not
-#   scripts/setup/slurm_local.sh stop       # cancels the jobs, ends every process, removes the state folder
+#   tests/slurm_local.sh start      # as root on Debian or Ubuntu; installs munge and Slurm if missing
+#   GRES=gpu:2 tests/slurm_local.sh start      # with 2 devices a node for --gres; both nodes count from 0
+#   tests/slurm_local.sh status     # sinfo; exit 0 when up, 1 when not
+#   tests/slurm_local.sh stop       # cancels the jobs, ends every process, removes the state folder
 #
 # Exit codes: 0 done, 1 failed, 2 bad usage, 3 not possible on this machine (the reason is on stderr).
 #
@@ -279,7 +279,7 @@ case $1 in
         ;;
     status)
         { [[ -e $SLURM_CONF ]] && timeout 5 sinfo -N 2>/dev/null; } ||
-            die 1 "no cluster runs in $dir; start it with: scripts/setup/slurm_local.sh start"
+            die 1 "no cluster runs in $dir; start it with: tests/slurm_local.sh start"
         ;;
     -h | --help) sed -n '2,/^set/{/^set/!p}' "${BASH_SOURCE[0]}" ;;
     *) die 2 "'$1' is not one of start, stop, status" ;;

@@ -1,6 +1,6 @@
-"""scripts/setup/slurm_local.sh brings up a real Slurm cluster and leaves nothing behind.
+"""tests/slurm_local.sh brings up a real Slurm cluster and leaves nothing behind.
 
-    .venv/bin/python -m pytest tests/setup/test_slurm_local.py
+    .venv/bin/python -m pytest tests/test_slurm_local.py
 
 Real daemons and real jobs. Needs root on a Debian-like system; else all are skipped with the reason.
 """
@@ -19,7 +19,7 @@ from support import NUM_VAL, run_strategy
 
 pytestmark = pytest.mark.real_interpreter  # Slurm starts the processes, and finds them by their parents
 
-SCRIPT = Path(__file__).parents[2] / "scripts/setup/slurm_local.sh"
+SCRIPT = Path(__file__).with_name("slurm_local.sh")
 
 
 def slurm_local(command, folder, **environment):
