@@ -30,7 +30,7 @@ LAYERS = [
     ["options"],
     ["strategies"],
     ["stats", "setup"],
-    ["data_import"],
+    ["data"],
     ["sets"],
     ["charts", "runner"],
     ["pages"],

@@ -28,9 +28,9 @@ def ensure_data() -> int:
     """Make imagenet-mini, where DATA is not given; returns the exit code."""
     if os.environ.get("DATA"):
         return 0
-    from scripts.setup import make_dataset
+    from scripts.data import mini
 
-    return make_dataset.main(data_options.MakeDatasetOptions())
+    return mini.main(data_options.MakeDatasetOptions())
 
 
 def start_plan(name: str) -> int:

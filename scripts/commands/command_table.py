@@ -180,7 +180,7 @@ COMMANDS = [
         "make imagenet-mini, the small data set",
         "data make",
         "data_options.MakeDatasetOptions",
-        "setup.make_dataset.main",
+        "data.mini.main",
         heading="prepare images",
     ),
     Command(
@@ -188,21 +188,21 @@ COMMANDS = [
         "count the classes and files of a folder of images",
         "data check --data /path/to/imagenet",
         "data_options.CheckDataOptions",
-        "setup.check_data.main",
+        "data.check.main",
     ),
     Command(
         "data import",
         "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
         "data import /path/to/downloads /path/to/imagenet",
         "data_options.ImportOptions",
-        "data_import.import_images.main",
+        "data.import_images.main",
     ),
     Command(
         "data pack",
         "write the images as one mapped file a split",
         "data pack --data /path/to/imagenet --pack full",
         "data_options.PackOptions",
-        "setup.pack.main",
+        "data.pack.main",
     ),
     Command(
         "publish",

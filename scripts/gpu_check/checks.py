@@ -70,10 +70,10 @@ def _first(results: Path) -> list[Check]:
 
 def _images(scale: Scale, results: Path) -> Check:
     module = (interpreter_path(), "-m")
-    images: tuple[str, ...] = (*module, "scripts.setup.make_dataset")
+    images: tuple[str, ...] = (*module, "scripts.data.mini")
     find_verdict: verdicts.FindVerdict = verdicts.dataset_made
     if scale.data:
-        images = (*module, "scripts.setup.check_data", "--data", scale.data)
+        images = (*module, "scripts.data.check", "--data", scale.data)
         find_verdict = verdicts.printed(r".* train images, .*")
     variables = {"RESULTS": str(results)}
     return Check("data", "there are images, or they can be made", images, find_verdict, variables, estimate_s=15)

@@ -58,7 +58,7 @@ def test_pixels_are_torchvisions(name, hard, size):
     """Protects training from a decoder that upsamples, turns or rounds otherwise: v2 on Pillow's image is the truth.
 
     By Pillow they are equal, by the others within 1 of 255, all these millions of values. Elsewhere one of 4.9 million
-    was 2 off (tests/setup/test_pack.py): two kernels round twice.
+    was 2 off (tests/data/test_pack.py): two kernels round twice.
     """
     content = HARD[hard]()
     image = Image.open(io.BytesIO(content)).convert("RGB")

@@ -40,7 +40,7 @@ def test_output_that_nobody_can_read_is_no_error(command):
 def test_help_on_a_terminal_has_no_colours_and_no_signs_of_them():
     """Protects whoever reads the help on a terminal from codes with ? in their place."""
     master, slave = os.openpty()
-    command = [sys.executable, "-m", "scripts.setup.pack", "--help"]
+    command = [sys.executable, "-m", "scripts.data.pack", "--help"]
     with subprocess.Popen(command, cwd=ROOT, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"}) as running:
         os.close(slave)
         said = b""

@@ -31,7 +31,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.rows import read_table
-from scripts.setup.pack_file import check_pack
+from scripts.data.pack_file import check_pack
 from scripts.shared.forward_signals import end_on_signals
 from scripts.studies.measured_csv import add_rows
 
@@ -60,7 +60,7 @@ KINDS = (
     ("torchrun", "torch.distributed.run"),
     ("plot", "scripts.charts."),
     ("plot", "scripts.pages."),
-    ("pack", "scripts.setup.pack"),
+    ("pack", "scripts.data.pack"),
     # These three have the words of a rank behind their own. bash and one process of srun ignore SIGQUIT.
     ("submitter", "slurm_submit.sh"),
     ("job script", "slurm_script"),
@@ -360,7 +360,7 @@ def note(played: Set, faults: list[str]) -> None:
 def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
     """A pack that is killed leaves nothing that is taken for a whole one, and the next one makes it."""
     base.mkdir()
-    asked, command = {"PACKED": base / "packed", "TMPDIR": base}, [sys.executable, "-m", "scripts.setup.pack"]
+    asked, command = {"PACKED": base / "packed", "TMPDIR": base}, [sys.executable, "-m", "scripts.data.pack"]
     command += ["--data", data, "--pack", rng.choice(("full", "jpeg256"))]
     kill = play_one("pack", number, command, asked, base, rng, within_s=5)
     path = pack_path(Config(pack=command[-1]), "train")

@@ -145,7 +145,7 @@ def test_images_are_a_check_and_only_what_reads_them_waits(tmp_path):
     """Protects a GPU where scikit-image is missing: make gpu-check stopped there before its first check."""
     for scale in (DRY, dataclasses.replace(DRY, data="/my images")):
         listed = {check.name: check for check in checks(scale, tmp_path)}
-        assert (scale.data or "make_dataset") in " ".join(listed["data"].argv)
+        assert (scale.data or "scripts.data.mini") in " ".join(listed["data"].argv)
         assert {name for name in listed if listed[name].after == "data"} == {
             "loader",
             "overhead",

@@ -13,7 +13,7 @@ from support import loaders
 from benchmarks.common.config import Config
 from benchmarks.common.images import DECODERS, import_problem
 from scripts.proof.reference_images import decode, labelled_images, training_batch
-from scripts.setup import pack
+from scripts.data import pack
 
 CPU, STEPS = torch.device("cpu"), 2
 HERE = [

@@ -20,7 +20,7 @@ from benchmarks.common.listing import list_images
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import Rank
 from scripts.options.data_options import PackOptions
-from scripts.setup import pack
+from scripts.data import pack
 from scripts.shared.options_as_typed import option_as_typed
 
 Batches = Callable[[Config, int], Iterator[int]]

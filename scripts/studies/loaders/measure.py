@@ -28,7 +28,7 @@ from benchmarks.common.machine import num_cores
 from benchmarks.common.rank import device_name
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import LoadersOptions
-from scripts.setup.check_data import check_image_folder
+from scripts.data.check import check_image_folder
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
-from scripts.data_import.source_images import SourceShard
+from scripts.data.entries import SourceShard
 
 WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
 JOURNAL = "journal"

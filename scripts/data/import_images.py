@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.machine import num_cores
-from scripts.data_import.find_source import find_source
-from scripts.data_import.folder_target import FolderTarget
-from scripts.data_import.journal import JOURNAL, WORKSHOP, Journal, Total
-from scripts.data_import.progress import FreeBytes, Progress, free_bytes_of
-from scripts.data_import.source_images import Source, SourceShard
+from scripts.data.find_source import find_source
+from scripts.data.folder_target import FolderTarget
+from scripts.data.journal import JOURNAL, WORKSHOP, Journal, Total
+from scripts.data.progress import FreeBytes, Progress, free_bytes_of
+from scripts.data.entries import Source, SourceShard
 from scripts.options.data_options import ImportOptions
 
 if TYPE_CHECKING:
-    from scripts.data_import.pack_target import PackTarget
+    from scripts.data.pack_target import PackTarget
 
     Target = FolderTarget | PackTarget
 
@@ -36,7 +36,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 def make_target(options: ImportOptions, source: Source) -> "Target":
     if options.pack is None:
         return FolderTarget(options.to, source)
-    from scripts.data_import.pack_target import PackTarget  # imports pandas and torch, which folders do not need
+    from scripts.data.pack_target import PackTarget  # imports pandas and torch, which folders do not need
 
     return PackTarget(options.to, options.pack, source)
 

@@ -1,6 +1,6 @@
 """Packed files: the folder's images in the folder's order, whole or refused, after any kill.
 
-.venv/bin/python -m pytest tests/setup/test_pack.py
+.venv/bin/python -m pytest tests/data/test_pack.py
 """
 
 import os
@@ -20,7 +20,7 @@ from benchmarks.common import packed
 from benchmarks.common.config import PACK_KINDS
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource
-from scripts.setup import chunks, pack
+from scripts.data import chunks, pack
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -217,7 +217,7 @@ def test_a_disk_without_space_is_reported_before_anything_is_written(own_data, m
 
 SLOWLY = """
 import os, sys, time
-from scripts.setup import chunks, pack
+from scripts.data import chunks, pack
 chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
 chunks.encode_image = lambda path, *words: (time.sleep(float(sys.argv[2])), encode(path, *words))[1]
 pack.main(pack.PackOptions(sys.argv[1]))

@@ -1,15 +1,15 @@
 """The files of a tar, of every format.
 
-.venv/bin/python -m pytest tests/data_import/test_tar_members.py
+.venv/bin/python -m pytest tests/data/test_tar_members.py
 """
 
 import tarfile
 from pathlib import Path
 
 import pytest
-from data_import.sources import add
+from data.sources import add
 
-from scripts.data_import.tar_members import Member, read_members
+from scripts.data.tar_members import Member, read_members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 ODD = {

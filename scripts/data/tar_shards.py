@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from benchmarks.common.errors import UserError
-from scripts.data_import.class_lists import classes_by_place
-from scripts.data_import.source_images import (
+from scripts.data.labels import classes_by_place
+from scripts.data.entries import (
     JPEG_ENDINGS,
     SourceImage,
     class_name,
@@ -19,7 +19,7 @@ from scripts.data_import.source_images import (
     file_name,
     image_name,
 )
-from scripts.data_import.tar_members import Member, read_members
+from scripts.data.tar_members import Member, read_members
 
 
 def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:

@@ -1,6 +1,6 @@
 """Check that a folder has ImageNet's layout, train/<class>/<image> and val/<class>/<image>, before a run.
 
-    python -m scripts.setup.check_data --data PATH
+    python -m scripts.data.check --data PATH
 
 Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2.
 It counts what torchvision's ImageFolder would read, by names; a file that does not decode is the loader's to report.
@@ -109,5 +109,5 @@ def main(options: CheckDataOptions) -> int:
 
 
 if __name__ == "__main__":
-    prog = "python -m scripts.setup.check_data"
+    prog = "python -m scripts.data.check"
     run_main_and_exit(lambda: main(tyro.cli(CheckDataOptions, description=__doc__, prog=prog)))

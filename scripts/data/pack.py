@@ -1,6 +1,6 @@
 """Pack a folder's images into one file for train/ and one for val/, which training maps instead of decoding JPEGs.
 
-    python -m scripts.setup.pack --data data/imagenet-mini --pack full
+    python -m scripts.data.pack --data data/imagenet-mini --pack full
 
 full holds every pixel (ImageNet: about 700 GB); 256 the images shrunk to 256 pixels on the shorter side (350 GB);
 jpeg256 those as JPEGs of quality 90 (31 GB). Only full trains on the same pixels as the folder. Started again after
@@ -27,9 +27,9 @@ from benchmarks.common.files import hold_lock, replace_atomically
 from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, fingerprint, list_images
 from benchmarks.common.packed import PackedSource, pack_path
 from scripts.options.data_options import PackOptions
-from scripts.setup import chunks
-from scripts.setup.check_data import check_image_folder
-from scripts.setup.pack_file import check_pack, header_size, pack_metadata, write_tables
+from scripts.data import chunks
+from scripts.data.check import check_image_folder
+from scripts.data.pack_file import check_pack, header_size, pack_metadata, write_tables
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 

@@ -1,8 +1,8 @@
 """Make imagenet-mini: a small folder of JPEGs in ImageNet's layout, cut from scikit-image's photographs.
 
-    python -m scripts.setup.make_dataset [--output data/imagenet-mini] [--seed 0] [--verify] [--force]
+    python -m scripts.data.mini [--output data/imagenet-mini] [--seed 0] [--verify] [--force]
 
-cut_photographs.py makes the files. manifest.json records how each file was cut, its size and its sha256. A second call
+photographs.py makes the files. manifest.json records how each file was cut, its size and its sha256. A second call
 checks the folder against it (the sizes; with --verify also the hashes) and does no more.
 Exit codes: 0 ready, 1 could not write, 2 bad input.
 """
@@ -22,7 +22,7 @@ import tyro
 
 from benchmarks.common.files import guard_output
 from scripts.options.data_options import MakeDatasetOptions
-from scripts.setup.cut_photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
+from scripts.data.photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
 
 
 def read_dataset_manifest(output: Path) -> dict | None:
@@ -156,7 +156,7 @@ if __name__ == "__main__":
             tyro.cli(
                 Annotated[MakeDatasetOptions, tyro.conf.FlagCreatePairsOff],
                 description=__doc__,
-                prog="python -m scripts.setup.make_dataset",
+                prog="python -m scripts.data.mini",
             )
         )
     )

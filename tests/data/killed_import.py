@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scripts.data_import import import_images
-from scripts.data_import.source_images import Source, SourceImage, SourceShard
+from scripts.data import import_images
+from scripts.data.entries import Source, SourceImage, SourceShard
 from scripts.options.data_options import ImportOptions
 
 

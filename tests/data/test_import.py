@@ -1,6 +1,6 @@
 """./bench data import: every source gives the same files, damaged ones give none, and a killed import goes on.
 
-.venv/bin/python -m pytest tests/data_import
+.venv/bin/python -m pytest tests/data
 """
 
 import io
@@ -16,16 +16,16 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from data_import.killed_import import kill_with_open_shards, together
-from data_import.sources import HUB_IMAGE, WRITERS, add, write_flat, write_ilsvrc, write_parquet, write_webdataset
+from data.killed_import import kill_with_open_shards, together
+from data.sources import HUB_IMAGE, WRITERS, add, write_flat, write_ilsvrc, write_parquet, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
-from scripts.data_import import import_images, progress
-from scripts.data_import.import_images import WORKSHOP, ImportOptions
-from scripts.data_import.parquet_shards import names_of
-from scripts.setup.check_data import check_image_folder
+from scripts.data import import_images, progress
+from scripts.data.import_images import WORKSHOP, ImportOptions
+from scripts.data.parquet import names_of
+from scripts.data.check import check_image_folder
 
 JPEG = b"\xff\xd8 of some bytes"
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -252,7 +252,7 @@ def test_a_set_that_is_there_is_left_alone(tmp_path, tiny_data):
 
 def test_a_killed_import_goes_on(tmp_path, tiny_data, monkeypatch, capsys):
     """Killed when four shards are open, and two images of each are there, of which one is not whole."""
-    monkeypatch.setattr("data_import.sources.NUM_TOGETHER", 8)  # images of a shard
+    monkeypatch.setattr("data.sources.NUM_TOGETHER", 8)  # images of a shard
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     assert kill_with_open_shards(ImportOptions(source, target), 4) == -signal.SIGKILL
     written = [*(target / WORKSHOP).rglob("*.JPEG")]

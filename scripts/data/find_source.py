@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from scripts.data_import import folder_shards, parquet_shards, tar_shards
-from scripts.data_import.class_lists import devkit_classes, find_classes, find_devkit
-from scripts.data_import.source_images import Source, SourceImage, SourceShard, split_of
+from scripts.data import folders, parquet, tar_shards
+from scripts.data.labels import devkit_classes, find_classes, find_devkit
+from scripts.data.entries import Source, SourceImage, SourceShard, split_of
 from scripts.shared.commands import bench_command
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -30,14 +30,14 @@ def find_source(given: Path, classes: Path | None) -> Source:
         raise UserError(f"{given} does not exist")
     folder = given if given.is_dir() else given.parent
     paths = [given] if given.is_file() else find_archives(given)
-    if parquet := [path for path in paths if path.suffix == ".parquet"]:
-        return shard_files("Parquet", folder, parquet, parquet_shards.read_parquet, find_classes(folder, classes))
+    if files := [path for path in paths if path.suffix == ".parquet"]:
+        return shard_files("Parquet", folder, files, parquet.read_parquet, find_classes(folder, classes))
     if tars := [path for path in paths if path.name in (TRAIN_TAR, VAL_TAR)]:
         return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars)])
     if tars := [path for path in paths if path.suffix == ".tar"]:
         return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, classes))
-    if given.is_dir() and (flat := folder_shards.find_flat_val(given)):
-        return Source("folder with a flat val", folder_shards.folder_shards(given, flat))
+    if given.is_dir() and (flat := folders.find_flat_val(given)):
+        return Source("folder with a flat val", folders.folder_shards(given, flat))
     if all((given / split).is_dir() for split in ("train", "val")):
         raise UserError(f"{given} has class folders already; use it as it is: {bench_command('run', data=given)}")
     raise UserError(f"{given} is nothing that can be imported; {EXPECTED}")

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from scripts.options.data_options import MakeDatasetOptions
 from scripts.shared.options_as_typed import option_as_typed
 
-MADE_BY = "scripts.setup.make_dataset"
+MADE_BY = "scripts.setup.make_dataset"  # where this was first: the manifests of older folders have it
 RECIPE = 1  # raise it whenever the same seed would give other files
 
 # The usual sizes (width, height) of ImageNet's files, and the share of each here.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common.errors import UserError
-from scripts.data_import.source_images import SourceImage, class_of_label, file_name, image_name
+from scripts.data.entries import SourceImage, class_of_label, file_name, image_name
 
 if TYPE_CHECKING:
     import pyarrow

@@ -1,6 +1,6 @@
 """./bench data import --pack: the packed files of the folder, without the folder.
 
-.venv/bin/python -m pytest tests/data_import/test_import_packs.py
+.venv/bin/python -m pytest tests/data/test_import_packs.py
 """
 
 import shutil
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy
 import pytest
-from data_import.killed_import import kill_with_open_shards, together
-from data_import.sources import WRITERS, write_flat, write_webdataset
+from data.killed_import import kill_with_open_shards, together
+from data.sources import WRITERS, write_flat, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, spoil
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
-from scripts.data_import import import_images, progress
-from scripts.data_import.journal import WORKSHOP
+from scripts.data import import_images, progress
+from scripts.data.journal import WORKSHOP
 from scripts.options.data_options import ImportOptions
-from scripts.setup import pack
-from scripts.setup.check_data import check_image_folder
-from scripts.setup.pack_file import check_pack
+from scripts.data import pack
+from scripts.data.check import check_image_folder
+from scripts.data.pack_file import check_pack
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -62,7 +62,7 @@ def test_an_import_packs_what_the_folder_would_have_packed(own_data, tmp_path, c
 
 def test_a_killed_import_goes_on(own_data, tmp_path, monkeypatch):
     """Killed with four shards open; new images go behind those of finished shards."""
-    monkeypatch.setattr("data_import.sources.NUM_TOGETHER", 8)  # images of a shard
+    monkeypatch.setattr("data.sources.NUM_TOGETHER", 8)  # images of a shard
     pack.main(pack.PackOptions(str(own_data), "256"))
     source = write_webdataset(tmp_path / "from", own_data)
     killed = ImportOptions(source, tmp_path / "killed", pack="256")
@@ -117,7 +117,7 @@ def test_the_disk_is_asked_for_what_packing_takes(tiny_data, tmp_path, monkeypat
     """After some images it is known how many bytes an image takes."""
     monkeypatch.setattr(progress, "CHECK_BYTES", 1000)
     monkeypatch.setattr(progress, "RESERVE_BYTES", 0)
-    monkeypatch.setattr("data_import.sources.NUM_TOGETHER", 8)  # images of a shard
+    monkeypatch.setattr("data.sources.NUM_TOGETHER", 8)  # images of a shard
     source = write_webdataset(tmp_path / "from", tiny_data)
     pixel_bytes = 3 * 80 * 60 * (NUM_TRAIN + NUM_VAL)
 

@@ -1,6 +1,6 @@
-"""imagenet-mini (scripts/setup/make_dataset.py) and the check of a folder (scripts/setup/check_data.py), on real files.
+"""imagenet-mini (scripts/data/mini.py) and the check of a folder (scripts/data/check.py), on real files.
 
-python -m pytest tests/setup/test_dataset.py
+python -m pytest tests/data/test_dataset.py
 """
 
 import json
@@ -17,16 +17,17 @@ import pytest
 from PIL import Image
 from support import ROOT, hear_sigint
 
-from scripts.setup import check_data, cut_photographs, make_dataset
-from scripts.setup.check_data import Counts, check_image_folder
-from scripts.setup.make_dataset import MakeDatasetOptions
+from scripts.data import check, photographs
+from scripts.data.check import Counts, check_image_folder
+from scripts.data.mini import MakeDatasetOptions, make_dataset
+from scripts.data.mini import main as make_mini
 from scripts.shared.programs import exit_code
 
 NUM_TRAIN, NUM_VAL = 3, 2
 COMMAND = [
     sys.executable,
     "-m",
-    "scripts.setup.make_dataset",
+    "scripts.data.mini",
     "--num-train-per-class",
     str(NUM_TRAIN),
     "--num-val-per-class",
@@ -54,7 +55,7 @@ def one_line(capsys):
 def made(tmp_path_factory):
     """A finished folder that tests only read, and its manifest as it is on the disk."""
     folder = tmp_path_factory.mktemp("made") / "imagenet-mini"
-    make_dataset.make_dataset(options(folder))
+    make_dataset(options(folder))
     return folder, json.loads((folder / "manifest.json").read_text())
 
 
@@ -79,7 +80,7 @@ def test_layout_is_imagenets(made):
             image.load()
             assert (image.format, image.mode) == ("JPEG", "RGB")
             sizes.add(image.size)
-    assert {(500, 375), (375, 500)} <= sizes <= set(cut_photographs.SIZES_PX)
+    assert {(500, 375), (375, 500)} <= sizes <= set(photographs.SIZES_PX)
     assert 90e3 < np.mean([path.stat().st_size for path in paths]) < 130e3
     assert all(photograph["credit"] for photograph in manifest["photographs"].values())
 
@@ -106,11 +107,11 @@ def test_no_source_pixel_is_in_train_and_val(made):
 def test_seed_decides_every_byte(made, tmp_path):
     """The same seed gives the same folder on every machine; another seed or number gives what it should."""
     folder, manifest = made
-    make_dataset.make_dataset(options(tmp_path / "again"))
+    make_dataset(options(tmp_path / "again"))
     assert contents(tmp_path / "again") == contents(folder)
-    fewer = make_dataset.make_dataset(options(tmp_path / "fewer", num_train_per_class=1, num_val_per_class=1))
+    fewer = make_dataset(options(tmp_path / "fewer", num_train_per_class=1, num_val_per_class=1))
     assert fewer["files"].items() <= manifest["files"].items(), "a file depends on its own name only"
-    other = make_dataset.make_dataset(options(tmp_path / "other", seed=1, num_train_per_class=1, num_val_per_class=1))
+    other = make_dataset(options(tmp_path / "other", seed=1, num_train_per_class=1, num_val_per_class=1))
     assert not {record["sha256"] for record in other["files"].values()} & {
         record["sha256"] for record in manifest["files"].values()
     }
@@ -125,7 +126,7 @@ def test_a_second_call_writes_nothing(mini, capsys):
         }
 
     before = state()
-    assert make_dataset.main(options(mini, verify=True)) == 0
+    assert make_mini(options(mini, verify=True)) == 0
     assert state() == before
     assert "12 classes, 60 JPEGs" in capsys.readouterr().out
 
@@ -155,7 +156,7 @@ def flip_a_byte(path):
 def test_a_damaged_folder_is_reported_and_made_again(mini, capsys, damage, file, verify, message):
     before = contents(mini)
     damage(mini / file)
-    assert make_dataset.main(options(mini, verify=verify)) == 0
+    assert make_mini(options(mini, verify=verify)) == 0
     assert message in capsys.readouterr().err
     assert contents(mini) == before
     assert os.listdir(mini.parent) == [mini.name]
@@ -170,7 +171,7 @@ def test_a_folder_of_somebody_elses_is_never_touched(tmp_path, capsys, file, for
     (theirs / file).write_text('{"made_by": "somebody else"}')
     before = contents(tmp_path)
     for output in (theirs, theirs / file):
-        assert make_dataset.main(options(output, force=force)) == 2
+        assert make_mini(options(output, force=force)) == 2
         assert "was not made by this script" in one_line(capsys)
     assert contents(tmp_path) == before
 
@@ -181,36 +182,36 @@ def test_files_added_to_the_folder_are_not_lost(mini, capsys):
     added.write_bytes(b"mine")
     (mini / "train" / ".DS_Store").write_bytes(b"a file browser's")
     (mini / "val" / "cat" / "cat_0000.JPEG").unlink()
-    assert make_dataset.main(options(mini)) == 2
+    assert make_mini(options(mini)) == 2
     assert "'train/cat/my cat.JPEG'" in one_line(capsys)
     assert added.read_bytes() == b"mine"
-    assert make_dataset.main(options(mini, force=True)) == 0
+    assert make_mini(options(mini, force=True)) == 0
     assert not added.exists()
     (mini / "train" / ".DS_Store").write_bytes(b"a file browser's")
-    assert make_dataset.main(options(mini)) == 0
+    assert make_mini(options(mini)) == 0
 
 
 def test_other_settings_need_force(mini, capsys):
     """A run must not use, in silence, other data than was asked for, nor replace what other runs used."""
     before = contents(mini)
-    assert make_dataset.main(options(mini, seed=7)) == 2
+    assert make_mini(options(mini, seed=7)) == 2
     error = one_line(capsys)
     assert "'seed': 0" in error and "'seed': 7" in error and "--force" in error
     assert contents(mini) == before
-    assert make_dataset.main(options(mini, seed=7, force=True)) == 0
+    assert make_mini(options(mini, seed=7, force=True)) == 0
     assert json.loads((mini / "manifest.json").read_text())["settings"]["seed"] == 7
 
 
 @pytest.mark.parametrize("bad", [{"seed": -1}, {"num_train_per_class": 0}, {"num_val_per_class": 0}])
 def test_bad_numbers_are_refused(tmp_path, capsys, bad):
-    assert make_dataset.main(options(tmp_path / "new", **bad)) == 2
+    assert make_mini(options(tmp_path / "new", **bad)) == 2
     assert "must be" in one_line(capsys)
     assert os.listdir(tmp_path) == []
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
-    assert make_dataset.main(options(tmp_path / "file" / "imagenet-mini")) == 1
+    assert make_mini(options(tmp_path / "file" / "imagenet-mini")) == 1
     assert str(tmp_path / "file") in one_line(capsys)
 
 
@@ -218,7 +219,7 @@ def test_a_link_to_another_disk_stays_a_link(tmp_path, mini):
     link = tmp_path / "link"
     link.symlink_to(mini)
     (mini / "val" / "cat" / "cat_0000.JPEG").unlink()
-    assert make_dataset.main(options(link)) == 0
+    assert make_mini(options(link)) == 0
     assert link.is_symlink() and (mini / "val" / "cat" / "cat_0000.JPEG").is_file()
 
 
@@ -242,17 +243,17 @@ def test_one_damaged_image_loses_no_packed_images(mini):
     """They lie beside train/ and val/, and `./bench run` makes a damaged folder again by itself."""
     (mini / "packed/full").mkdir(parents=True)
     (mini / "packed/full/train.safetensors").write_bytes(b"packed")
-    assert make_dataset.main(options(mini)) == 0
+    assert make_mini(options(mini)) == 0
     image = next(mini.glob("train/*/*"))
     whole = image.read_bytes()
     os.truncate(image, len(whole) - 1)
-    assert make_dataset.main(options(mini)) == 0
+    assert make_mini(options(mini)) == 0
     assert (mini / "packed/full/train.safetensors").read_bytes() == b"packed" and image.read_bytes() == whole
 
 
 def test_a_broken_manifest_is_one_line(mini, capsys):
     truncate(mini / "manifest.json")
-    assert make_dataset.main(options(mini)) == 2
+    assert make_mini(options(mini)) == 2
     assert "manifest.json' is broken: remove" in one_line(capsys)
 
 
@@ -272,12 +273,12 @@ def test_a_signal_leaves_nothing_half_made(tmp_path, number, code):
 
 
 def refusal(folder, capsys):
-    assert exit_code(lambda: check_data.main(check_data.CheckDataOptions(str(folder)))) == 2
+    assert exit_code(lambda: check.main(check.CheckDataOptions(str(folder)))) == 2
     return one_line(capsys)
 
 
 def write(folder, *names):
-    """Empty files: check_data must not read any."""
+    """Empty files: the check must not read any."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -296,7 +297,7 @@ def test_counts_are_image_folders(tree):
     from torchvision.datasets import ImageFolder
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
-    assert check_data.IMG_EXTENSIONS == IMG_EXTENSIONS
+    assert check.IMG_EXTENSIONS == IMG_EXTENSIONS
     write(tree, *(f"train/b/upper{extension.upper()}" for extension in IMG_EXTENSIONS))
     write(tree, *(f"val/a/lower{extension}" for extension in IMG_EXTENSIONS))
     write(tree, "train/b/deep/er/1.jpg", "train/a/notes.txt", "train/a/jpg", "train/loose.JPEG")
@@ -310,7 +311,7 @@ def test_val_may_lack_classes(tree, capsys):
     """A subset of val is a fair thing to evaluate on; classes are counted in train."""
     write(tree, "train/c/1.png")
     assert check_image_folder(str(tree)) == Counts(3, 4, 2)
-    assert check_data.main(check_data.CheckDataOptions(str(tree))) == 0
+    assert check.main(check.CheckDataOptions(str(tree))) == 0
     assert "3 classes, 4 train images, 2 val images" in capsys.readouterr().out
 
 

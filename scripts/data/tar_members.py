@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from benchmarks.common.errors import UserError
-from scripts.data_import.source_images import file_name
+from scripts.data.entries import file_name
 
 BLOCK_BYTES = tarfile.BLOCKSIZE
 END_BLOCK = bytes(BLOCK_BYTES)
