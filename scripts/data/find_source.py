@@ -7,8 +7,8 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from scripts.data import folders, parquet, tar_shards
-from scripts.data.labels import devkit_classes, find_classes, find_devkit
 from scripts.data.entries import Source, SourceImage, SourceShard, split_of
+from scripts.data.labels import devkit_classes, find_classes, find_devkit
 from scripts.shared.commands import bench_command
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -49,8 +49,8 @@ def find_archives(folder: Path) -> list[Path]:
     Raises UserError for a folder that can be entered but not listed.
     """
     found: dict[str, Path] = {}
-    for place, folders, names in os.walk(folder, onerror=_refuse_unlisted, followlinks=True):
-        folders.sort()
+    for place, inner, names in os.walk(folder, onerror=_refuse_unlisted, followlinks=True):
+        inner.sort()
         for path in (Path(place, name) for name in names if name.endswith(ARCHIVES)):
             found.setdefault(os.path.realpath(path), path)
     return sorted(found.values())

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint, list_images
+from scripts.data.check import check_image_folder, format_names
+from scripts.data.entries import Source, SourceShard
 from scripts.data.journal import WORKSHOP, Total
 from scripts.data.progress import Progress
-from scripts.data.entries import Source, SourceShard
-from scripts.data.check import check_image_folder, format_names
 
 
 class FolderTarget:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import IMG_EXTENSIONS
-from scripts.data.labels import classes_by_place, devkit_classes, find_devkit, parse_annotations, read_list
 from scripts.data.entries import SourceImage, SourceShard, class_name, image_name
+from scripts.data.labels import classes_by_place, devkit_classes, find_devkit, parse_annotations, read_list
 
 TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
 NUM_TOGETHER = 1000  # images of val/ that are a shard

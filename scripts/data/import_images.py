@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.machine import num_cores
+from scripts.data.entries import Source, SourceShard
 from scripts.data.find_source import find_source
 from scripts.data.folder_target import FolderTarget
 from scripts.data.journal import JOURNAL, WORKSHOP, Journal, Total
 from scripts.data.progress import FreeBytes, Progress, free_bytes_of
-from scripts.data.entries import Source, SourceShard
 from scripts.options.data_options import ImportOptions
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Annotated
 import tyro
 
 from benchmarks.common.files import guard_output
-from scripts.options.data_options import MakeDatasetOptions
 from scripts.data.photographs import MADE_BY, PHOTOGRAPHS, make_folder, settings
+from scripts.options.data_options import MakeDatasetOptions
 
 
 def read_dataset_manifest(output: Path) -> dict | None:

@@ -26,10 +26,10 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock, replace_atomically
 from benchmarks.common.listing import Arrays, DamagedFile, ImageListing, fingerprint, list_images
 from benchmarks.common.packed import PackedSource, pack_path
-from scripts.options.data_options import PackOptions
 from scripts.data import chunks
 from scripts.data.check import check_image_folder
 from scripts.data.pack_file import check_pack, header_size, pack_metadata, write_tables
+from scripts.options.data_options import PackOptions
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 

@@ -22,12 +22,12 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
 from benchmarks.common.listing import Arrays, DamagedFile, fingerprint_of
 from benchmarks.common.packed import SPLITS, PackedSource, pack_path
+from scripts.data.chunks import encode_content
+from scripts.data.entries import Source, SourceShard
 from scripts.data.folder_target import refuse_existing, refuse_unknown_classes
 from scripts.data.journal import WORKSHOP, Total, shard_key
-from scripts.data.progress import Progress
-from scripts.data.entries import Source, SourceShard
-from scripts.data.chunks import encode_content
 from scripts.data.pack_file import check_pack, pack_metadata, write_tables
+from scripts.data.progress import Progress
 from scripts.shared.commands import bench_command
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB

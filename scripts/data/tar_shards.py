@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from benchmarks.common.errors import UserError
-from scripts.data.labels import classes_by_place
 from scripts.data.entries import (
     JPEG_ENDINGS,
     SourceImage,
@@ -19,6 +18,7 @@ from scripts.data.entries import (
     file_name,
     image_name,
 )
+from scripts.data.labels import classes_by_place
 from scripts.data.tar_members import Member, read_members
 
 

@@ -15,11 +15,11 @@ from benchmarks.common.config import FIELDS, IMAGE_FIELDS, Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.data.check import check_image_folder
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables
 from scripts.runner.run_plan import Run, RunTemplate, make_run
 from scripts.sets.settings import settings_hash
-from scripts.data.check import check_image_folder
 from scripts.shared.commands import bench_command
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import strategy_list

@@ -24,12 +24,12 @@ from benchmarks.common.listing import fingerprint
 from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.data.check import check_image_folder
 from scripts.runner import preflight
 from scripts.runner.make_variables import MakeVariables, read_variables
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
 from scripts.sets.settings import requested_settings, seed_in_turn, settings_hash
-from scripts.data.check import check_image_folder
 from scripts.shared.nodes import ranks_and_nodes
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit

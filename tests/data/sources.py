@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 import scipy.io
 
-from scripts.data.labels import DEVKIT_ARCHIVE, GROUND_TRUTH, META
 from scripts.data.find_source import TRAIN_TAR, VAL_TAR
+from scripts.data.labels import DEVKIT_ARCHIVE, GROUND_TRUTH, META
 
 NUM_TOGETHER = 40  # images of a shard: small sets have several shards
 SPLITS = {"train": "train", "val": "validation"}

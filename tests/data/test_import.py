@@ -23,9 +23,9 @@ from support import NUM_TRAIN, NUM_VAL, loaders
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
 from scripts.data import import_images, progress
+from scripts.data.check import check_image_folder
 from scripts.data.import_images import WORKSHOP, ImportOptions
 from scripts.data.parquet import names_of
-from scripts.data.check import check_image_folder
 
 JPEG = b"\xff\xd8 of some bytes"
 pytestmark = pytest.mark.usefixtures("own_cache")

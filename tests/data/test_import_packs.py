@@ -16,12 +16,11 @@ from support import NUM_TRAIN, NUM_VAL, loaders, pixels, spoil
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
-from scripts.data import import_images, progress
-from scripts.data.journal import WORKSHOP
-from scripts.options.data_options import ImportOptions
-from scripts.data import pack
+from scripts.data import import_images, pack, progress
 from scripts.data.check import check_image_folder
+from scripts.data.journal import WORKSHOP
 from scripts.data.pack_file import check_pack
+from scripts.options.data_options import ImportOptions
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

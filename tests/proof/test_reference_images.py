@@ -12,8 +12,8 @@ from support import loaders
 
 from benchmarks.common.config import Config
 from benchmarks.common.images import DECODERS, import_problem
-from scripts.proof.reference_images import decode, labelled_images, training_batch
 from scripts.data import pack
+from scripts.proof.reference_images import decode, labelled_images, training_batch
 
 CPU, STEPS = torch.device("cpu"), 2
 HERE = [

@@ -17,10 +17,10 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import read_table
+from scripts.data import pack
 from scripts.proof import cases
 from scripts.runner import bench, preflight, run_plan
 from scripts.sets.settings import READERS
-from scripts.data import pack
 from scripts.shared import gpus, source_version
 from scripts.shared.nodes import ranks_and_nodes
 from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies

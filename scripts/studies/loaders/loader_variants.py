@@ -19,8 +19,8 @@ from benchmarks.common.images import DECODERS, import_problem, open_image
 from benchmarks.common.listing import list_images
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import Rank
-from scripts.options.data_options import PackOptions
 from scripts.data import pack
+from scripts.options.data_options import PackOptions
 from scripts.shared.options_as_typed import option_as_typed
 
 Batches = Callable[[Config, int], Iterator[int]]

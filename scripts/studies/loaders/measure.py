@@ -27,8 +27,8 @@ from benchmarks.common.files import write_text_atomically
 from benchmarks.common.machine import num_cores
 from benchmarks.common.rank import device_name
 from scripts.charts.figures import save_chart
-from scripts.options.study_options import LoadersOptions
 from scripts.data.check import check_image_folder
+from scripts.options.study_options import LoadersOptions
 from scripts.stats.formatting import plural
 from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart

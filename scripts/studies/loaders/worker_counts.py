@@ -25,10 +25,10 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.images import DECODERS, import_problem, resolve_decoder
 from benchmarks.common.listing import list_images
 from benchmarks.common.rows import read_table
+from scripts.data import pack
 from scripts.options.data_options import PackOptions
 from scripts.options.study_options import WorkerCountsOptions
 from scripts.runner.make_variables import read_variables
-from scripts.data import pack
 from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_interval, format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
