@@ -9,8 +9,8 @@ endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
-CALLS := setup data bench-all slurm-all plot report compare verify gpu-check
-.PHONY: help $(CALLS) $(BENCHES) test test-medium test-slow test-all test-faults lint clean
+CALLS := setup data bench-all slurm-all plot report compare verify
+.PHONY: help $(CALLS) $(BENCHES) gpu-test test test-medium test-slow test-all test-faults lint clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ help:
 #: bench-all  time the core strategies         bench-NAME  one strategy: ls benchmarks/*.py
 #: slurm-all  bench-all as one Slurm job       plot        draw the charts of RESULTS again
 #: report     report.html; MEASURE=no: quickly compare     is B faster than A? A=results/x B=results/y
-#: verify     prove equal updates              gpu-check   try this GPU in 9 minutes
+#: verify     prove equal updates              gpu-test    try this GPU; needs pytest
 #: test       also test-medium, -slow, -all    lint        ruff, mypy and shellcheck
 #: test-faults, clean
 #:
@@ -54,16 +54,19 @@ IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 PYTEST := PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
 
 test: data
-	@$(PYTEST) -m "not medium and not slow" $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m "not medium and not slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
 
 test-medium: data
-	@$(PYTEST) -m "medium and not slow" $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m "medium and not slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
 
 test-slow: data
-	@$(PYTEST) -m slow $${TESTS:-$(IN_PARALLEL)}
+	@$(PYTEST) -m "slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
 
 test-all: data
 	@$(PYTEST) $${TESTS:-$(IN_PARALLEL)}
+
+gpu-test: setup
+	@$(PYTEST) -m gpu -rs --junitxml results/gpu-test.xml tests/gpu $$TESTS
 
 test-faults: data
 	@PRELOADED=no "$$PYTHON" -m pytest tests/faults

@@ -35,7 +35,7 @@ LAYERS = [
     ["charts", "runner"],
     ["pages"],
     ["proof", "studies"],
-    ["publish", "gpu_check", "export"],
+    ["publish", "export"],
     ["commands"],
 ]
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}

@@ -127,13 +127,6 @@ def verify(options: run_options.VerifyOptions, flags: Sequence[str], found: dict
     return ensure_data() or prove(run_options.ProofOptions(options.steps, options.missing), found)
 
 
-def gpu_check(options: run_options.GpuCheckOptions, flags: Sequence[str]) -> int:
-    set_variables(options, flags)
-    from scripts.gpu_check import run
-
-    return exit_code(lambda: run.main(options), errors=(), writes="gpu-check")
-
-
 def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config import load_config
     from scripts.strategies import memory_check

@@ -99,13 +99,6 @@ COMMANDS = [
         heading="check",
     ),
     Command(
-        "gpu-check",
-        "try on this GPU everything that the suite says of GPUs; without a GPU a dry run",
-        "gpu-check --deadline-s 0 --retry failed",
-        "run_options.GpuCheckOptions",
-        "gpu_check",
-    ),
-    Command(
         "forecast-memory",
         "memory that each strategy needs on a GPU",
         "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",

@@ -13,7 +13,6 @@ from scripts.options.run_options import DEFAULT_STRATEGY
 from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 
 OPTIONS = {
-    "gpu-check": {"RESULTS": "--results", "DATA": "--data", "RETRY": "--retry"},
     "compare": {"FAIL_OVER": "--fail-over"},
 }
 """Of a target, by the variable that has their value. ARGS has further ones."""

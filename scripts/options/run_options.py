@@ -210,28 +210,6 @@ def _as_text(value: Any) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuCheckFlags:
-    """What scripts/gpu_check/run.py reads from its own command line."""
-
-    deadline_s: OptionalSeconds = None
-    """Seconds after which nothing is started; 0: no deadline. Default: 540 on a GPU, none in a dry run."""
-    list: Flag = False
-    """Print the checks and the command of each, and start nothing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class GpuCheckOptions(GpuCheckFlags):
-    """What `./bench gpu-check` takes."""
-
-    results: OptionalPath = None
-    """Result set; default: results/gpu-check, without a GPU results/gpu-check-dry."""
-    data: OptionalPath = None
-    """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG; default: imagenet-mini, which is made."""
-    retry: Literal["", "failed", "skipped"] = ""
-    """Try again the checks that ended with this status."""
-
-
-@dataclasses.dataclass(frozen=True)
 class MemoryOptions:
     memory_gb: float
     """Memory of one GPU, 10^9 bytes: a V100 has 16.9 or 34.1."""

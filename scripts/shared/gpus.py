@@ -1,4 +1,4 @@
-"""What a plan has to know of GPUs before a rank runs on them: their names, memory and compute capability."""
+"""What a plan has to know of GPUs before a rank runs on them: their memory and compute capability."""
 
 import contextlib
 import os
@@ -28,11 +28,6 @@ def gpu_memory_bytes(num_used: int) -> float | None:
                 return float(text) * 1e9
         raise UserError(f"GPU_MEMORY_GB is {text!r}, but must be 10^9 bytes, such as 16.9 for a V100 of 16 GB")
     return min((gpu.total_memory for gpu in _visible_gpus()[:num_used]), default=None)
-
-
-def gpu_names() -> str:
-    """What the vendor calls the GPUs that torch can use, each kind once; '' without any."""
-    return " + ".join(dict.fromkeys(gpu.name for gpu in _visible_gpus()))
 
 
 def _visible_gpus() -> list:

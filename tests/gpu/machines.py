@@ -1,0 +1,271 @@
+"""What the GPU tests do on a GPU, and with less work on the CPU: build a strategy here, take a step, time it, run make.
+
+with built("ddp", config) as strategy: ...
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+from unittest import mock
+
+import numpy
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from PIL import Image
+
+from benchmarks.common import engine
+from benchmarks.common.checkpoint import save_state, sync_state
+from benchmarks.common.clock import Clock
+from benchmarks.common.config import Config
+from benchmarks.common.errors import Unavailable
+from benchmarks.common.model import build_model
+from benchmarks.common.rank import synchronize
+from benchmarks.common.rows import read_table
+from benchmarks.common.strategy import Strategy
+
+ROOT = Path(__file__).parents[2]
+SMALL = Config(
+    arch="resnet18",
+    image_size=64,
+    global_batch=16,
+    loader="synthetic",
+    workers=0,
+    steps=4,
+    warmup_steps=1,
+    windows=1,
+    window_steps=2,
+)
+"""Of what is not timed."""
+Weights = dict[str, torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A device, and how much work tests give it. timed: a run of `single` whose windows are long enough to believe."""
+
+    device: torch.device
+    timed: Config
+    copied_mb: int
+    loader_workers: int | str
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+
+# 10 + 4 windows x 8 steps of 256 images: 2.3 s at 3,500 images/s
+GPU = Machine(
+    torch.device("cuda", 0),
+    Config(arch="resnet50", precision="bf16", loader="synthetic", steps=44, warmup_steps=10, windows=4, window_steps=8),
+    copied_mb=1024,
+    loader_workers="auto",
+)
+CPU = Machine(
+    torch.device("cpu"),
+    dataclasses.replace(SMALL, image_size=32, global_batch=4),
+    copied_mb=1,
+    loader_workers=1,
+)
+
+# --- strategies in this process ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def built(name: str, config: Config, rank: int = 0, num_ranks: int = 1, folder: str = "") -> Iterator[Strategy]:
+    """benchmarks.<name>.build(config), as one rank of this machine; skips the test where it cannot run here. folder: in
+    which several ranks meet."""
+    script = importlib.import_module(f"benchmarks.{name}")
+    with tempfile.TemporaryDirectory() as own:
+        torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+        srun = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": num_ranks}
+        srun |= {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0}
+        variables = torchrun | srun | {"RENDEZVOUS_FILE": f"{folder or own}/ranks"}
+        with (
+            contextlib.chdir(folder or own),  # where slurm's ranks meet
+            mock.patch.dict(os.environ, {key: str(value) for key, value in variables.items()}),
+        ):
+            try:
+                yield script.build(config)
+            except Unavailable as error:
+                pytest.skip(str(error))
+            finally:
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+
+
+def take_step(name: str, config: Config, *, on_cpu: bool) -> tuple[float, Weights]:
+    """(loss, weights and statistics) of one step of the strategy."""
+    variables = {"DEVICE": "cpu"} if on_cpu else {}
+    with mock.patch.dict(os.environ, variables), built(name, config) as strategy:
+        strategy.train.set_epoch(0)
+        loss, _ = strategy.step(*next(iter(strategy.train)))
+        assert loss is not None
+        sync_state(strategy)
+        state = save_state(strategy)["model"]
+        return loss.item(), {key: value.detach().double().cpu() for key, value in state.items()}
+
+
+def difference(found: Weights, expected: Weights) -> float:
+    """How far apart two updates of SMALL's initial weights are, over the length of the expected one: the larger of the
+    weights' and of BatchNorm's statistics."""
+    model = build_model(SMALL, 1000)
+    initial = {name: value.double() for name, value in model.state_dict().items()}
+    assert found.keys() == expected.keys() == initial.keys()
+
+    def distance(names: Iterable[str]) -> float:
+        apart = sum(float((found[name] - expected[name]).square().sum()) for name in names)
+        length = sum(float((expected[name] - initial[name]).square().sum()) for name in names)
+        return (apart / length) ** 0.5
+
+    weights = [name for name, _ in model.named_parameters()]
+    return max(distance(weights), distance([name for name in initial if "running_" in name]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    images_per_s: float
+    step_ms: float
+    memory_gb: float
+
+
+class KeptClock(Clock):
+    """Keeps what the engine's clock measures."""
+
+    seconds = 0.0
+
+    def stop(self) -> tuple[float, list[float]]:
+        seconds, step_ms = super().stop()
+        self.seconds += seconds
+        self.step_ms = [*getattr(self, "step_ms", []), *step_ms]
+        return seconds, step_ms
+
+
+def time_run(name: str, config: Config, **rank: object) -> Timed:
+    """A whole run by the engine: warm-up, timed windows, evaluation and step breakdown. rank: as for `built`."""
+    account_steps = 0 if config.compile else 3  # their hooks would have the model compiled again
+    with built(name, dataclasses.replace(config, account_steps=account_steps), **rank) as strategy:
+        clock = KeptClock(strategy.rank.devices)
+        engine.fit(strategy, clock)
+        images = strategy.config.global_batch * len(clock.step_ms)
+        memory_gb = engine.peak_memory_mb(strategy.rank.device) / 1000
+        return Timed(images / clock.seconds, statistics.median(clock.step_ms), memory_gb)
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Of the fastest of five calls, after one that warms up."""
+    seconds = []
+    for _ in range(6):
+        synchronize(device)
+        began = time.perf_counter()
+        work()
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
+
+
+def draw_photographs(folder: Path, number: int, seed: int) -> None:
+    """JPEGs of 500 x 375 pixels in four classes: smooth colours and noise, about 100 KB each."""
+    random = numpy.random.default_rng(seed)
+    for index in range(number):
+        colours = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=numpy.uint8))
+        smooth = numpy.asarray(colours.resize((500, 375), Image.Resampling.BICUBIC))
+        pixels = smooth + random.normal(0, 8, smooth.shape)
+        path = folder / f"class{index % 4}" / f"{index}.JPEG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.clip(0, 255).astype(numpy.uint8)).save(path, quality=90)
+
+
+# --- two ranks -------------------------------------------------------------------------------------------------------
+
+
+def backends(machine: Machine) -> list[str]:
+    """Of torch.distributed. From torch 2.15 on there are two for NCCL."""
+    known = {each.name for each in entry_points(group="torch.distributed.backends")}
+    return ["nccl", *({"nccl-legacy"} & known)] if machine.on_gpu else ["gloo"]
+
+
+def on_two_ranks(work: Callable[..., object], *arguments: object) -> dict:
+    """What `work(rank, folder, *arguments)` writes to folder/found.json, called in two processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(work, (folder, *arguments), nprocs=2)
+        return json.loads(Path(folder, "found.json").read_text())
+
+
+def time_all_reduces(rank: int, folder: str, backend: str, num_mb: int) -> None:
+    """GB/s of busbw, as nccl-tests has it."""
+    device = torch.device("cpu") if backend == "gloo" else torch.device("cuda", rank)
+    store = dist.FileStore(f"{folder}/store", 2)
+    bound = None if backend == "gloo" else device
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60), device_id=bound
+    )
+    tensor = torch.full((num_mb * 2**18,), rank + 1.0, device=device)
+    dist.all_reduce(tensor)
+    assert bool((tensor == 3).all()), "the sum is wrong"
+    tensor.zero_()
+    seconds = seconds_of(lambda: dist.all_reduce(tensor), device)
+    if rank == 0:
+        gb_per_s = 2 * (2 - 1) / 2 * tensor.nbytes / seconds / 1e9
+        Path(folder, "found.json").write_text(json.dumps({"busbw_gb_per_s": gb_per_s}))
+    dist.destroy_process_group()
+
+
+def time_ddp(rank: int, folder: str, backend: str, config: Config) -> None:
+    os.environ["TORCH_DIST_USE_NCCL2"] = str(int(backend == "nccl"))
+    timed = time_run("ddp", config, rank=rank, num_ranks=2, folder=folder)
+    if rank == 0:
+        Path(folder, "found.json").write_text(json.dumps(dataclasses.asdict(timed)))
+
+
+# --- make ------------------------------------------------------------------------------------------------------------
+
+
+def start_make(strategy: str, results: Path, config: Config, data: Path, **variables: object) -> subprocess.Popen:
+    """make bench-<strategy>, one round on one rank."""
+    path = results.parent / "run.yaml"
+    defaults = Config()
+    changed = {name: value for name, value in vars(config).items() if value != getattr(defaults, name)}
+    path.write_text(yaml.safe_dump(changed))
+    ours = {"RESULTS": results, "CONFIG": path, "DATA": data, "REPEATS": 1, "NPROC": 1, "SETUP": "no"}
+    words = {"PYTHON": sys.executable} | ours | variables
+    command = ["make", "-C", str(ROOT), f"bench-{strategy}", *(f"{name}={value}" for name, value in words.items())]
+    env = os.environ | {"MAKEFLAGS": ""}  # of make gpu-test
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def run_make(strategy: str, results: Path, config: Config, data: Path, **variables: object) -> dict:
+    """The run's row."""
+    print(start_make(strategy, results, config, data, **variables).communicate()[0])
+    return row_of(results)
+
+
+def row_of(results: Path) -> dict:
+    """The last row of runs.csv."""
+    rows = read_table(results, "runs").to_dict("records")
+    assert rows, "the run left no row"
+    return rows[-1]
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Those whose arguments or variables name the folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = [*process.cmdline(), *process.environ().values()]
+            if process.pid != os.getpid() and any(str(folder) in word for word in words):
+                found.append(process)
+    return found

@@ -1,0 +1,289 @@
+"""Does what this project says of GPUs hold on this one? In the order of what is worth most.
+
+    make gpu-test                                       # all; the first nine minutes say most
+    make gpu-test TESTS="-k 'time_single or memory'"    # some
+    make gpu-test TESTS="-x --last-failed"
+
+Without a GPU: the CPU's cases are part of make test.
+"""
+
+import dataclasses
+import platform
+import re
+import time
+
+import pytest
+import torch
+from machines import (
+    SMALL,
+    backends,
+    built,
+    difference,
+    on_two_ranks,
+    processes_of,
+    row_of,
+    run_make,
+    seconds_of,
+    start_make,
+    take_step,
+    time_all_reduces,
+    time_ddp,
+    time_run,
+)
+
+from benchmarks.common import machine as this_machine
+from benchmarks.common.engine import fit
+from benchmarks.common.loader import build_loaders
+from benchmarks.common.rank import Rank
+from benchmarks.common.summary import cudagraph_skips
+
+pytestmark = pytest.mark.real_interpreter  # its processes use the GPU
+
+STRATEGIES = """
+    single ddp ddp_amp fsdp zero1 dataparallel ddp_spawn ddp_compressed local_sgd model_parallel pipeline_parallel
+    hybrid_parallel slurm
+""".split()
+MOST_APART = {"fp32": 2e-3, "bf16": 0.3}
+"""Of a step on the GPU and on the CPU, whose sums have another order."""
+FREE_SHARE = 0.8  # of an idle GPU's memory: CUDA's own context takes some, and a display
+
+
+def test_versions_clocks_and_free_memory(machine, record_property):
+    """First: nobody else computes on the GPU, or no time below is to be believed."""
+    record_property("python", platform.python_version())
+    record_property("torch", torch.__version__)
+    record_property("cores", this_machine.num_cores())
+    if not machine.on_gpu:
+        return
+    torch.zeros(1, device=machine.device)
+    free, total = torch.cuda.mem_get_info(machine.device)
+    record_property("cuda", torch.version.cuda)
+    record_property("cudnn", torch.backends.cudnn.version())
+    record_property("nccl", ".".join(map(str, torch.cuda.nccl.version())))
+    record_property("driver", this_machine.driver_version())
+    record_property("capability", "{}.{}".format(*torch.cuda.get_device_capability(machine.device)))
+    record_property("memory_gb", f"{total / 1e9:.1f}")
+    record_property("sm_mhz", torch.cuda.clock_rate(machine.device))
+    assert free > FREE_SHARE * total, f"{(total - free) / 1e9:.1f} GB are taken: another process computes on the GPU"
+
+
+@pytest.mark.medium
+def test_peaks(machine, record_property, monkeypatch):
+    """TFLOP/s that MFU is over; and how fast memory is copied, on the device and to it."""
+    from scripts.runner import device_peak
+
+    if not machine.on_gpu:
+        monkeypatch.setattr(device_peak, "MEASURE_S", 0.001)
+    tflops = device_peak.measure_peak()["tflops"]
+    for precision, value in tflops.items():
+        record_property(f"{precision}_tflops", f"{value:.4g}")
+    if machine.on_gpu:
+        record_property("sm_mhz", torch.cuda.clock_rate(machine.device))
+        assert tflops.get("bf16", tflops["fp16"]) > tflops["fp32"]
+    on_host = torch.ones(machine.copied_mb * 2**18, pin_memory=machine.on_gpu)
+    source = on_host.to(machine.device)
+    target = torch.empty_like(source)
+    of_memory = 2 * source.nbytes / seconds_of(lambda: target.copy_(source), machine.device)  # read and written
+    from_host = source.nbytes / seconds_of(lambda: target.copy_(on_host, non_blocking=True), machine.device)
+    record_property("memory_gb_per_s", f"{of_memory / 1e9:.4g}")
+    record_property("from_host_gb_per_s", f"{from_host / 1e9:.4g}")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_is_the_cpus(machine, record_property, monkeypatch, precision, name):
+    """Protects every number: what is timed computes the same update. Each strategy against itself on the CPU."""
+    if name == "dataparallel":  # on several GPUs BatchNorm sees a part of the batch at a time
+        monkeypatch.setattr("benchmarks.dataparallel.usable_gpus", lambda: 1)
+    if (name, precision) == ("ddp_amp", "fp32"):
+        pytest.skip("ddp_amp computes in bf16")
+    config = dataclasses.replace(SMALL, precision=precision)
+    loss, weights = take_step(name, config, on_cpu=False)
+    expected_loss, expected = take_step(name, config, on_cpu=True)
+    apart = difference(weights, expected)
+    record_property("apart", f"{apart:.1e}")
+    assert loss == pytest.approx(expected_loss, rel=1e-4 if precision == "fp32" else 2e-2)
+    assert apart < MOST_APART[precision]
+
+
+def test_the_loader_beside_a_live_context(machine, photographs, record_property):
+    """Protects images from workers that are forked from a process with a CUDA context, and from a copy on a stream of
+    its own that a step would read too early: the GPU is busy all the while."""
+    config = dataclasses.replace(SMALL, data=str(photographs), loader="folder", steps=8, image_size=224)
+    busy = torch.randn(2048, 2048, device=machine.device)
+
+    def images_of(device: torch.device, workers: int) -> list:
+        loader, _ = build_loaders(dataclasses.replace(config, workers=workers), Rank(devices=(device,)))
+        loader.set_epoch(0)
+        found = []
+        for images, target in loader:
+            for _ in range(20 if machine.on_gpu else 0):
+                torch.mm(busy, busy)
+            found.append((images.clone(), target.clone()))
+        return found
+
+    for ours, expected in zip(images_of(machine.device, 2), images_of(torch.device("cpu"), 0), strict=True):
+        torch.testing.assert_close(ours[0].cpu(), expected[0], rtol=1e-5, atol=1e-5)
+        assert torch.equal(ours[1].cpu(), expected[1])
+
+
+def record(record_property, timed) -> None:
+    record_property("images_per_s", f"{timed.images_per_s:.1f}")
+    record_property("step_ms", f"{timed.step_ms:.2f}")
+    record_property("memory_gb", f"{timed.memory_gb:.2f}")
+    assert timed.images_per_s > 0
+
+
+def test_time_single(machine, record_property):
+    """bf16, channels_last, 256 images: what a user would publish."""
+    record(record_property, time_run("single", machine.timed))
+
+
+@pytest.mark.medium
+def test_profile_single(machine, record_property):
+    """Where the device's time goes, kind by kind."""
+    from scripts.options.study_options import ProfileOptions
+    from scripts.studies.roofline import profile_step
+
+    steps = 3
+    measured = profile_step.measure(ProfileOptions(strategy="single", steps=steps), machine.timed)
+    events = [each for each in measured.profile.key_averages() if not each.key.startswith(profile_step.STEP_NAME)]
+    operations, _ = profile_step.split_events(events, machine.on_gpu)
+    kinds = profile_step.by_kind(operations, steps, machine.on_gpu)
+    for kind, (ms, _) in sorted(kinds.items(), key=lambda item: -item[1][0])[:4]:
+        record_property(f"{kind} ms", f"{ms:.2f}")
+    assert kinds["convolution"][0] > 0 and kinds["optimizer"][0] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["", "cuda_graphs"])
+def test_time_single_compiled(machine, record_property, cuda_graphs):
+    """torch.compile, and its kernels replayed as CUDA graphs: torch only warns where it replays none."""
+    if cuda_graphs and not machine.on_gpu:
+        pytest.skip("CUDA graphs are of GPUs")
+    config = dataclasses.replace(machine.timed, compile=True, cuda_graphs=cuda_graphs)
+    record(record_property, time_run("single", config))
+    assert not cuda_graphs or cudagraph_skips() == 0
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_the_cpus(machine, record_property):
+    config = dataclasses.replace(SMALL, compile=True)
+    _, weights = take_step("ddp_compile", config, on_cpu=False)
+    _, expected = take_step("ddp", SMALL, on_cpu=True)
+    apart = difference(weights, expected)
+    record_property("apart", f"{apart:.1e}")
+    assert apart < MOST_APART["fp32"]
+
+
+@pytest.mark.medium
+def test_time_ddp_amp_in_fp16(machine, record_property):
+    """With a gradient scaler, as V100s have to."""
+    config = dataclasses.replace(machine.timed, precision="fp16" if machine.on_gpu else "bf16")
+    record(record_property, time_run("ddp_amp", config))
+
+
+@pytest.mark.medium
+def test_time_single_from_jpegs(machine, record_property, photographs):
+    """Decoding beside training: beside test_time_single it says what loading costs."""
+    changes = {"data": str(photographs), "loader": "folder", "workers": machine.loader_workers}
+    if machine.on_gpu:
+        changes |= {"steps": 20, "warmup_steps": 4, "windows": 2}
+    record(record_property, time_run("single", dataclasses.replace(machine.timed, **changes)))
+
+
+@pytest.mark.medium
+def test_a_resumed_run_is_one_that_went_on(machine, photographs, tmp_path, record_property):
+    """Protects long trainings: two epochs, and one epoch that another run goes on from."""
+    found = {}
+    parts = {"whole": [(2, False)], "resumed": [(1, False), (2, True)]}
+    for folder, runs in parts.items():
+        for epochs, resume in runs:
+            config = dataclasses.replace(
+                SMALL,
+                data=str(photographs),
+                loader="folder",
+                epochs=epochs,
+                resume=resume,
+                checkpoint_dir=str(tmp_path / folder),
+                cudnn_benchmark=False,
+                cudnn_deterministic=True,
+            )
+            with built("ddp", config) as strategy:
+                fit(strategy)
+        found[folder] = torch.load(tmp_path / folder / "last.pt", weights_only=True)["model"]
+    whole, resumed = found.values()
+    record_property("bit_identical", all(torch.equal(whole[key], resumed[key]) for key in whole))
+    for key in whole:
+        torch.testing.assert_close(resumed[key], whole[key], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_batch_that_does_not_fit_is_a_line_with_its_remedy(machine, tmp_path, photographs, record_property):
+    """ResNet-50 keeps 86 MB of activations for an image in fp32: twice what the GPU has."""
+    images = 10**10  # 240 TB of images: more than a process can address
+    if machine.on_gpu:
+        images = int(2 * torch.cuda.mem_get_info(machine.device)[1] / 86e6)
+    config = dataclasses.replace(SMALL, global_batch=images)
+    if machine.on_gpu:
+        config = dataclasses.replace(config, arch="resnet50", image_size=224)
+    # the variable: else the forecast of memory would skip the run
+    row = run_make("single", tmp_path / "set", config, photographs, GPU_MEMORY_GB=1000000)
+    record_property("status", row["status"])
+    assert row["status"] == "failed" and "\n" not in row["reason"]
+    assert re.search("out of memory|can't allocate memory", row["reason"]) and "--global-batch" in row["reason"]
+
+
+@pytest.mark.slow
+def test_a_killed_rank_is_named_and_nothing_is_left(machine, tmp_path, photographs):
+    results = tmp_path / "set"
+    config = dataclasses.replace(SMALL, steps=1_000_000, limit_s=120.0)
+    made = start_make("ddp", results, config, photographs)
+    deadline = time.monotonic() + 120
+    ranks = []
+    while not ranks:  # of the first round, once it trains
+        assert made.poll() is None and time.monotonic() < deadline, made.communicate()[0]
+        time.sleep(0.2)
+        if next(results.glob("logs/ddp-1-*/progress"), None):
+            ranks = [each for each in processes_of(results) if "RANK" in each.environ() and "-m" in each.cmdline()]
+    ranks[-1].kill()
+    print(made.communicate(timeout=120)[0])
+    row = row_of(results)
+    assert row["status"] == "failed" and "rank 0: signal 9" in row["reason"]
+    assert processes_of(results) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["horovod_ddp", "apex_ddp"])
+def test_a_strategy_with_a_library_of_its_own_trains(machine, tmp_path, photographs, record_property, name):
+    """Where set-up has built it."""
+    row = run_make(name, tmp_path / "set", SMALL, photographs)
+    if row["status"] == "skipped":
+        pytest.skip(row["reason"])
+    record_property("images_per_s", f"{row['images_per_s']:.1f}")
+    assert (row["status"], row["device"]) == ("ok", machine.device.type), row["reason"]
+
+
+def need_two_gpus(machine) -> None:
+    if machine.on_gpu and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+
+
+@pytest.mark.medium
+def test_all_reduces_of_two_ranks(machine, record_property):
+    """Of 100 MB, the gradients of ResNet-50; by each backend of NCCL."""
+    need_two_gpus(machine)
+    for backend in backends(machine):
+        found = on_two_ranks(time_all_reduces, backend, 100 if machine.on_gpu else 1)
+        record_property(f"{backend}_busbw_gb_per_s", f"{found['busbw_gb_per_s']:.3g}")
+
+
+@pytest.mark.medium
+def test_time_ddp_on_two_ranks(machine, record_property):
+    """By each backend of NCCL: do ddp's buckets overlap with the backward pass in torch 2.15's new one?"""
+    need_two_gpus(machine)
+    config = dataclasses.replace(machine.timed, global_batch=2 * machine.timed.global_batch)
+    for backend in backends(machine):
+        found = on_two_ranks(time_ddp, backend, config)
+        record_property(f"{backend}_images_per_s", f"{found['images_per_s']:.1f}")
