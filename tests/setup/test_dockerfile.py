@@ -82,4 +82,13 @@ def test_set_up_has_all_that_it_imports(build_folder):
     env = environment(CUDA_VISIBLE_DEVICES="", PYTHONPATH=None)
     done = subprocess.run([sys.executable, "-c", code], cwd=build_folder, env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "-r requirements.lock\n"), done.stderr
-    assert (build_folder / "requirements.lock").exists()
+    assert (build_folder / "requirements.lock").exists() and (build_folder / "scripts/setup/uv.lock").exists()
+
+
+def test_a_container_sees_gpus_and_infiniband():
+    """Protects runs by pyxis, whose hooks read these variables of the image, from ranks without GPUs, and NCCL from
+    Ethernet. Mutant: a variable less."""
+    variables = " ".join(rest for name, rest in instructions() if name == "ENV").split()
+    assert {"NVIDIA_VISIBLE_DEVICES=all", "MELLANOX_VISIBLE_DEVICES=all"} <= set(variables)
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in variables
+    assert all(f" {package} " in (ROOT / "Dockerfile").read_text() for package in ("libibverbs1", "ibverbs-providers"))
