@@ -41,7 +41,7 @@ help:
 
 # Launchers read these, too, from the environment or the command line (launchers/README.md): TASKS_PER_NODE, GPUS_PER_NODE,
 # CPUS_PER_TASK, PARTITION, ACCOUNT, QOS, GPU_TYPE, MEMORY, EXCLUSIVE, TIME, WARNING_S, CONTAINER, NNODES, NODE_RANK,
-# RDZV_ENDPOINT, THREADS_PER_RANK, TIMEOUT, PACKED, NUM_GPUS, GPU_MEMORY_GB; and set-up reads LOCK and APEX_GIT.
+# RDZV_ENDPOINT, THREADS_PER_RANK, TIMEOUT, PACKED, NUM_GPUS, GPU_MEMORY_GB; and set-up reads APEX_GIT.
 $(CALLS):
 	@./bench make $@
 

@@ -31,7 +31,7 @@ def build(config: Config) -> Strategy:
         from apex import amp
         from apex.parallel import DistributedDataParallel
     except ImportError as error:
-        raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/setup/install_apex.sh") from None
+        raise Unavailable(f"NVIDIA Apex cannot be imported ({error}); run scripts/setup/apex.sh") from None
     if config.precision == "fp16" and config.opt_level == "O0":
         raise UserError("opt_level O0 computes in fp32; use --opt-level O1 for fp16, or --precision fp32")
     if config.precision != "tf32":  # apex: amp casts by itself, to fp16, as opt_level says

@@ -25,12 +25,10 @@ def build(config: Config) -> Strategy:
     try:
         import horovod.torch as hvd
     except ImportError as error:
-        raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/install_horovod.sh") from None
+        raise Unavailable(f"Horovod cannot be imported ({error}); run scripts/setup/horovod.sh") from None
     on_gpu = rank.device.type == "cuda"
     if on_gpu and not hvd.nccl_built():
-        raise Unavailable(
-            "this Horovod has no NCCL for GPUs; install CUDA's toolkit, then: FORCE=1 scripts/setup/install_horovod.sh"
-        )
+        raise Unavailable("this Horovod was built without NCCL; where torch sees a GPU, run scripts/setup/horovod.sh")
     config = prepare(config, rank)
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", f"{config.timeout_s:.0f}")  # horovod: by default 30
     hvd.init()  # horovod: finds the other ranks through horovodrun

@@ -2,7 +2,7 @@
 # horovodrun starts one process per GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
 source "$(dirname "$0")/lib.sh"
 "${HERE[@]}" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
-  skip "Horovod is not installed for ${CONTAINER:-$PYTHON}; run: scripts/setup/install_horovod.sh"
+  skip "Horovod is not installed for ${CONTAINER:-$PYTHON}; run: scripts/setup/horovod.sh"
 if in_allocation; then
   [ -z "${CONTAINER:-}" ] || skip "horovodrun starts ranks on other nodes by ssh, outside of the container; take NODES=1"
   hosts_of_job

@@ -46,7 +46,7 @@ STRATEGIES = all_strategies()
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",
     "slurm": "tests/slurm_local.sh start",
-    **({} if find_spec("horovod") else {"horovod_ddp": "scripts/setup/install_horovod.sh"}),
+    **({} if find_spec("horovod") else {"horovod_ddp": "scripts/setup/horovod.sh"}),
 }
 RUNNABLE = [name for name in STRATEGIES if name not in REMEDY_WITHOUT]
 # Their launchers set the number of ranks to 1.

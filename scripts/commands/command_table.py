@@ -247,7 +247,7 @@ EXIT_CODES = """exit codes:
 ENVIRONMENT = """variables of the environment:
   PYTHON     the interpreter; default: .venv/bin/python
   SETUP=no   install nothing, and use PYTHON as it is
-  TORCH, LOCK, TORCH_INDEX, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
+  TORCH, TORCH_INDEX, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
   DEVICE=cpu use no GPU
   NPROC, HOSTS, NODES, NNODES, ...   several machines: launchers/README.md"""
 

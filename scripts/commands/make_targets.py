@@ -19,7 +19,7 @@ OPTIONS = {
 
 OF_COMMANDS_ALONE = {"STRATEGY", "STRATEGY_DIR", "KEY", "VALUES", "RANKS"}
 VARIABLES = {*VARIABLE_OF_OPTION.values()} - OF_COMMANDS_ALONE | {
-    *("ARGS", "MEASURE", "SETUP", "PYTHON", "PIP_ARGS", "TORCH", "TORCH_INDEX", "LOCK", "DEVICE", "HOSTS", "NNODES"),
+    *("ARGS", "MEASURE", "SETUP", "PYTHON", "PIP_ARGS", "TORCH", "TORCH_INDEX", "DEVICE", "HOSTS", "NNODES"),
     *("NODE_RANK", "RDZV_ENDPOINT", "THREADS_PER_RANK", "PACKED", "NUM_GPUS", "GPU_MEMORY_GB", "APEX_GIT"),
 }
 """Of targets that ./bench runs. Make exports every other one to the runs, too."""

@@ -14,11 +14,11 @@ from benchmarks.common.run_folder import RunFolder
 from scripts.pages.study_sections import Measurement, load_sections
 from scripts.runner import preflight
 from scripts.sets.safe_names import SAFE_NAME
-from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.shared.commands import bench_command
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
+from scripts.studies.hardware import hardware_here, hardware_of_set, why_not_here
 
 # Of a set's configuration, which somebody else may have made: it writes nowhere but into the set.
 OVERRIDES = "--checkpoint-dir= --checkpoint-steps=0 --no-checkpoint-keep --no-resume --rendezvous=file"

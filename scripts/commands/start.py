@@ -1,28 +1,23 @@
 """What ./bench does before anything is installed: help, set-up, and the change to the suite's interpreter. Standard
 library only, and quick."""
 
-import functools
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
 
-from benchmarks.common.files import hold_lock
+from benchmarks.common.errors import UserError
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
-from scripts.setup.first_minute import begin_set_up
-from scripts.shared.forward_signals import ENDING_SIGNALS, end_on_signals, forward_signals
+from scripts.setup.install import install, run
+from scripts.shared.forward_signals import ENDING_SIGNALS, end_on_signals
 from scripts.shared.options_as_typed import split_at_dashes
 from scripts.shared.repository import ROOT
 
 STARTED = "BENCH_STARTED_FROM"
 """Set for the second start, by the suite's interpreter: where the user typed the command."""
-SOURCES = ("requirements.txt", "requirements.lock", "requirements-torch2.10.lock")
-SUITES = (["make", "bench-all"], ["run"])
-"""Commands that build libraries when a run needs them."""
-WITHOUT_RUNS = "data compare power decide export plot publish flags forecast-memory".split()
-"""First words of commands that need no library that has to be built."""
 HELP = ("--help", "-h")
 
 
@@ -53,9 +48,8 @@ def start(words: list[str]) -> NoReturn:
             print(f"{command.summary}\nexample: ./bench {command.example}")
             print("Its options are listed once everything is installed: ./bench setup")
             sys.exit(0)
-    else:
-        may_defer = words[:2] in SUITES or words[:1] in SUITES or words[0] in WITHOUT_RUNS
-        prepare(again=words[0] == "setup" or words == ["make", "setup"], may_defer=may_defer)
+    elif os.environ.get("SETUP") != "no":
+        prepare(with_libraries=words[0] == "setup" or words == ["make", "setup"])
     if not can_start(python):
         print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)
         sys.exit(2)
@@ -91,47 +85,13 @@ def can_start(python: str) -> bool:
     )
 
 
-def prepare(*, again: bool, may_defer: bool = False) -> None:
-    """Make .venv, unless SETUP=no or it is there and as new as the lists of packages. again: TORCH, LOCK and
-    TORCH_INDEX choose anew. may_defer: leave libraries that have to be compiled for later."""
-    if os.environ.get("SETUP") == "no":
-        return
-    venv = ROOT / ".venv"
-    chosen = again and any(os.environ.get(name) for name in ("TORCH", "LOCK", "TORCH_INDEX"))
-    if not chosen and is_current(venv, may_defer):
-        return
-    venv.mkdir(exist_ok=True)
-    with hold_lock(venv / ".setup", limit_s=3600), forward_signals() as child_runner:
-        run = functools.partial(child_runner.run, start_new_session=True)
-        if chosen or not is_newer(venv / ".ready", SOURCES):
-            print("setting up .venv (a minute or two, some GB)", file=sys.stderr, flush=True)
-            begin_set_up(ROOT)
-            code = run([sys.executable, "-m", "scripts.setup.install", ".venv"], cwd=ROOT)
-            end_after(child_runner.signum)
-            if code:
-                sys.exit(code if code > 0 else 128 - code)
-            (venv / ".ready").touch()
-        if not is_current(venv, may_defer):
-            libraries.build_libraries(venv, may_defer=may_defer, run=run)
-            end_after(child_runner.signum)
-
-
-def end_after(signum: int) -> None:
-    """End this process where a signal has ended the installer."""
-    if signum:
-        print(f"stopped by {signal.Signals(signum).name}", file=sys.stderr)
-        sys.exit(128 + signum)
-
-
-def is_current(venv: Path, may_defer: bool) -> bool:
-    """Whether nothing is left to install; with may_defer, nothing but deferred libraries."""
-    if not is_newer(venv / ".ready", SOURCES):
-        return False
-    built = is_newer(venv / libraries.MARK, (".venv/.ready", *libraries.SCRIPTS.values()))
-    return built and (may_defer or not libraries.deferred_libraries(venv))
-
-
-def is_newer(mark: Path, sources: tuple[str, ...]) -> bool:
-    if not mark.exists():
-        return False
-    return all((ROOT / source).stat().st_mtime_ns <= mark.stat().st_mtime_ns for source in sources)
+def prepare(with_libraries: bool) -> None:
+    """Make .venv current. with_libraries, which is ./bench setup: TORCH and TORCH_INDEX choose anew, and Horovod and
+    Apex are built. Exits with 2 where it cannot be made."""
+    try:
+        install(again=with_libraries)
+    except (UserError, OSError, subprocess.CalledProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    for library in libraries.LIBRARIES if with_libraries else ():
+        libraries.build_missing(library, str(libraries.VENV / "bin/python"), run)

@@ -25,7 +25,7 @@ import tyro
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from scripts.runner import late_builds, preflight, rounds, run_plan, schedule
+from scripts.runner import preflight, rounds, run_plan, schedule
 from scripts.runner.default_batch import with_fitting_batch
 from scripts.runner.make_variables import MakeVariables, read_variables, with_images
 from scripts.setup.first_minute import unused_device_line
@@ -75,7 +75,7 @@ def main(name: str = "all", /) -> int:
     rounds.check_rounds(runs, variables)
     preflight.check_nodes_variables([run.strategy for run in runs])
     remaining = run_plan.remaining_runs(runs, variables.results, variables.retry)
-    left = late_builds.put_last(run_plan.skip_what_does_not_fit(remaining))
+    left = run_plan.skip_what_does_not_fit(remaining)
     if os.environ.get("PLAN") == "yes":
         print(plan_text(left, runs, variables))
         return 0

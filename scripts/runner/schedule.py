@@ -1,13 +1,13 @@
 """Starts the launchers of a plan, one after the other, and goes on after a failure."""
 
 import contextlib
-import dataclasses
 import datetime
+import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.columns import TABLES
@@ -15,9 +15,9 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import WARM_UP, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import late_builds
 from scripts.runner.lost_runs import record_failed_launcher, record_lost_runs
 from scripts.runner.run_plan import Run, create_run_folder, interpreter_path
+from scripts.setup.libraries import build_missing, library_of
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
@@ -53,8 +53,6 @@ def run_planned(
     all_ok = True
     with lock_result_set(results), forward_signals() as child_runner:
         link_latest(results)
-        builds = late_builds.LateBuilds(results, child_runner)
-        launchers = Launchers(before_run=builds)
         began, num_done = time.monotonic(), 0
         num_unfit = 0
         print(start_text, flush=True)
@@ -62,10 +60,10 @@ def run_planned(
             if num_done:
                 quiet = subprocess.DEVNULL  # the last call prints the table
                 drawn = child_runner.run(draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
-                left_s = (time.monotonic() - began - builds.spent_s) / num_done * (total - num_done)
+                left_s = (time.monotonic() - began) / num_done * (total - num_done)
                 print(progress_line(runs[0].round - 1, drawn, 0 if open_ended else left_s, results), flush=True)
             total = max(total, num_done + len(runs))
-            all_ok &= run_each(runs, results, child_runner, num_done + 1, total, launchers)
+            all_ok &= run_each(runs, results, child_runner, num_done + 1, total)
             record_environment(results, planned, child_runner)  # the first run does not wait for its imports
             num_unfit += sum(bool(run.variables.get("SKIP")) for run in runs)
             num_done += len(runs) if runs[0].round else 0
@@ -100,24 +98,7 @@ def progress_line(round_number: int, drawn: bool, left_s: float, results: Path) 
     return f"round {round_number} is done; the suite ends at about {end:%H:%M}, in {format_duration(left_s)}{charts}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Launchers:
-    """The launchers that start runs."""
-
-    checkout: Path = ROOT
-    """Of the launchers and of the code that they start."""
-    before_run: Callable[[Run, RunFolder], None] = lambda run, folder: None
-    """Called with each run and its folder, before its start."""
-
-
-def run_each(
-    runs: Sequence[Run],
-    results: Path,
-    child_runner: SignalForwarder,
-    first: int,
-    total: int,
-    launchers: Launchers,
-) -> bool:
+def run_each(runs: Sequence[Run], results: Path, child_runner: SignalForwarder, first: int, total: int) -> bool:
     """Start the launcher of every run, until a signal; returns whether all ended ok or skipped, but for a warm-up.
     first, total: of the numbers that are printed, such as 3/15."""
     all_ok = True
@@ -125,8 +106,7 @@ def run_each(
         if child_runner.signum:
             break
         folder, env = create_run_folder(run, results, f"{number}/{total}" if run.round else WARM_UP)
-        launchers.before_run(run, folder)
-        is_ok = start_launcher(run, folder, env, child_runner, launchers.checkout) == 0
+        is_ok = start_launcher(run, folder, env, child_runner) == 0
         all_ok &= is_ok or run.round == 0
     return all_ok
 
@@ -139,7 +119,13 @@ def start_launcher(
     checkout: Path = ROOT,
     stdout: int | None = None,
 ) -> int:
-    """Run the launcher, and make sure that the run has a row and no processes; returns the exit code."""
+    """Run the launcher, and make sure that the run has a row and no processes; returns the exit code.
+
+    A library that the strategy needs is built first, where it is missing; where it cannot be, the row says why.
+    """
+    if (library := library_of(run.strategy)) and not env.get("SKIP"):
+        build = functools.partial(child_runner.run, start_new_session=True)
+        env = env | {"SKIP": build_missing(library, env.get("PYTHON") or interpreter_path(), build)}
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
     folder.unrecorded.touch()

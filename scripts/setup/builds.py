@@ -12,7 +12,24 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.machine import visible_devices, wants_cpu
 from scripts.shared.repository import ROOT
 
+NVIDIA_SMI = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
 NVIDIA_SMI_TIMEOUT_S = 20
+REMEDY = (
+    "Update the driver; for a GPU older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as "
+    'TORCH=2.14.1+cu126 PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"; or CUDA_VISIBLE_DEVICES= '
+    "for the CPU"
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    capability: str
+    """Compute capability, such as 7.0; [N/A] where nobody knows."""
+    driver: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (sm_{self.capability.replace('.', '')})"
 
 
 @dataclass(frozen=True)
@@ -22,14 +39,24 @@ class TorchBuild:
     lock: str
     versions: str
     cuda: int
-    capability: tuple[int, int]
+    capability: tuple[int, ...]
     driver: int
-    machines: tuple[str, ...]
+    processors: tuple[str, ...]
 
     @property
     def torch(self) -> str:
         """The version of torch in its lock."""
         return re.findall(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[0]
+
+    def why_not(self, gpu: Gpu) -> str:
+        """Why it does not run there; '' where it does."""
+        if platform.machine() not in self.processors:
+            return f"CUDA {self.cuda} builds are not made for {platform.machine()}"
+        if () < _numbers(gpu.capability) < self.capability:
+            return f"{gpu} has no kernels in CUDA {self.cuda} builds"
+        if _numbers(gpu.driver) < (self.driver,):
+            return f"driver {gpu.driver} is older than {self.driver}, which CUDA {self.cuda} builds need"
+        return ""
 
 
 # From 2.11 on PyPI's torch is a CUDA 13 build, which has no Volta: pytorch issues 172352, 177975 and 190385, and the
@@ -40,87 +67,45 @@ BUILDS = (
 )
 
 
-@dataclass(frozen=True)
-class NvidiaSmiResult:
-    """The output of nvidia-smi. gpus: (name, compute capability) of each, () for an unknown one. problem: why there is
-    no output."""
+def choose_build() -> tuple[TorchBuild, str]:
+    """The newest build that runs on all GPUs here, and the reason; without GPUs the newest of all. Raises UserError,
+    with what to do, where no build fits."""
+    gpus, why_none = query_gpus()
+    if not gpus:
+        return BUILDS[0], f"the newest, as {why_none}"
+    reasons: list[str] = []
+    for build in BUILDS:
+        refused = [why for gpu in gpus if (why := build.why_not(gpu))]
+        if not refused:
+            return build, reasons[0] if reasons else f"the newest; {gpus[0]} and driver {gpus[0].driver} run it"
+        reasons.append(refused[0])
+    raise UserError(f"no torch on PyPI that this suite knows runs here: {reasons[-1]}. {REMEDY}")
 
-    gpus: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    driver: str = ""
-    problem: str = ""
 
-
-def query_gpus() -> NvidiaSmiResult:
-    """The GPUs and the driver of this machine, unless DEVICE=cpu or CUDA_VISIBLE_DEVICES hides all. Raises UserError
-    for a wrong DEVICE."""
+def query_gpus() -> tuple[list[Gpu], str]:
+    """The GPUs of this machine, and why there are none. Raises UserError for a wrong DEVICE, and an old driver."""
     if wants_cpu():
-        return NvidiaSmiResult(problem="DEVICE=cpu asks for no GPU")
-    visible = visible_devices()
-    if visible == []:
-        return NvidiaSmiResult(problem=f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU")
+        return [], "DEVICE=cpu asks for no GPU"
+    if visible_devices() == []:
+        return [], f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES']} asks for no GPU"
     if not shutil.which("nvidia-smi"):
-        return NvidiaSmiResult(problem="there is no nvidia-smi")
-    found = _run_nvidia_smi("name,compute_cap,driver_version")
-    # Drivers before 510 do not know compute_cap; every build here needs a newer one, which the version alone says.
-    return _run_nvidia_smi("name,driver_version") if "compute_cap" in found.problem else found
-
-
-def _run_nvidia_smi(fields: str) -> NvidiaSmiResult:
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+        return [], "there is no nvidia-smi"
     with tempfile.TemporaryFile("w+", errors="replace") as file:
+        process = subprocess.Popen(NVIDIA_SMI, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
             code = process.wait(NVIDIA_SMI_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()  # and not waited for: in a sick driver it cannot even be killed
-            return NvidiaSmiResult(problem=f"nvidia-smi did not answer in {NVIDIA_SMI_TIMEOUT_S} s")
-        except OSError as error:
-            return NvidiaSmiResult(problem=f"nvidia-smi cannot be started ({error.strerror})")
+            return [], f"nvidia-smi did not answer in {NVIDIA_SMI_TIMEOUT_S} s"
         file.seek(0)
         output = file.read()
+    if "compute_cap" in output:
+        raise UserError(f"this driver is older than 510, which first knew compute_cap. {REMEDY}")
     if code:
-        return NvidiaSmiResult(problem=f"nvidia-smi failed: {' '.join(output.split())[:120]}")
-    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
-    rows = [row for row in rows if len(row) == fields.count(",") + 1]
-    if not rows:
-        return NvidiaSmiResult(problem="nvidia-smi lists no GPU")
-    return NvidiaSmiResult(tuple((row[0], _version(row[1]) if len(row) == 3 else ()) for row in rows), rows[0][-1])
+        return [], f"nvidia-smi failed: {' '.join(output.split())[:120]}"
+    rows = [line.split(", ") for line in output.splitlines()]
+    return [Gpu(*row) for row in rows if len(row) == 3], "nvidia-smi lists no GPU"
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
-
-
-def choose_build(found: NvidiaSmiResult) -> tuple[TorchBuild, str]:
-    """The newest build that runs on all GPUs, and the reason; without GPUs the newest of all.
-
-    Raises UserError, with what to do, where no build fits.
-    """
-    if found.problem:
-        return BUILDS[0], f"the newest, as {found.problem}"
-    reason, (name, capability) = "", min(found.gpus, key=lambda gpu: gpu[1])
-    for build in BUILDS:
-        if why_not := _why_incompatible(build, found):
-            reason = reason or why_not
-        else:
-            return build, reason or f"the newest; {name} ({_sm_name(capability)}) and driver {found.driver} run it"
-    raise UserError(
-        f"no torch on PyPI that this suite knows runs here: {_why_incompatible(BUILDS[-1], found)}. Update the driver; "
-        "for a GPU older than Volta give TORCH= and PIP_ARGS= of a build with its kernels, such as TORCH=2.14.1+cu126 "
-        'PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cu126"; or CUDA_VISIBLE_DEVICES= for the CPU'
-    )
-
-
-def _why_incompatible(build: TorchBuild, found: NvidiaSmiResult) -> str:
-    if platform.machine() not in build.machines:
-        return f"CUDA {build.cuda} builds are not made for {platform.machine()}"
-    for name, capability in found.gpus:
-        if capability and capability < build.capability:
-            return f"{name} ({_sm_name(capability)}) has no kernels in CUDA {build.cuda} builds"
-    if _version(found.driver)[:1] < (build.driver,):
-        return f"driver {found.driver} is older than {build.driver}, which CUDA {build.cuda} builds need"
-    return ""
-
-
-def _sm_name(capability: tuple[int, ...]) -> str:
-    return f"sm_{capability[0]}{capability[1]}"
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version))

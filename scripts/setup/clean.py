@@ -7,29 +7,23 @@ Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, or a fil
 only.
 """
 
-import argparse
 import contextlib
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common.errors import UserError
 from benchmarks.common.files import guard_output, hold_lock
 from scripts.shared.repository import CHECKOUTS_NAME, ROOT, process_space
 
 KEPT_NAMES = ("published", "README.md")
 LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second
-MAX_LISTED = 10
 
 
 def main(yes: bool, results: Path = ROOT / "results") -> int:
-    found = sorted(path for path in results.glob("*") if path.name not in KEPT_NAMES) if results.is_dir() else []
+    found = sorted(path for path in results.glob("*") if path.name not in KEPT_NAMES)
     with contextlib.ExitStack() as held:
-        why_kept = {}
-        for path in found:
-            if why := held.enter_context(_claim(path)):
-                why_kept[path] = why
+        why_kept = {path: why for path in found if (why := held.enter_context(_claim(path)))}
         why_kept |= {
             path: "links to a set that is kept" for path in found if path.is_symlink() and path.resolve() in why_kept
         }
@@ -39,9 +33,7 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
         if not free:
             print("no result set to remove")
             return 0
-        print("to remove:", *(f"  {path}{_num_runs_text(path)}" for path in free[:MAX_LISTED]), sep="\n")
-        if len(free) > MAX_LISTED:
-            print(f"  and {len(free) - MAX_LISTED} more")
+        print("to remove:", *(f"  {path}{_num_runs_text(path)}" for path in free), sep="\n")
         if not yes:
             if not sys.stdin.isatty():
                 print(
@@ -52,7 +44,10 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
                 print("nothing is removed")
                 return 1
         for path in free:
-            _remove(path)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:  # of a link, the link alone
+                path.unlink()
     return 0
 
 
@@ -67,9 +62,8 @@ def _claim(path: Path) -> Iterator[str]:
         try:
             for lock in [lock for name in LOCKS for lock in path.rglob(name)]:
                 held.enter_context(hold_lock(lock, limit_s=0))
-        except (UserError, OSError) as error:
-            in_use = isinstance(error, TimeoutError)
-            why = "a suite or a run is writing it" if in_use else f"its lock cannot be taken: {error}"
+        except TimeoutError:
+            why = "a suite or a run is writing it"
         yield why
 
 
@@ -91,21 +85,10 @@ def _num_runs_text(path: Path) -> str:
     return f" ({max(0, num_lines - 1)} runs)"
 
 
-def _remove(path: Path) -> None:
-    """Of a link, the link alone."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-    yes = parser.parse_args().yes
     guard_output()  # a folder's name must not hide what is to be removed
     try:
-        sys.exit(main(yes))
+        sys.exit(main(yes="--yes" in sys.argv[1:]))
     except (KeyboardInterrupt, EOFError):  # EOFError: Ctrl-D at the question
         print("\nnothing is removed")
         sys.exit(1)

@@ -2,90 +2,135 @@
 
     python3 -m scripts.setup.install .venv       # ./bench setup does it; --help: this text
         TORCH=2.14.1    another torch than the one it would choose
-        LOCK=no         the newest of everything, instead of the lock file's versions
         TORCH_INDEX=URL an index with another build of the same torch, such as that of CPU builds; without hashes
         PIP_ARGS="--no-index --find-links DIR"      options for pip, which then installs in place of uv
 
 uv installs, in a fraction of pip's time; pip does where it has settings of its own, such as a mirror, or uv fails.
 """
 
+import contextlib
+import hashlib
 import os
-import re
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import replace_atomically
-from scripts.setup.builds import BUILDS, choose_build, query_gpus
-from scripts.shared.forward_signals import end_on_signals
+from benchmarks.common.files import hold_lock, write_text_atomically
+from scripts.setup.builds import BUILDS, choose_build
+from scripts.setup.first_minute import describe_machine, why_no_set_up
+from scripts.setup.libraries import LIBRARIES
+from scripts.shared.forward_signals import die_with_parent, end_on_signals
 from scripts.shared.repository import ROOT
 
-RECORD_NAME = "installed-from"  # in the environment: the words that say what was installed
-IGNORED_PIP_SETTINGS = {
-    "default-timeout",
-    "timeout",
-    "disable-pip-version-check",
-    "no-input",
-    "progress-bar",
-    "retries",
-}
+SOURCES = ("requirements.txt", *(build.lock for build in BUILDS))
+READY, LOCK_FILE = ".ready", ".setup"  # in the environment
+UV_LOCK = "scripts/setup/uv.lock"
+IGNORED_PIP_SETTINGS = set("default-timeout timeout disable-pip-version-check no-input progress-bar retries".split())
 
 
-def main(venv: Path) -> None:
-    torch, use_lock = os.environ.get("TORCH", ""), os.environ.get("LOCK", "yes") != "no"
+def install(venv: Path = ROOT / ".venv", *, again: bool = False) -> None:
+    """Make the environment, unless it is there and current. again: TORCH and TORCH_INDEX choose anew, where they are
+    set. Raises UserError."""
+    chosen = again and (os.environ.get("TORCH") or os.environ.get("TORCH_INDEX"))
+    if not chosen and is_current(venv):
+        return
+    venv.mkdir(parents=True, exist_ok=True)
+    with hold_lock(venv / LOCK_FILE, limit_s=3600):
+        if chosen or not is_current(venv):  # another process may have made it meanwhile
+            make(venv)
+
+
+def is_current(venv: Path) -> bool:
+    """Whether its interpreter is there, and was given the packages of today's lists."""
+    try:
+        return (venv / READY).read_text() == hash_of_lists() and has_its_interpreter(venv)
+    except OSError:
+        return False
+
+
+def hash_of_lists() -> str:
+    return hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in SOURCES)).hexdigest()
+
+
+def has_its_interpreter(venv: Path) -> bool:
+    """Whether the interpreter that it was made with is still there, and still the same: a system's upgrade removes it,
+    or puts another version behind its name, which sees none of the packages."""
+    python = (venv / "bin/python").resolve()
+    with contextlib.suppress(OSError):
+        made_with = f"executable = {python}" in (venv / "pyvenv.cfg").read_text().splitlines()
+        return made_with and python.exists() and (venv / "bin/pip").exists()
+    return False
+
+
+def make(venv: Path) -> None:
+    for line in describe_machine():
+        print(f"setup: {line}", file=sys.stderr)
+    if why_not := why_no_set_up(venv):
+        raise UserError(why_not)
     index = os.environ.get("TORCH_INDEX", "")
-    words, why = choose_requirements(torch, use_lock and not index)
-    why += f"; builds of {without_user(index)} where it has them" if index else ""
-    print(f"setup: {' '.join(words)}: {why}", flush=True)
-    if not all((venv / "bin" / name).exists() for name in ("python", "pip")):  # a try without python3-venv leaves one
+    words, why = choose_requirements(os.environ.get("TORCH", ""), use_lock=not index)
+    print(f"setup: {' '.join(words)}: {why}; a minute or two, some GB", file=sys.stderr)
+    (venv / READY).unlink(missing_ok=True)
+    if not has_its_interpreter(venv):
+        clear(venv)
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-    started_s = time.monotonic()
-    record = venv / RECORD_NAME
-    record.unlink(missing_ok=True)
-    installer = install(venv / "bin/python", words)
-    replace_atomically(record, lambda file: file.write(f"{' '.join(words)}\n".encode()))
-    print(f"setup: {installer} had the packages in place after {time.monotonic() - started_s:.0f} s", flush=True)
+    started_s, torch_before = time.monotonic(), torch_in(venv)
+    install_packages(venv / "bin/python", words, index)
+    if torch_in(venv) != torch_before:  # for which these were built
+        uninstall = ["-m", "pip", "uninstall", "--yes", *LIBRARIES]
+        subprocess.run([venv / "bin/python", *uninstall], check=True, capture_output=True)
+    for library in LIBRARIES:
+        (venv / f"{library}.failed").unlink(missing_ok=True)
+    write_text_atomically(venv / READY, hash_of_lists())
+    print(f"setup: the packages are in place after {time.monotonic() - started_s:.0f} s", file=sys.stderr)
+
+
+def torch_in(venv: Path) -> list[Path]:
+    """The folder that names torch's version, such as torch-2.15.0.dist-info."""
+    return [*venv.glob("lib/python*/site-packages/torch-*.dist-info")]
+
+
+def clear(venv: Path) -> None:
+    """Remove what is left of an environment, but for the lock, which this process holds. Nothing of another folder."""
+    for path in venv.iterdir() if (venv / "pyvenv.cfg").exists() else ():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE:
+            path.unlink()
 
 
 def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
     """The words that say what to install, and why. torch: a version, or empty. Raises UserError where no torch fits."""
     if torch:
-        locks = [build.lock for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")]
-        if locks and use_lock:
-            return ["-r", locks[0]], f"TORCH={torch}"
-        return ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}, without a lock"
-    build, why = choose_build(query_gpus())
-    if use_lock:
-        return ["-r", build.lock], f"torch {build.torch}: {why}"
-    return ["-r", "requirements.txt", build.versions], f"{why}; without a lock"
+        locked = [build for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")] if use_lock else []
+        return ["-r", locked[0].lock] if locked else ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}"
+    build, why = choose_build()
+    return ["-r", build.lock] if use_lock else ["-r", "requirements.txt", build.versions], why
 
 
-def install(python: Path, words: list[str]) -> str:
-    """Returns the name of what installed. Raises UserError where nothing could."""
-    index = os.environ.get("TORCH_INDEX", "")
-    if words[1].endswith(".lock"):  # no source either: its build would fetch what has no hash
-        words = ["--require-hashes", "--only-binary", ":all:", *words]
-    if not os.environ.get("PIP_ARGS") and not has_pip_settings(python) and get_uv(python):
-        uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--python", python]
-        # As pip: the best version of all indexes, not the first index that has the name.
-        uv += ["--index-strategy", "unsafe-best-match"]
-        if not run([*uv, *words], "uv installs", {"UV_INDEX": index} if index else {}):
-            return "uv"
-        print("setup: uv could not (above); pip tries", file=sys.stderr)
+def install_packages(python: Path, words: list[str], index: str) -> None:
+    """index: beside PyPI; '' for none. Raises UserError where nothing could install."""
+    # no source either: its build would fetch what has no hash
+    by_hash = ["--require-hashes", "--only-binary", ":all:"]
+    words = [*by_hash, *words] if words[1].endswith(".lock") else words
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    options = os.environ.get("PIP_ARGS", "").split()
+    if not options and not has_pip_settings(python):
+        # As pip: the best version of all indexes, not the first index that has the name.
+        uv = [python, "-m", "uv", "pip", "install", "--quiet", "--no-config", "--index-strategy", "unsafe-best-match"]
+        env = os.environ | ({"UV_INDEX": index} if index else {})
+        fetched = run([*pip, "--no-deps", *by_hash, "-r", UV_LOCK], "pip fetches uv") == 0
+        if fetched and not run([*uv, "--python", python, *words], "uv installs", env=env):
+            return
+        print("setup: uv could not (above); pip tries", file=sys.stderr)
     if index:
-        pip += ["--extra-index-url", index]
-    if run([*pip, *os.environ.get("PIP_ARGS", "").split(), *words], "pip installs"):
+        options = ["--extra-index-url", index, *options]
+    if run([*pip, *options, *words], "pip installs"):
         raise UserError(f"pip could not install {' '.join(words)} (above); PIP_ARGS= takes the words for a mirror")
-    return "pip"
-
-
-def without_user(url: str) -> str:
-    """The address without a user's name and password."""
-    return re.sub(r"//[^/]*@", "//", url)
 
 
 def has_pip_settings(python: Path) -> bool:
@@ -95,29 +140,15 @@ def has_pip_settings(python: Path) -> bool:
     return bool(names - IGNORED_PIP_SETTINGS)
 
 
-def get_uv(python: Path) -> bool:
-    """Whether uv is in the environment; pip brings it, by the lock's hashes."""
-    lock = (ROOT / BUILDS[0].lock).read_text()
-    requirement = re.search(r"^uv\b.*\n(    --hash=.*\n)*", lock, re.MULTILINE)
-    if requirement is None:
-        return False
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write(requirement[0])
-        file.flush()
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        # No source: its build would fetch what has no hash.
-        return not run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", file.name], "pip fetches uv")
-
-
-def run(command: list, task: str, variables: dict[str, str] | None = None) -> int:
-    """The exit code. A terminal sees how long it takes."""
-    started_s = time.monotonic()
-    with subprocess.Popen([str(word) for word in command], cwd=ROOT, env=os.environ | (variables or {})) as process:
+def run(command: list, task: str = "", **popen: Any) -> int:
+    """The exit code. A terminal sees how long the task takes. popen: keywords of subprocess.Popen."""
+    started_s, words = time.monotonic(), [str(word) for word in command]
+    with subprocess.Popen(words, preexec_fn=die_with_parent(), **{"cwd": ROOT} | popen) as process:
         while True:
             try:
                 return process.wait(timeout=1)
             except subprocess.TimeoutExpired:
-                if sys.stderr.isatty():
+                if task and sys.stderr.isatty():
                     print(f"\r\033[K{task}, {time.monotonic() - started_s:.0f} s\r", end="", file=sys.stderr)
             except BaseException:
                 process.terminate()
@@ -127,9 +158,10 @@ def run(command: list, task: str, variables: dict[str, str] | None = None) -> in
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(__doc__)
-        sys.exit(sys.argv[1:] not in (["-h"], ["--help"]))
+        sys.exit(0 if sys.argv[1:] in (["-h"], ["--help"]) else 2)
     end_on_signals()
     try:
-        main(Path(sys.argv[1]))
+        install(Path(sys.argv[1]).absolute(), again=True)
     except (UserError, OSError, subprocess.CalledProcessError) as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

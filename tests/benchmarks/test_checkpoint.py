@@ -110,7 +110,7 @@ def test_a_killed_and_resumed_run_ends_bit_identical_to_an_uninterrupted_one(
     Seen to fail without the optimizer's state in the checkpoint, and with the resumed epoch started at step 0.
     """
     if name == "horovod_ddp" and not find_spec("horovod"):
-        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+        pytest.skip("needs Horovod: scripts/setup/horovod.sh")
     broken, whole = checkpoints / "broken", checkpoints / "whole"
     logs = tmp_path / "a set" / "logs"
 

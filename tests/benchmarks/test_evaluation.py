@@ -176,7 +176,7 @@ def test_every_rank_is_asked_for_scores_equally_often(of_gloo, number):
     assert calls == [math.ceil(images / global_batch)] * world_size
 
 
-@pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/install_horovod.sh")
+@pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: scripts/setup/horovod.sh")
 @pytest.mark.medium
 def test_ranks_of_horovod_evaluate_every_image_once(tiny_data, expected, tmp_path):
     """Protects the same under Horovod, whose allreduce returns the sum and leaves its argument alone."""

@@ -40,7 +40,7 @@ PLACES = {
     "other": "other_ms",
     "exchange": "exposed_comm_ms",
 }
-without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/install_horovod.sh has not run")
+without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/horovod.sh has not run")
 DDP = pytest.param("ddp", marks=[pytest.mark.slow])
 HOROVOD = pytest.param("horovod_ddp", marks=[without_horovod, pytest.mark.slow])
 # ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends

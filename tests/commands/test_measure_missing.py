@@ -16,8 +16,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows
 from scripts.commands import measure_missing
 from scripts.runner import preflight
-from scripts.setup.hardware import Hardware, why_not_here
 from scripts.shared.commands import bench_command
+from scripts.studies.hardware import Hardware, why_not_here
 from scripts.studies.loaders.measure_loader_limit import measure_set
 
 STUB = """

@@ -34,7 +34,7 @@ from scripts.sets.settings import add_settings, requested_settings, settings_has
 
 SLURM = ROOT / "tests/slurm_local.sh"
 SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
-NO_HOROVOD = "Horovod is not installed; scripts/setup/install_horovod.sh"
+NO_HOROVOD = "Horovod is not installed; scripts/setup/horovod.sh"
 real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
 
 
@@ -363,7 +363,7 @@ def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
         (tools / name).symlink_to(shutil.which(name))
     variables = {"PYTHON": venv / "bin" / "python", "PATH": tools}
     for strategy, more, remedy in [
-        ("horovod_ddp", {}, "scripts/setup/install_horovod.sh"),
+        ("horovod_ddp", {}, "scripts/setup/horovod.sh"),
         ("slurm", {"SLURM_CONF": "/dev/null"}, "tests/slurm_local.sh start"),
         ("apex_ddp", {}, "run it where there are NVIDIA GPUs"),
     ]:

@@ -200,7 +200,7 @@ def test_the_mark_gives_the_real_interpreter():
 def test_both_leave_the_same_rows(name, tmp_path, tiny_data, tiny_config):
     """Protects every run that tests look at: columns, settings and losses are those of the real interpreter."""
     if name not in RUNNABLE:
-        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+        pytest.skip("needs Horovod: scripts/setup/horovod.sh")
     found = []
     try:
         for is_real in (True, False):

@@ -179,7 +179,7 @@ def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
 def test_the_suite_as_it_is_agrees_to_the_last_bit(name, checkout, tiny_data, tiny_config, tmp_path):
     """Protects the proof from failing for no reason: without this, the faults below could be found by anything."""
     if name == "horovod_ddp" and not find_spec("horovod"):
-        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+        pytest.skip("needs Horovod: scripts/setup/horovod.sh")
     given = {"CONFIG": tiny_config, "STRATEGIES": f"{name} apex_ddp"}
     code, output, rows = verify(checkout, tiny_data, tmp_path / "a set", "--steps", "6", **given)
     row = rows[name]
@@ -265,7 +265,7 @@ def planted_copy(checkout: Path, folder: Path, name: str, text: str, replacement
 def three_ranks(strategy: str) -> dict:
     """Variables of a proof in which rounding differs: of sums of three, and for Horovod in fp16."""
     if strategy == "horovod_ddp" and not find_spec("horovod"):
-        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+        pytest.skip("needs Horovod: scripts/setup/horovod.sh")
     compressed = " --compression fp16" if strategy == "horovod_ddp" else ""
     return {"STRATEGIES": strategy, "NPROC": 3, "ARGS": THREE_RANKS + compressed}
 
@@ -346,7 +346,7 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
     """Protects the claim that verify tells these faults: the run itself ends well, and only the weights are wrong."""
     strategy, name, text, replacement = FAULTS[fault]
     if strategy == "horovod_ddp" and not find_spec("horovod"):
-        pytest.skip("needs Horovod: scripts/setup/install_horovod.sh")
+        pytest.skip("needs Horovod: scripts/setup/horovod.sh")
     copy = planted_copy(checkout, tmp_path, name, text, replacement)
     printed = {"CONFIG": tiny_config, "ARGS": ARGS.get(fault, ""), "STRATEGIES": strategy}
     code, output, rows = verify(copy, tiny_data, tmp_path / "a set", "--steps", "6", **printed)

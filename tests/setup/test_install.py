@@ -22,7 +22,7 @@ from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import usable_gpus
 from benchmarks.common.rank import device_name
-from scripts.setup import builds
+from scripts.setup import builds, install
 from scripts.setup.builds import BUILDS
 from scripts.shared.gpus import gpu_memory_bytes
 
@@ -47,7 +47,7 @@ MACHINES = {  # what nvidia-smi prints, and what is installed, and a word of why
     ),
     "no GPU": ("true", NEWEST, "lists no GPU"),
 }
-OLD = "case $1 in *compute_cap*) echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2;; esac; "
+OLD = "echo 'Field \"compute_cap\" is not a valid field to query.'; exit 2"
 
 
 @pytest.fixture
@@ -69,12 +69,13 @@ def computer(tmp_path, monkeypatch):
 
 
 def installed(folder: Path, **variables) -> tuple[str, list[str]]:
-    """What set-up says, and the command lines that the stand-in for an environment's python got."""
+    """What set-up says, and the installing command lines that the stand-in for an environment's python got."""
     venv, record = folder / "a venv", folder / "record"
     (venv / "bin").mkdir(parents=True)
-    lines = [f'echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}"']
-    lines += ["""case "$*" in "-m pip config list") echo "$PIP_SAYS";; esac"""]
-    put(venv / "bin", python="\n".join(lines), pip="exit 1")  # without a pip, a real environment is made around it
+    lines = [f'case $4 in install) echo "${{UV_INDEX:+UV_INDEX=$UV_INDEX }}$*" >>"{record}";; esac']
+    lines += [f'case $3 in install) echo "$*" >>"{record}";; config) echo "$PIP_SAYS";; esac']
+    put(venv / "bin", python="\n".join(lines), pip="exit 1")
+    (venv / "pyvenv.cfg").write_text(f"executable = {venv}/bin/python\n")
     env = {"PATH": os.environ["PATH"], "HOME": str(folder), **variables}
     code = "import sys; from scripts.setup import builds; builds.NVIDIA_SMI_TIMEOUT_S = 1; "
     code += "import runpy; sys.argv[:] = ['install', sys.argv[1]]; "
@@ -112,7 +113,7 @@ def test_who_hides_the_gpus_gets_the_newest_for_the_cpu(computer, tmp_path, hidd
 @pytest.mark.parametrize(
     "script, why",
     [
-        (f"{OLD} echo 'Tesla V100-PCIE-16GB, 470.82.01'", "driver 470.82.01 is older than 525"),
+        (OLD, "driver is older than 510"),
         ("echo 'Tesla P100-PCIE-16GB, 6.0, 580.65.06'", r"P100-PCIE-16GB \(sm_60\) has no kernels"),
     ],
 )
@@ -123,15 +124,13 @@ def test_where_none_fits_nothing_is_installed(computer, tmp_path, script, why):
     assert output.rstrip().endswith("or CUDA_VISIBLE_DEVICES= for the CPU")
 
 
-def test_users_choose_with_torch_lock_and_pip_args(computer, tmp_path):
+def test_users_choose_with_torch_and_pip_args(computer, tmp_path):
     computer(f"echo '{V100}, 550.54.15'")
     for number, (variables, words) in enumerate(
         [
             ({"TORCH": "2.10"}, VOLTA),
             ({"TORCH": "2.12.1"}, "-r requirements.txt torch==2.12.1"),
             ({"TORCH": "2.1"}, "-r requirements.txt torch==2.1"),  # not 2.10
-            ({"LOCK": "no"}, "-r requirements.txt torch<2.11"),
-            ({"LOCK": "no", "TORCH": "2.10.0"}, "-r requirements.txt torch==2.10.0"),
         ]
     ):
         _, commands = installed(tmp_path / str(number), **variables)
@@ -145,10 +144,9 @@ def test_another_index_has_other_builds_of_torch(computer, tmp_path):
     """Protects TORCH_INDEX, with which a machine without GPUs saves NVIDIA's libraries: uv and pip get the index beside
     PyPI, and no lock, whose hashes are those of PyPI's wheels. Mutant: the lock is kept."""
     computer(None)
-    index = "https://ann:pa55word@an.index/cpu"
-    said, commands = installed(tmp_path, TORCH_INDEX=index)
+    index = "https://an.index/cpu"
+    _, commands = installed(tmp_path, TORCH_INDEX=index)
     assert f"UV_INDEX={index} -m uv pip install" in commands[-1]
-    assert "https://an.index/cpu" in said and "pa55word" not in said
     assert "-r requirements.txt torch>=" in commands[-1] and "--require-hashes" not in commands[-1]
     _, commands = installed(tmp_path / "by pip", TORCH_INDEX=index, PIP_ARGS="--no-cache-dir")
     assert f"-m pip install --quiet --disable-pip-version-check --extra-index-url {index}" in commands[-1]
@@ -162,7 +160,7 @@ def test_a_locked_set_up_asks_for_hashes_of_everything(computer, tmp_path):
     installs = [command for command in commands if " install " in command]
     assert len(installs) == 2 and all("--require-hashes" in command for command in installs)  # uv, then all
     assert all("--only-binary :all:" in command for command in installs)  # mutant: not for uv itself
-    _, commands = installed(tmp_path / "newest", LOCK="no")
+    _, commands = installed(tmp_path / "another", TORCH="2.12.1")
     assert "--require-hashes" in commands[-2] and "--require-hashes" not in commands[-1]
 
 
@@ -173,6 +171,53 @@ def test_pip_installs_where_it_has_settings_of_its_own(computer, tmp_path):
     assert commands[-1].startswith("-m pip install ")
     _, commands = installed(tmp_path / "other", PIP_SAYS="global.timeout='60'")
     assert commands[-1].startswith("-m uv pip install ")
+
+
+# --- an interpreter that has gone ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment_of_old(tmp_path, monkeypatch):
+    """A current environment, whose interpreter is `python3`, a link to `python3.11`, as Debian has it."""
+    for name in ("python3.11", "python3.12"):
+        (tmp_path / name).touch()
+    (tmp_path / "python3").symlink_to("python3.11")
+    venv = tmp_path / "venv"
+    put(venv, **{"leftover": ""})
+    put(venv / "bin", pip="")
+    (venv / "bin/python").symlink_to(tmp_path / "python3")
+    (venv / "pyvenv.cfg").write_text(f"home = {tmp_path}\nexecutable = {tmp_path / 'python3.11'}\n")
+    (venv / install.READY).write_text(install.hash_of_lists())
+    assert install.is_current(venv)
+    return venv
+
+
+def test_a_set_up_of_another_interpreter_is_not_current(environment_of_old, tmp_path):
+    """Protects whoever upgraded Python, or loads another module: `No module named torch` after "everything is
+    installed". Mutants: only the packages count; the link counts, not where it leads."""
+    (tmp_path / "python3").unlink()
+    (tmp_path / "python3").symlink_to("python3.12")
+    assert not install.is_current(environment_of_old)
+    (tmp_path / "python3").unlink()
+    assert not install.is_current(environment_of_old)
+
+
+@pytest.mark.medium
+def test_a_set_up_whose_interpreter_has_gone_is_made_anew(environment_of_old, tmp_path, monkeypatch):
+    """Mutant: venv's files are written over the old ones."""
+    (tmp_path / "python3.11").unlink()
+    monkeypatch.setattr(install, "install_packages", lambda *words: None)
+    install.install(environment_of_old)
+    assert install.is_current(environment_of_old) and not (environment_of_old / "leftover").exists()
+    version = subprocess.run([environment_of_old / "bin/python", "-m", "pip", "--version"], capture_output=True)
+    assert version.returncode == 0
+
+
+def test_a_folder_that_is_no_environment_keeps_its_files(tmp_path, monkeypatch):
+    """Protects whoever names a folder of theirs. Mutant: each folder is cleared."""
+    (tmp_path / "kept").touch()
+    install.clear(tmp_path)
+    assert (tmp_path / "kept").exists()
 
 
 # --- locks --------------------------------------------------------------------------------------------------------
@@ -192,6 +237,7 @@ def test_a_lock_has_all_requirements_with_hashes_and_a_torch_of_its_line(build):
     for requirement in map(Requirement, [*expected, build.versions]):
         versions = locked[requirement.name.lower()]
         assert all(requirement.specifier.contains(version) for version in versions), requirement
+    assert re.search(r"^uv==.*\n(    --hash=.*\n)*", text, re.MULTILINE)[0] in (ROOT / install.UV_LOCK).read_text()
     (cudnn,) = [name for name in locked if name.startswith("nvidia-cudnn-cu")]
     assert cudnn == f"nvidia-cudnn-cu{build.cuda}"
 
@@ -204,7 +250,7 @@ def set_up(
         text = path.read_text()
         (checkout / path.name).write_text(change_lock(text) if path.suffix == ".lock" else text)
     command = [sys.executable, "-m", "scripts.setup.install", folder / "an env"]
-    env = {name: value for name, value in os.environ.items() if name not in ("TORCH", "LOCK", "PIP_ARGS")}
+    env = {name: value for name, value in os.environ.items() if name not in ("TORCH", "PIP_ARGS")}
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
     print(done.stdout + done.stderr)
     return folder / "an env/bin/python", done
@@ -226,7 +272,7 @@ def test_a_changed_hash_makes_set_up_fail(checkout, tmp_path):
     python, done = set_up(checkout, tmp_path / "good", small)
     assert done.returncode == 0 and python.exists()
     _, done = set_up(checkout, tmp_path / "bad", lambda text: small(text, spoil))
-    assert done.returncode == 1 and "Traceback" not in done.stderr and "hash" in done.stderr.lower()
+    assert done.returncode == 2 and "Traceback" not in done.stderr and "hash" in done.stderr.lower()
 
 
 # --- which GPUs a run may use -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dic
 
 
 def horovodrun_command(num_ranks: int) -> list[str]:
-    """The words before a rank's interpreter and program. scripts/setup/install_horovod.sh makes horovodrun's server
+    """The words before a rank's interpreter and program. scripts/setup/horovod.sh makes horovodrun's server
     listen on the ranks' interface only."""
     words = [sys.executable, "-m", "horovod.runner.launch", "--gloo", "--disable-cache", "-np", str(num_ranks)]
     return [*words, "-H", f"localhost:{num_ranks}"]

@@ -25,7 +25,6 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
-from scripts.setup.hardware import hardware_here
 from scripts.shared.forward_signals import die_with_parent
 from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
@@ -43,6 +42,7 @@ from scripts.studies.allreduce.analysis import (
 from scripts.studies.allreduce.chart import allreduce_chart
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment
 from scripts.studies.allreduce.worker_pool import WorkerPool, main_command
+from scripts.studies.hardware import hardware_here
 from scripts.studies.measured_csv import add_rows, set_tables_aside
 
 RANK_MODULE = "scripts.studies.allreduce.allreduce_rank"
@@ -78,7 +78,7 @@ def choose_paths(only: tuple[str, ...]) -> list[str]:
         raise UserError(f"no path {only[0]!r} here; there are {library}, '{library}, bf16' and {HOROVOD}")
     if HOROVOD in paths and importlib.util.find_spec(HOROVOD) is None:
         paths.remove(HOROVOD)
-        print("horovod is skipped: it is not installed; run scripts/setup/install_horovod.sh", file=sys.stderr)
+        print("horovod is skipped: it is not installed; run scripts/setup/horovod.sh", file=sys.stderr)
     return paths
 
 

@@ -30,10 +30,10 @@ from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
 from scripts.runner.make_variables import read_variables
 from scripts.runner.round_order import run_order
-from scripts.setup.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.shared.forward_signals import die_with_parent
 from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_interval, format_setting
+from scripts.studies.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
 
 if TYPE_CHECKING:
