@@ -48,7 +48,7 @@ class Checkpointer:
             return
         whole = {
             "about": fields_that_must_agree(self.config, self.strategy.train.num_classes),
-            "settings": trained_with(self.config),
+            "settings": trained_with(self.config) | {"epochs": self.config.epochs},
             **state,
             **at,
             "random": torch.get_rng_state(),
@@ -89,7 +89,12 @@ class Checkpointer:
             group.update(values)  # momentum and weight decay stay as this run's configuration says
         sync_state(self.strategy)  # changes nothing where ranks hold the same; fills the average of local_sgd
         torch.set_rng_state(saved["random"])
-        return saved, {"reason": f"resumed with other settings: {changed}"} if changed else {}
+        schedule = changed_schedule(saved, self.config)
+        if schedule and self.strategy.rank.reports:
+            print(schedule, flush=True)
+        reasons = [f"resumed with other settings: {changed}"] if changed else []
+        reasons += [schedule] if schedule else []
+        return saved, {"reason": "; ".join(reasons)} if reasons else {}
 
 
 def sync_state(strategy: Strategy) -> None:
@@ -149,6 +154,17 @@ def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
             "or add --resume-anyway to go on with the new ones"
         )
     return "; ".join(changed)
+
+
+def changed_schedule(saved: dict[str, Any], config: Config) -> str:
+    """What another number of epochs changes in a training that goes on; '' where it changes nothing."""
+    before = saved["settings"].get("epochs", config.epochs)
+    if config.lr_schedule != "cosine" or before == config.epochs:
+        return ""
+    return (
+        f"resumed with {config.epochs} epochs, not {before}: the cosine ends later or earlier, and every learning rate "
+        "from here on is another than in one training"
+    )
 
 
 def check_unused(config: Config) -> None:

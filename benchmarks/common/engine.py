@@ -23,7 +23,7 @@ from benchmarks.common.clock import Clock, Meter, Window
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Diverged, Stopped, UserError
 from benchmarks.common.loader import count_bad_files
-from benchmarks.common.model import flops_per_image, learning_rate
+from benchmarks.common.model import flops_per_image, learning_rate, refuse_single_values
 from benchmarks.common.phases import break_down_steps, gather
 from benchmarks.common.rank import STOP_SIGNALS, synchronize, used_gpus
 from benchmarks.common.strategy import STORED_FIELDS, Strategy, all_reduce_sum, resolve_layout
@@ -41,6 +41,9 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     config, rank = strategy.config, strategy.rank
     if rank.world_size > 1 and strategy.all_reduce is all_reduce_sum and not dist.is_initialized():
         raise UserError("the script has several ranks and no process group; call dist.init_process_group in build")
+    layout = resolve_layout(config, strategy.layout)
+    num_parts = layout.num_shards * layout.num_microbatches
+    refuse_single_values(config, strategy.train.num_classes, config.global_batch // num_parts)
     columns = dict(strategy.columns)
     if config.compile:  # evaluation has batches of other sizes, each of which would be compiled
         step = time_first_step(strategy, columns)
@@ -61,7 +64,6 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
         rows, means = break_down_steps(strategy, run.advance)
         run.record.write_step_breakdown(rows, first_accounted_step)
         run.summary |= means
-    layout = resolve_layout(config, strategy.layout)
     resolved = {"world_size": rank.world_size * len(rank.devices)} | strategy.train.resolved
     resolved |= {name: getattr(layout, name) for name in STORED_FIELDS} | columns
     run.record.finish(run.summary | {"parallel": count_devices(strategy) > 1}, resolved)

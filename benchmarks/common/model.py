@@ -17,6 +17,7 @@ from torchvision.models.vision_transformer import EncoderBlock
 
 from benchmarks.common.architectures import ARCHITECTURES
 from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
 from benchmarks.common.loader import MEMORY_FORMATS
 
 
@@ -159,6 +160,21 @@ def autocast_forward(config: Config, module: ModuleT, float32_output: bool = Tru
         kind = type(module)
         module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"float32_output": float32_output})
     return module
+
+
+def refuse_single_values(config: Config, num_classes: int, num_images: int) -> None:
+    """num_images: that pass through the model together. Raises UserError where BatchNorm would have to train on one
+    value a channel, which a single image of 32 px is in ResNet's last layers."""
+    if num_images > 1 or config.norm == "group":
+        return
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]), torch.no_grad():
+            draw_model(config, num_classes)(torch.empty(1, 3, config.image_size, config.image_size))
+    except ValueError:
+        raise UserError(
+            f"each part of a step is one image of {config.image_size} px, on which BatchNorm cannot train; use a "
+            "larger --global-batch, a larger --image-size, fewer ranks or micro-batches, or --norm group"
+        ) from None
 
 
 def flops_per_image(config: Config, num_classes: int) -> int:

@@ -423,6 +423,28 @@ def test_a_run_that_resumes_anyway_says_so_in_its_row(trained, tmp_path, monkeyp
     shutil.rmtree(folder)
 
 
+def test_more_epochs_under_a_cosine_are_said_in_the_row_and_on_the_terminal(tmp_path, monkeypatch, capsys):
+    """Every later learning rate is another than in one training of as many epochs."""
+    folder = tmp_path / "ck"
+    config = Config(**SMALL, memory_format="contiguous", lr_schedule="cosine", epochs=1, checkpoint_dir=str(folder))
+    fit(single.build(config))
+    monkeypatch.setenv("RUN_DIR", str(make_run_folder(tmp_path / "set" / "logs" / "run")))
+    fit(single.build(dataclasses.replace(config, epochs=2, resume=True)))
+    said = "resumed with 2 epochs, not 1: the cosine ends later"
+    assert RunFolder.current().summary()["row"]["reason"].startswith(said) and said in capsys.readouterr().out
+    shutil.rmtree(folder)
+
+
+def test_batch_norm_on_single_values_is_refused_before_the_first_step(tmp_path):
+    """One image of 32 px is one value a channel in ResNet's last layers; torch's traceback names neither."""
+    config = Config(**(SMALL | {"global_batch": 1}))
+    with pytest.raises(
+        UserError, match=r"each part of a step is one image of 32 px.*larger --global-batch.*--norm group"
+    ):
+        fit(single.build(config))
+    fit(single.build(dataclasses.replace(config, norm="group", steps=2)))
+
+
 def test_a_checkpoint_whose_state_does_not_fit_is_one_line(trained, tmp_path):
     """Protects the user who resumes with another strategy's or a damaged checkpoint from a traceback."""
     config, saved = trained
