@@ -1,10 +1,13 @@
 """The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them.
 
+Each entry of the folder is an image, or counted as left out, or refused by name: nothing is passed over.
 The names are one buffer and a table of offsets, which all ranks and their loader workers map from one file: an index in
-the cache folder, valid as long as no listed folder's modification time has changed. Needs no torch.
+the cache folder, valid as long as no listed folder's time of change (ctime) is another. Unpacking and copying set the
+modification time back, but not this one. Needs no torch.
 """
 
 import bisect
+import collections
 import contextlib
 import hashlib
 import itertools
@@ -15,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy
 from tqdm import tqdm
@@ -80,12 +83,15 @@ def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
         raise DamagedFile("its header is not readable") from None
 
 
-# --- the listing and its index ---
+# --- what is no image, the listing and its index ---
 
 # torchvision.datasets.folder.IMG_EXTENSIONS, copied so that this needs no torch; a test holds the two equal.
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}  # of the formats that are decoded
-VERSION = "2"
+# What systems and editors leave beside files, as names that begin with a dot.
+SYSTEM_NAMES = ("__MACOSX", "Thumbs.db", "desktop.ini", "@eaDir", "lost+found")
+TEXT_ENDINGS = (".txt", ".csv", ".json", ".jsonl", ".xml", ".md", ".yaml", ".yml", ".html", ".log", ".mat", ".py")
+VERSION = "3"
 NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have none
 LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps
 LISTING_LIMIT_S = 4 * 3600.0  # that a process waits for another that lists
@@ -93,15 +99,35 @@ MIN_INDEXED_IMAGES = 10_000  # images; fewer are listed in a blink
 MIN_FOLDER_AGE_NS = 2_000_000_000  # a folder changed that recently may change again with the same time
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is a system's or an editor's."""
+    return name.startswith(".") or name in SYSTEM_NAMES
+
+
+def why_left_out(name: str) -> str:
+    """Why a file of this name is not read; '' for one that is."""
+    return "hidden" if is_hidden(name) else "text" if name.lower().endswith(TEXT_ENDINGS) else ""
+
+
+def format_names(names: Iterable[str]) -> str:
+    """Three names for a message, quoted and escaped, and how many there are beside them."""
+    names = sorted(names)
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(repr(name) for name in names[:3]) + rest
+
+
 class ImageListing:
     """Image number i of `folder`: its path and its class's number.
 
-    classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples.
+    classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples. sizes: of the
+    files, in bytes. left_out: how many entries are no images, by the reason.
     """
 
     def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
         self.classes: list[str] = json.loads(metadata["classes"])
+        self.left_out: dict[str, int] = json.loads(metadata["left_out"])
+        self.sizes = arrays["sizes"]
         self._folders: list[str] = json.loads(metadata["folders"])  # the folders that hold images
         # number of the first image of each of them, and of the one after the last
         self._first = [*arrays["first"].tolist(), len(arrays["ends"])]
@@ -124,13 +150,14 @@ class ImageListing:
         """All of them, int64."""
         return numpy.repeat(numpy.array(self._class, numpy.int64), numpy.diff(self._first))
 
-    def names(self, number: int) -> list[str]:
-        """Names of the images of class `number` below its folder, with / between folders, sorted."""
-        found, of_class = [], len(self.classes[number]) + 1
+    def files(self, number: int) -> list[tuple[str, int]]:
+        """Names and sizes of the images of class `number` below its folder, with / between folders, sorted."""
+        found: list[tuple[str, int]] = []
+        of_class = len(self.classes[number]) + 1
         for place in range(bisect.bisect_left(self._class, number), bisect.bisect_right(self._class, number)):
-            within = self._folders[place][of_class:]
-            names = self._names_of(range(self._first[place], self._first[place + 1]))
-            found += [f"{within}/{name}" for name in names] if within else names
+            within, images = self._folders[place][of_class:], range(self._first[place], self._first[place + 1])
+            names = [f"{within}/{name}" if within else name for name in self._names_of(images)]
+            found += zip(names, self.sizes[images.start : images.stop].tolist(), strict=True)
         return sorted(found)
 
     def _names_of(self, images: range) -> list[str]:
@@ -144,7 +171,7 @@ def list_images(folder: Path) -> ImageListing:
     several processes that want the same listing one makes it, and the others wait for its index.
 
     Links are followed. No file is opened: whether it is a good image is found when it is read. Raises OSError for what
-    cannot be listed, and UserError for an image that is no file.
+    cannot be listed, and UserError for what is neither an image in a class folder nor left out.
     """
     index = index_path(folder)
     if found := _read_index(folder, index):
@@ -171,14 +198,21 @@ def index_path(folder: Path) -> Path:
 
 
 def _read_index(folder: Path, index: Path) -> ImageListing | None:
-    """The listing of an index of which every folder still has the modification time, in ns, that it had."""
+    """The listing of an index of which every folder still has the time of change, in ns, that it had.
+
+    Images that are written anew in their place leave it: the sizes of the first and last of each folder tell.
+    """
     with contextlib.suppress(OSError, DamagedFile, KeyError):
         metadata, arrays = map_arrays(index)
+        if metadata["version"] != VERSION:
+            return None
+        found, first = ImageListing(folder, metadata, arrays), arrays["first"]
+        ends = {*first.tolist(), *(first[1:] - 1).tolist(), len(found) - 1}
         times = json.loads(metadata["times"]).items()
-        if metadata["version"] == VERSION and all(
-            os.stat(os.path.join(folder, name)).st_mtime_ns == time_ns for name, time_ns in times
+        if all(os.stat(os.path.join(folder, name)).st_ctime_ns == time_ns for name, time_ns in times) and all(
+            os.stat(found.path(number)).st_size == found.sizes[number] for number in ends
         ):
-            return ImageListing(folder, metadata, arrays)
+            return found
     return None
 
 
@@ -191,60 +225,86 @@ def _write_index(index: Path, metadata: dict[str, str], arrays: Arrays) -> None:
     replace_atomically(index, write)
 
 
+class _Folder(NamedTuple):
+    """path: below the listed folder. time_ns: of its last change. refused: what nobody knows how to read, by path."""
+
+    path: str
+    time_ns: int
+    images: list[tuple[bytes, int]]
+    inner: list[str]
+    left_out: list[str]
+    refused: list[str]
+
+
 def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
     """List `folder` anew: the metadata and arrays of an ImageListing, and whether all of it was left alone for a
     while."""
     began_ns = time.time_ns()
-    times = {"": os.stat(folder).st_mtime_ns}
-    with os.scandir(folder) as entries:
-        classes = sorted(entry.name for entry in entries if entry.is_dir())
-    if not classes:
+    top = _list_one(folder, "")
+    classes = sorted(top.inner)
+    refused = top.refused + [os.fsdecode(name) for name, _ in top.images]
+    if not classes and not refused:
         raise FileNotFoundError(f"Couldn't find any class folder in {folder}.")
+    left_out, times = collections.Counter(top.left_out), {"": top.time_ns}
     folders: list[str] = []
     first: list[int] = []
     class_numbers: list[int] = []
-    names: list[bytes] = []
+    files: list[tuple[bytes, int]] = []
     with ThreadPoolExecutor(LISTING_THREADS) as pool:
         listed = pool.map(lambda name: [*_walk(folder, name)], classes)
         bar = tqdm(listed, f"listing {folder.name}", len(classes), unit="class", delay=2, disable=None, leave=False)
         for number, found in enumerate(bar):
-            for path, time_ns, images in sorted(found):
-                times[path] = time_ns
-                if images:
-                    folders.append(path)
-                    first.append(len(names))
+            for one in sorted(found):
+                times[one.path] = one.time_ns
+                left_out.update(one.left_out)
+                refused += one.refused
+                if one.images:
+                    folders.append(one.path)
+                    first.append(len(files))
                     class_numbers.append(number)
-                    names += images
+                    files += one.images
+    if refused:
+        raise UserError(
+            f"{str(folder)!r} has {len(refused):,} entries that would not be read: {format_names(refused)}; sort "
+            f"images into class folders with names that end in {', '.join(IMG_EXTENSIONS)}, mount what links lead to, "
+            "and move the rest away"
+        )
     metadata = {"version": VERSION, "classes": json.dumps(classes), "folders": json.dumps(folders)}
-    metadata["times"] = json.dumps(times)
+    metadata |= {"times": json.dumps(times), "left_out": json.dumps(left_out)}
     arrays: Arrays = {
-        "ends": numpy.cumsum(numpy.fromiter(map(len, names), numpy.int64, len(names))),
+        "ends": numpy.cumsum(numpy.fromiter((len(name) for name, _ in files), numpy.int64, len(files))),
+        "sizes": numpy.fromiter((size for _, size in files), numpy.int64, len(files)),
         "first": numpy.array(first, numpy.int64),
         "class": numpy.array(class_numbers, numpy.int64),
-        "names": numpy.frombuffer(b"".join(names), numpy.uint8),
+        "names": numpy.frombuffer(b"".join(name for name, _ in files), numpy.uint8),
     }
     return metadata, arrays, began_ns - max(times.values()) > MIN_FOLDER_AGE_NS
 
 
-def _walk(folder: Path, name: str) -> Iterator[tuple[str, int, list[bytes]]]:
-    """(path below `folder`, its modification time in ns, names of its images) of a folder and of all below it.
+def _walk(folder: Path, name: str) -> Iterator[_Folder]:
+    """A folder below `folder`, and all below it."""
+    found = _list_one(folder, name)
+    yield found
+    for inner in found.inner:
+        yield from _walk(folder, os.path.join(name, inner))
 
-    Raises UserError for an image that is no file, such as a link whose target is gone.
-    """
+
+def _list_one(folder: Path, name: str) -> _Folder:
     path = os.path.join(folder, name)
-    time_ns = os.stat(path).st_mtime_ns  # before it is listed: what comes meanwhile makes the index old
-    images, inner = [], []
+    # the time before it is listed: what comes meanwhile makes the index old
+    found = _Folder(name, os.stat(path).st_ctime_ns, [], [], [], [])
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.is_dir():
-                inner.append(entry.name)
-            elif entry.name.lower().endswith(IMG_EXTENSIONS):
-                if not entry.is_file():  # costs no stat: the folder says what is a file
-                    raise UserError(f"{entry.path!r} is not a file, or leads nowhere: fix it or remove it")
-                images.append(entry.name)
-    yield name, time_ns, [os.fsencode(image) for image in sorted(images)]
-    for one in inner:
-        yield from _walk(folder, os.path.join(name, one))
+            if entry.is_dir() and not is_hidden(entry.name):
+                found.inner.append(entry.name)
+            elif reason := why_left_out(entry.name):
+                found.left_out.append(reason)
+            elif entry.is_file() and entry.name.lower().endswith(IMG_EXTENSIONS):
+                found.images.append((os.fsencode(entry.name), entry.stat().st_size))
+            else:  # another ending, no file, or a link that leads nowhere
+                found.refused.append(os.path.join(name, entry.name))
+    found.images.sort()
+    return found
 
 
 # --- the fingerprint of a data set ---
@@ -253,29 +313,27 @@ DIGITS = 16
 
 
 def fingerprint(data: Path) -> str:
-    """Of the names of all images of <data>/train/ and <data>/val/, and of the sizes of each class's first and last.
+    """Of the names and sizes of all images of <data>/train/ and <data>/val/.
 
     Raises OSError and UserError as list_images does.
     """
     return fingerprint_of(_classes(list_images(data / split)) for split in ("train", "val"))
 
 
-def _classes(images: ImageListing) -> Iterator[tuple[str, list[str], list[int]]]:
+def _classes(images: ImageListing) -> Iterator[tuple[str, list[tuple[str, int]]]]:
     for number, name in enumerate(images.classes):
-        files = images.names(number)
-        ends = (*files[:1], *files[-1:])
-        yield name, files, [os.stat(os.path.join(images.folder, name, file)).st_size for file in ends]
+        yield name, images.files(number)
 
 
-def fingerprint_of(splits: Iterable[Iterable[tuple[str, list[str], list[int]]]]) -> str:
-    """Of train and val, as their classes in order: the name, the names of its images below its folder, sorted, and the
-    sizes of the first and of the last, in bytes."""
+def fingerprint_of(splits: Iterable[Iterable[tuple[str, list[tuple[str, int]]]]]) -> str:
+    """Of train and val, as their classes in order: the name, and the names of its images below its folder with their
+    sizes in bytes, sorted."""
     digest, class_names, num_images = hashlib.sha256(), set(), []
     for split in splits:
         num_images.append(0)
-        for name, files, sizes in split:
+        for name, files in split:
             class_names.add(name)
             num_images[-1] += len(files)
-            words = (name, str(len(files)), *map(str, sizes), *files, "")
+            words = (name, str(len(files)), *(f"{size} {file}" for file, size in files), "")
             digest.update(os.fsencode("\0".join(words)))
     return f"{len(class_names)}-{num_images[0]}-{num_images[1]}-{digest.hexdigest()[:DIGITS]}"

@@ -3,8 +3,8 @@
 `./bench data pack` and `./bench data import --pack` write it. It is a safetensors file, which listing.py maps.
 `images` holds the bytes of all images, uint8. `starts` and `ends`, int64, say where the bytes of each image are;
 `shapes` has height and width, int32; `targets` its class, int32; `checksums` the CRC-32 of its bytes, uint32. The
-tables have the order of the folder, so that batches are the same as with `loader: folder`. The bytes have another order
-where an import wrote them. Needs no torch.
+tables have the order of the folder, so that batches are the same as with `loader: folder`. The bytes have another one.
+Needs no torch.
 """
 
 import json
@@ -19,7 +19,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import DamagedFile, fingerprint, map_arrays
 
-FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "3"
+FILE_KIND, VERSION = "imagenet-parallel-benchmarks pack", "4"
 SPLITS = ("train", "val")
 
 

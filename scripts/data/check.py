@@ -2,13 +2,13 @@
 
     python -m scripts.data.check --data PATH
 
-Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2.
-It counts what torchvision's ImageFolder would read, by names; a file that does not decode is the loader's to report.
+Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2. Each entry
+is an image, or counted as left out, or named: by names; a file that does not decode is the loader's to report.
 """
 
+import collections
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy
@@ -16,7 +16,8 @@ import tyro
 
 from benchmarks.common.config import PACK_KINDS
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import IMG_EXTENSIONS, list_images
+from benchmarks.common.listing import IMG_EXTENSIONS, ImageListing, format_names, list_images
+from scripts.data.entries import entries_words
 from scripts.options.data_options import CheckDataOptions
 from scripts.shared.commands import bench_command
 from scripts.shared.options_as_typed import option_as_typed
@@ -30,18 +31,12 @@ EXPECTED_LAYOUT = (
 
 @dataclass(frozen=True)
 class Counts:
-    """What a data set holds."""
+    """What a data set holds. left_out: entries that are no images, by the reason."""
 
     num_classes: int
     num_train_images: int
     num_val_images: int
-
-
-def format_names(names: Iterable[str]) -> str:
-    """Three names for a message, quoted and escaped."""
-    names = sorted(names)
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(repr(name) for name in names[:3]) + rest
+    left_out: collections.Counter[str] = field(default_factory=collections.Counter, compare=False)
 
 
 def name_packs(data: str) -> str:
@@ -53,33 +48,29 @@ def name_packs(data: str) -> str:
     return ""
 
 
-def count_part(data: str, part: str) -> dict[str, int]:
-    """The number of images in each class of `part`, "train" or "val". Raises UserError, and what list_images raises."""
-    folder = os.path.join(data, part)
-    if not os.path.isdir(folder):
+def list_part(data: str, part: str) -> ImageListing:
+    """The images of `part`, "train" or "val". Raises UserError, and what list_images raises."""
+    folder = Path(data, part)
+    if not folder.is_dir():
         raise UserError(f"{data!r}: {part}/ is not there; {name_packs(data) or EXPECTED_LAYOUT}")
-    with os.scandir(folder) as iterator:
-        entries = list(iterator)
-    if not any(entry.is_dir() for entry in entries):
-        num_loose = sum(entry.name.lower().endswith(IMG_EXTENSIONS) for entry in entries)
-        loose = f", only {num_loose} loose images: sort them into one folder a class" if num_loose else ""
-        raise UserError(f"{data!r}: {part}/ has no class folders{loose}; {EXPECTED_LAYOUT}")
-    images = list_images(Path(folder))
-    numbers = numpy.bincount(images.targets(), minlength=len(images.classes)).tolist()
-    counts = dict(zip(images.classes, numbers, strict=True))
-    if empty := [name for name, count in counts.items() if count == 0]:
+    try:
+        images = list_images(folder)
+    except FileNotFoundError:
+        raise UserError(f"{data!r}: {part}/ has no class folders; {EXPECTED_LAYOUT}") from None
+    numbers = numpy.bincount(images.targets(), minlength=len(images.classes))
+    if empty := [name for name, number in zip(images.classes, numbers, strict=True) if not number]:
         raise UserError(
             f"{data!r}: {part}/ has class folders without an image: {format_names(empty)}; "
             f"fill or remove them (images end in {', '.join(IMG_EXTENSIONS)})"
         )
-    return counts
+    return images
 
 
 def check_image_folder(path: str | os.PathLike) -> Counts:
-    """Count a data set's classes and images; files directly in train/ or val/ are ignored.
+    """Count a data set's classes and images.
 
-    Raises UserError where train/ or val/ is missing, has no class folders or an empty one, or cannot be read, and where
-    val has classes that train lacks (the opposite is fine).
+    Raises UserError where train/ or val/ is missing, has no class folders or an empty one, has what would not be read,
+    or cannot be read, and where val has classes that train lacks (the opposite is fine).
     """
     data = os.fspath(path)
     if not os.path.isdir(data):
@@ -88,15 +79,16 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
             f"{data!r} {what}; set {option_as_typed('DATA')} to a folder with train/<class>/ and val/<class>/"
         )
     try:
-        train, val = count_part(data, "train"), count_part(data, "val")
+        train, val = list_part(data, "train"), list_part(data, "val")
     except OSError as error:
         raise UserError(f"cannot read {error.filename!r}: {error.strerror}; fix its permissions or mount") from None
-    if unknown := val.keys() - train.keys():
+    if unknown := {*val.classes} - {*train.classes}:
         raise UserError(
             f"{data!r}: val/ has classes that train/ lacks: {format_names(unknown)}; "
             "remove them from val/ or add them to train/"
         )
-    return Counts(len(train), num_train_images=sum(train.values()), num_val_images=sum(val.values()))
+    left_out = collections.Counter(train.left_out) + collections.Counter(val.left_out)
+    return Counts(len(train.classes), len(train), len(val), left_out)
 
 
 def main(options: CheckDataOptions) -> int:
@@ -105,6 +97,7 @@ def main(options: CheckDataOptions) -> int:
         f"{options.data!r}: {counts.num_classes} classes, {counts.num_train_images} train images, "
         f"{counts.num_val_images} val images"
     )
+    print(entries_words(counts.num_train_images + counts.num_val_images, counts.left_out))
     return 0
 
 

@@ -1,95 +1,189 @@
-"""Finds out what a folder of downloads is: Parquet, ILSVRC2012's tars, WebDataset, or a flat val folder."""
+"""Finds out what a folder of downloads is: Parquet, ILSVRC2012's tars, WebDataset, or folders with a flat val/.
 
+Every file below it belongs to a shard, is counted as left out, or is refused.
+"""
+
+import collections
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from scripts.data import folders, parquet, tar_shards
-from scripts.data.entries import Source, SourceImage, SourceShard, split_of
+from benchmarks.common.listing import is_hidden
+from scripts.data import parquet, tars
+from scripts.data.entries import WNID, Entry, Shard, Source, entry_without_image, refuse
+from scripts.data.folders import folder_shards
 from scripts.data.labels import devkit_classes, find_classes, find_devkit
 from scripts.shared.commands import bench_command
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+OTHER_DOWNLOADS = re.compile(r".*devkit.*|ILSVRC2012_(bbox|img_test|img_train_t3).*")
 ARCHIVES = (".parquet", ".tar")
+SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+"""Words in a shard's path, and the split that each means."""
+OF_ALL = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<of>-of-(?P<all>\d+)).*(?P<after>\.\w+)")
+NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<of>)(?P<after>\D*)")
 EXPECTED = (
     "expected Parquet files with the columns image and label, WebDataset tars with .jpg and .cls, "
     f"{TRAIN_TAR} and {VAL_TAR} with the devkit, or val/ without class folders and with val_annotations.txt"
 )
-Reader = Callable[[Path, str, list[str]], Iterator[SourceImage]]
+Reader = Callable[[Path, str, list[str]], Iterator[Entry]]
 """Reads a shard: its path, its name for messages, and the names of the classes."""
 
 
 def find_source(given: Path, classes: Path | None) -> Source:
     """What there is to import in a folder, or in one file. classes: the file with the classes' names, if one is given.
 
-    Raises UserError where it is none of the sources, and OSError for what cannot be read.
+    Raises UserError where it is none of the sources or has what no source has, and OSError for what cannot be read.
     """
     if not given.exists():
         raise UserError(f"{given} does not exist")
-    folder = given if given.is_dir() else given.parent
-    paths = [given] if given.is_file() else find_archives(given)
-    if files := [path for path in paths if path.suffix == ".parquet"]:
-        return shard_files("Parquet", folder, files, parquet.read_parquet, find_classes(folder, classes))
-    if tars := [path for path in paths if path.name in (TRAIN_TAR, VAL_TAR)]:
-        return Source("ILSVRC2012's tars", [*ilsvrc_shards(tars)])
-    if tars := [path for path in paths if path.suffix == ".tar"]:
-        return shard_files("WebDataset", folder, tars, tar_shards.read_webdataset, find_classes(folder, classes))
-    if given.is_dir() and (flat := folders.find_flat_val(given)):
-        return Source("folder with a flat val", folders.folder_shards(given, flat))
-    if all((given / split).is_dir() for split in ("train", "val")):
+    left_out: collections.Counter[str] = collections.Counter()
+    folder, files = (given, list_files(given, left_out)) if given.is_dir() else (given.parent, [given.name])
+    files = leave_out(folder, files, left_out)
+    archives = [path for path in files if path.endswith(ARCHIVES)]
+    beside = [path for path in files if not path.endswith(ARCHIVES)]
+    if of_imagenet := [path for path in archives if is_of_imagenet(path)]:
+        others = [path for path in archives if path not in of_imagenet]
+        refuse((Entry(path, refused="is none of ILSVRC2012's tars") for path in others), str(given))
+        shards = [*ilsvrc_shards(folder, of_imagenet), *folder_shards(folder, beside, left_out)[0]]
+        refuse_equal_classes(shards, given)
+        return Source("ILSVRC2012's tars", shards, left_out)
+    if archives:
+        refuse((Entry(path, refused=f"is no {ARCHIVES[0]} and no {ARCHIVES[1]}") for path in beside), str(given))
+        refuse_gaps(archives)
+        names, endings = find_classes(folder, classes), {os.path.splitext(path)[1] for path in archives}
+        if len(endings) > 1:
+            raise UserError(f"{given} has Parquet files and tars; move one kind away, or give a folder of one kind")
+        if endings == {".parquet"}:
+            return Source("Parquet", shard_files(folder, archives, parquet.read_parquet, names), left_out)
+        return Source("WebDataset", shard_files(folder, archives, tars.read_webdataset, names), left_out)
+    if (given / "val").is_dir() or any("/" not in path.removeprefix("images/") for path in beside):
+        shards, is_flat = folder_shards(folder, beside, left_out)
+        if is_flat:
+            return Source("folder with a flat val", shards, left_out)
         raise UserError(f"{given} has class folders already; use it as it is: {bench_command('run', data=given)}")
     raise UserError(f"{given} is nothing that can be imported; {EXPECTED}")
 
 
-def find_archives(folder: Path) -> list[Path]:
-    """All Parquet and tar files below a folder, sorted; links are followed, and each file is taken once.
+def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
+    """The paths below a folder of all files, sorted; links are followed. A hidden folder counts as one entry.
 
-    Raises UserError for a folder that can be entered but not listed.
+    Raises UserError for a folder that cannot be listed.
     """
-    found: dict[str, Path] = {}
-    for place, inner, names in os.walk(folder, onerror=_refuse_unlisted, followlinks=True):
-        inner.sort()
-        for path in (Path(place, name) for name in names if name.endswith(ARCHIVES)):
-            found.setdefault(os.path.realpath(path), path)
-    return sorted(found.values())
 
-
-def _refuse_unlisted(error: OSError) -> None:
-    """For os.walk, which leaves out what it cannot list, such as lost+found, which only root can enter."""
-    if os.access(error.filename, os.X_OK):
+    def refuse_unlisted(error: OSError) -> None:
         raise UserError(f"{error.filename!r} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
 
-
-def shard_files(kind: str, folder: Path, paths: list[Path], reader: Reader, classes: list[str]) -> Source:
-    """A shard for each file; those of a test split, which has no labels, are left out."""
-    splits = {path: split_of(path.relative_to(folder).as_posix()) for path in paths}
-    if tests := [path for path, split in splits.items() if split == "test"]:
-        print(f"{len(tests)} files of the test split are left out: it has no labels")
-    used = [path for path in paths if splits[path] != "test"]
-    shards = []
-    for path in used:
-        name, status = path.relative_to(folder).as_posix(), path.stat()
-        read = functools.partial(reader, path, name, classes)
-        shards.append(SourceShard(name, splits[path], status.st_size, status.st_mtime_ns, read))
-    return Source(kind, shards)
+    found = []
+    for place, folders, names in os.walk(folder, onerror=refuse_unlisted, followlinks=True):
+        left_out["hidden"] += sum(map(is_hidden, folders))
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        within = os.path.relpath(place, folder)
+        found += names if within == "." else [f"{within}/{name}" for name in names]
+    return sorted(found)
 
 
-def ilsvrc_shards(tars: list[Path]) -> Iterator[SourceShard]:
-    """A shard for each class of train, and one for val. Raises UserError where the devkit is missing for val."""
-    for path in tars:
-        time_ns = path.stat().st_mtime_ns
-        if path.name == TRAIN_TAR:
-            for name, begin, size in tar_shards.list_class_tars(path):
-                shard_name = f"{path.name}/{name}.tar"
-                read = functools.partial(tar_shards.read_class_tar, path, shard_name, name, begin, size)
-                yield SourceShard(shard_name, "train", size, time_ns, read)
+def leave_out(folder: Path, files: list[str], left_out: collections.Counter[str]) -> list[str]:
+    """The files that may be shards or images; the others are counted. Raises UserError for what is unfinished."""
+    kept: list[str] = []
+    refused: list[Entry] = []
+    of_path: dict[str, str] = {}
+    for path in files:
+        is_archive = path.endswith(ARCHIVES) and not is_hidden(os.path.basename(path))
+        if any(map(OTHER_DOWNLOADS.fullmatch, path.split("/"))):
+            left_out["of ImageNet's other downloads"] += 1
+        elif is_archive and not is_of_imagenet(path) and split_of(path) == "test":
+            left_out["of test, which has no labels"] += 1
+        elif is_archive and of_path.setdefault(os.path.realpath(folder / path), path) != path:
+            left_out["links to files that are read"] += 1
+        elif entry := entry_without_image(path):
+            left_out.update([entry.left_out] if entry.left_out else [])
+            refused += [entry] if entry.refused else []
         else:
+            kept.append(path)
+    refuse(refused, str(folder))
+    return kept
+
+
+def is_of_imagenet(path: str) -> bool:
+    """Whether it is a tar of image-net.org's: the large ones, or one that was in that of train."""
+    stem, ending = os.path.splitext(os.path.basename(path))
+    return ending == ".tar" and (f"{stem}.tar" in (TRAIN_TAR, VAL_TAR) or bool(WNID.fullmatch(stem)))
+
+
+def split_of(path: str) -> str:
+    """train, val or test, by the words of a shard's path below the source; '' where none is one."""
+    for text in reversed(path.lower().split("/")):
+        for word in re.split(r"[^a-z]+", text):
+            if word in SPLIT_OF_WORD:
+                return SPLIT_OF_WORD[word]
+    return ""
+
+
+def refuse_gaps(paths: list[str]) -> None:
+    """Raises UserError where numbers in the names say that a shard is missing: 00001-of-00003, or 2 after 0."""
+    groups: dict[tuple[str, ...], dict[int, str]] = collections.defaultdict(dict)
+    for path in paths:
+        if found := OF_ALL.fullmatch(path) or NUMBERED.fullmatch(path):
+            groups[found["before"], found["of"], found["after"]][int(found["number"])] = found["number"]
+    for (before, of_all, after), there in groups.items():
+        if not of_all and len(there) == 1:
+            continue  # a number such as a year
+        last = int(of_all.removeprefix("-of-")) if of_all else max(there)
+        expected = range(min(min(there), 1), last + 1)  # from 0 or from 1 on
+        if of_all and max(there) < last:
+            expected = range(last)
+        width = len(next(iter(there.values())))
+        missing = [f"{before}{number:0{width}}{of_all}{after}" for number in expected if number not in there]
+        if missing or len(there) > len(expected):
+            raise UserError(
+                f"{before}* should have the numbers {expected.start} to {expected.stop - 1}, and {len(missing):,} are "
+                f"missing: {', '.join(missing[:3])}; download them, or give one file as FROM"
+            )
+
+
+def shard_files(folder: Path, paths: list[str], read: Reader, classes: list[str]) -> list[Shard]:
+    """A shard for each file. Raises UserError where a path does not say its split."""
+    shards = []
+    for path in paths:
+        split, status = split_of(path), (folder / path).stat()
+        if not split:
+            raise UserError(
+                f"{path!r} does not say whether it is of train or of val; put it into a folder named train or val"
+            )
+        named = functools.partial(read, folder / path, path, classes)
+        shards.append(Shard(path, split, status.st_size, status.st_mtime_ns, named))
+    return shards
+
+
+def ilsvrc_shards(folder: Path, paths: list[str]) -> Iterator[Shard]:
+    """A shard for each class of train, and one for val. Raises UserError where the devkit is missing for val."""
+    for name in paths:
+        path = folder / name
+        status = path.stat()
+        if path.name == TRAIN_TAR:
+            for class_name, begin, size in tars.list_class_tars(path):
+                shard_name = f"{name}/{class_name}.tar"
+                read = functools.partial(tars.read_class_tar, path, shard_name, class_name, begin, size)
+                yield Shard(shard_name, "train", size, status.st_mtime_ns, read)
+        elif path.name == VAL_TAR:
             devkit = find_devkit(path.parent)
             if not devkit:
                 raise UserError(
                     f"{path} has no labels; put ILSVRC2012_devkit_t12.tar.gz beside it, which image-net.org has, too"
                 )
-            read = functools.partial(tar_shards.read_flat_tar, path, devkit_classes(devkit))
-            yield SourceShard(path.name, "val", path.stat().st_size, time_ns, read)
+            read = functools.partial(tars.read_flat_tar, path, devkit_classes(devkit))
+            yield Shard(name, "val", status.st_size, status.st_mtime_ns, read)
+        else:
+            read = functools.partial(tars.read_class_tar, path, name, path.stem)
+            yield Shard(name, "train", status.st_size, status.st_mtime_ns, read)
+
+
+def refuse_equal_classes(shards: list[Shard], given: Path) -> None:
+    """Raises UserError where two tars or folders are of one class: their images would be merged."""
+    of_train = [os.path.splitext(os.path.basename(shard.name))[0] for shard in shards if shard.split == "train"]
+    twice = [name for name, number in collections.Counter(of_train).items() if number > 1]
+    refuse((Entry(name, refused="is there twice, as tar or folder") for name in twice), str(given))

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import fingerprint, list_images
-from scripts.data.check import check_image_folder, format_names
-from scripts.data.entries import Source, SourceShard
-from scripts.data.journal import WORKSHOP, Total
+from benchmarks.common.listing import fingerprint, format_names, list_images
+from scripts.data.check import check_image_folder
+from scripts.data.entries import Count, Shard, Source, counted
 from scripts.data.progress import Progress
+
+WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
 
 
 class FolderTarget:
@@ -17,8 +18,8 @@ class FolderTarget:
     written_per_byte = 1.0
 
     def __init__(self, folder: Path, source: Source):
-        self.kind = source.kind
-        self._folder, self._workshop = folder, folder / WORKSHOP
+        self.kind, self.workshop = source.kind, folder / WORKSHOP
+        self._folder = folder
         self._splits = sorted({shard.split for shard in source.shards})
         self._goes_on = False
 
@@ -27,18 +28,18 @@ class FolderTarget:
         for split in self._splits:
             refuse_existing(self._folder / split)
 
-    def go_on(self, finished: list[SourceShard]) -> None:
+    def go_on(self, finished: list[tuple[Shard, Count]]) -> None:
         """After a kill, there are images of shards that are not finished; they are written again."""
         del finished  # their images are there
         self._goes_on = True
 
-    def write_shard(self, shard: SourceShard, progress: Progress) -> Total:
+    def write_shard(self, shard: Shard, progress: Progress) -> Count:
         """Raises UserError where two images have one name, and what reading raises."""
-        num_images = num_bytes = 0
+        count = Count()
         folders: dict[str, str] = {}
-        for image in shard.read():
+        for image in counted(shard, count):
             if image.class_name not in folders:
-                folder = self._workshop / shard.split / image.class_name
+                folder = self.workshop / shard.split / image.class_name
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[image.class_name] = str(folder)
             try:
@@ -46,40 +47,39 @@ class FolderTarget:
                 with open(path, "wb" if self._goes_on else "xb") as file:
                     file.write(image.content)
             except FileExistsError:
-                raise UserError(f"{shard.name}: {image.name!r} of class {image.class_name} is there twice") from None
-            num_images += 1
-            num_bytes += len(image.content)
+                raise UserError(
+                    f"{shard.name}: {image.name!r} of class {image.class_name} is there twice; remove the wrong one"
+                ) from None
             progress.add(len(image.content), len(image.content))
-        progress.add(shard.num_bytes - num_bytes, 0)  # what is in a shard beside its images
-        return Total(num_images, num_bytes)
+        progress.add(shard.num_bytes - count.num_bytes, 0)  # what is in a shard beside its images
+        return count
 
-    def put_in_place(self, totals: dict[str, Total]) -> None:
+    def put_in_place(self, counts: dict[str, Count]) -> None:
         """Rename the finished splits. Raises UserError where classes do not fit, or where images have one name."""
         folders = {split: self._folder_of(split) for split in ("train", "val")}
-        for split, total in totals.items():
-            if not folders[split].is_dir():
-                raise UserError(f"the source has no image of {split}")
+        for split, count in counts.items():
             found = len(list_images(folders[split]))
-            if found != total.num_images:
+            if found != count.num_images:
                 raise UserError(
-                    f"{total.num_images} images of {split} were read, and they have {found} different names"
+                    f"{count.num_images} images of {split} were read, and they have {found} different names; "
+                    f"remove {self.workshop} and those that are there twice"
                 )
         if all(folder.is_dir() for folder in folders.values()):
             refuse_unknown_classes(*({*os.listdir(folder)} for folder in (folders["train"], folders["val"])))
-        for split in totals:
+        for split in counts:
             if folders[split] != self._folder / split:  # else a kill came between two renames
                 refuse_existing(self._folder / split)
                 os.rename(folders[split], self._folder / split)
 
     def _folder_of(self, split: str) -> Path:
-        return self._workshop / split if (self._workshop / split).is_dir() else self._folder / split
+        return self.workshop / split if (self.workshop / split).is_dir() else self._folder / split
 
-    def report(self, totals: dict[str, Total]) -> None:
+    def report(self, counts: dict[str, Count]) -> None:
         """Print what there is now."""
-        for split, total in totals.items():
+        for split, count in counts.items():
             folder = self._folder / split
             num_classes = sum(entry.is_dir() for entry in os.scandir(folder))
-            print(f"{folder}: {total.num_images:,} images of {num_classes:,} classes, {total.num_bytes:,} bytes")
+            print(f"{folder}: {count.num_images:,} images of {num_classes:,} classes, {count.num_bytes:,} bytes")
         try:
             check_image_folder(self._folder)
         except UserError as error:

@@ -1,74 +1,95 @@
-"""Folders whose val/ is flat: all its images in one folder, and a table or the devkit that says which class each is.
+"""Images in folders: train/ has class folders. val/ may be flat, with a table or the devkit that says the classes.
 
-train/ has class folders there already; Tiny ImageNet has one more folder, images/, in each.
+Class folders may have folders in them, such as Tiny ImageNet's images/.
 """
 
-import os
+import collections
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import IMG_EXTENSIONS
-from scripts.data.entries import SourceImage, SourceShard, class_name, image_name
-from scripts.data.labels import classes_by_place, devkit_classes, find_devkit, parse_annotations, read_list
+from benchmarks.common.listing import format_names
+from scripts.data.entries import Entry, Shard, checked_class, image_entry, refuse
+from scripts.data.labels import find_val_classes
 
-TABLES = ("val_annotations.txt", "LOC_val_solution.csv")
 NUM_TOGETHER = 1000  # images of val/ that are a shard
+DEAD = "leads nowhere; mount what it leads to"
+Named = list[tuple[str, str]]  # path below the source, and class
 
 
-def images_in(folder: Path) -> list[Path]:
-    """The images directly in a folder, sorted by name. Raises OSError."""
-    return sorted(path for path in folder.iterdir() if path.name.lower().endswith(IMG_EXTENSIONS))
+def folder_shards(folder: Path, files: list[str], left_out: collections.Counter[str]) -> tuple[list[Shard], bool]:
+    """A shard for each class of train/, and some for val/; and whether val/ has images outside of class folders.
 
-
-def find_flat_val(folder: Path) -> Path | None:
-    """The folder with the images of val/: val/images, val or `folder` itself; None where none is."""
-    for images_folder in (folder / "val" / "images", folder / "val", folder):
-        if images_folder.is_dir() and images_in(images_folder):
-            return images_folder
-    return None
-
-
-def val_classes(folder: Path, flat: Path, images: list[Path]) -> dict[str, str]:
-    """The class of each image, by its name. Raises UserError where nothing says it, or not of each image."""
-    names = [path.name for path in images]
-    for table in (labels_folder / name for labels_folder in (flat, flat.parent, folder) for name in TABLES):
-        if table.is_file():
-            by_stem = parse_annotations(read_list(table), table)
-            class_of = {name: by_stem.get(os.path.splitext(name)[0], "") for name in names}
-            if missing := [name for name, named in class_of.items() if not named]:
-                raise UserError(f"{table} does not have the class of {missing[0]!r}, one of {len(missing)}")
-            return class_of
-    for labels_folder in (folder, folder.parent, flat):
-        if devkit := find_devkit(labels_folder):
-            return classes_by_place(names, devkit_classes(devkit), str(flat))
-    raise UserError(
-        f"nothing says which classes the {len(images)} images in {flat} are; put val_annotations.txt, Kaggle's "
-        "LOC_val_solution.csv or ILSVRC2012_devkit_t12.tar.gz beside them"
-    )
-
-
-def folder_shards(folder: Path, flat: Path) -> list[SourceShard]:
-    """A shard for each class of train/, and some for the flat val/. Raises UserError, and OSError."""
-    images = images_in(flat)
-    class_of = val_classes(folder, flat, images)
-    named = [(class_name(class_of[path.name], flat.name), path) for path in images]
+    files: below `folder`, that may be images; those of test are counted in left_out. Raises UserError, and OSError.
+    """
+    train: dict[str, Named] = collections.defaultdict(list)
+    val: list[str] = []
+    refused: list[Entry] = []
+    has_val = (folder / "val").is_dir()
+    for path in files:
+        split, _, inner = path.partition("/")
+        if split == "test":
+            left_out["of test, which has no labels"] += 1
+        elif split == "train" and "/" in inner:
+            name = inner.partition("/")[0]
+            train[checked_class(name, "train")].append((path, name))
+        elif not (folder / path).exists():  # a class folder's link, too
+            refused.append(Entry(path, refused=DEAD))
+        elif split == "val" if has_val else path in (split, f"images/{inner}") and "/" not in inner:
+            val.append(path)
+        else:
+            refused.append(Entry(path, refused="lies outside of the class folders of train/ and of val/"))
+    refuse(refused, str(folder))
+    named, is_flat = class_val(folder, val, has_val)
     shards = [
-        make_shard(f"val {start}", "val", named[start : start + NUM_TOGETHER])
+        make_shard(folder, f"val {start}", "val", named[start : start + NUM_TOGETHER])
         for start in range(0, len(named), NUM_TOGETHER)
     ]
-    train = folder / "train"
-    for of_class in sorted(train.iterdir()) if train.is_dir() else []:
-        if of_class.is_dir():
-            name = class_name(of_class.name, "train")
-            inner = of_class / "images" if (of_class / "images").is_dir() else of_class
-            shards.append(make_shard(f"train/{name}", "train", [(name, path) for path in images_in(inner)]))
-    return shards
+    return [*shards, *(make_shard(folder, f"train/{name}", "train", train[name]) for name in sorted(train))], is_flat
 
 
-def make_shard(shard_name: str, split: str, named: list[tuple[str, Path]]) -> SourceShard:
-    def read() -> Iterator[SourceImage]:
-        for name, path in named:
-            yield SourceImage(name, image_name(path.name, shard_name), path.read_bytes())
+def class_val(folder: Path, paths: list[str], has_val: bool) -> tuple[Named, bool]:
+    """The class of each image of val/, and whether some are in no class folder.
 
-    return SourceShard(shard_name, split, sum(path.stat().st_size for _, path in named), 0, read)
+    Raises UserError where nothing says a class, or where a table and a folder say two.
+    """
+    inner = [path.split("/")[1:] if has_val else path.split("/") for path in paths]
+    by_folder = [parts[0] if len(parts) > 1 and parts[0] != "images" else "" for parts in inner]
+    if all(by_folder):
+        return [*zip(paths, by_folder, strict=True)], False
+    names = [parts[-1] for parts in inner]
+    if twice := [name for name, number in collections.Counter(names).items() if number > 1]:
+        raise UserError(f"{folder}: val has {format_names(twice)} twice; remove the wrong ones")
+    flat = folder / "val" if has_val else folder
+    class_of = find_val_classes(folder, flat, names)
+    if not class_of:
+        loose = [path for path, name in zip(paths, by_folder, strict=True) if not name]
+        raise UserError(
+            f"nothing says which classes the {len(loose):,} images {format_names(loose)} are; put val_annotations.txt, "
+            "Kaggle's LOC_val_solution.csv or ILSVRC2012_devkit_t12.tar.gz beside them"
+        )
+    differ = [name for name, given in zip(names, by_folder, strict=True) if given not in ("", class_of[name])]
+    if differ:
+        raise UserError(
+            f"{folder}: the class folders and the table of val have other classes of {format_names(differ)}"
+        )
+    return [(path, class_of[name]) for path, name in zip(paths, names, strict=True)], True
+
+
+def make_shard(folder: Path, shard_name: str, split: str, named: Named) -> Shard:
+    """Raises UserError for a link that leads nowhere, and OSError."""
+    num_bytes = 0
+    dead: list[Entry] = []
+    for path, _ in named:
+        try:
+            num_bytes += (folder / path).stat().st_size
+        except FileNotFoundError:
+            dead.append(Entry(path, refused=DEAD))
+    refuse(dead, str(folder))
+    return Shard(shard_name, split, num_bytes, 0, functools.partial(read_files, folder, named, shard_name))
+
+
+def read_files(folder: Path, named: Named, shard_name: str) -> Iterator[Entry]:
+    for path, name in named:
+        yield image_entry(path, name, (folder / path).read_bytes(), shard_name)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common.errors import UserError
-from scripts.data.entries import SourceImage, class_of_label, file_name, image_name
+from scripts.data.entries import WNID, Entry, class_of_label, file_name, image_entry
+from scripts.data.labels import refuse_equal_names
 
 if TYPE_CHECKING:
     import pyarrow
@@ -21,7 +22,7 @@ BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
 WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
-def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[SourceImage]:
+def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
     """classes: names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
     has other columns."""
     import pyarrow
@@ -29,38 +30,54 @@ def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[So
 
     try:
         with pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
-            class_names = classes or label_names(file.schema_arrow.metadata or {})
+            class_names = classes or label_names(file.schema_arrow.metadata or {}, shard_name)
             check_columns(file.schema_arrow, shard_name)
             row = 0
             for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
                 images, labels = batch.column("image"), batch.column("label").to_pylist()
                 contents, paths = images.field("bytes"), images.field("path").to_pylist()
                 for position, (label, inner) in enumerate(zip(labels, paths, strict=True)):
-                    content = contents[position].as_buffer()
-                    if content is None:
-                        raise UserError(f"{shard_name}: row {row} has no bytes, only the path {inner!r}")
-                    names = names_of(inner or f"{path.stem}_{row:06}.JPEG", label, class_names, shard_name)
-                    yield SourceImage(*names, memoryview(content))
+                    buffer = contents[position].as_buffer()
+                    content = None if buffer is None else memoryview(buffer)
+                    yield read_row(inner or f"{path.stem}_{row:06}.JPEG", label, content, class_names, shard_name)
                     row += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
 
 
-def names_of(inner: str, label: object, classes: list[str], shard_name: str) -> tuple[str, str]:
-    """(class, name) of an image, whose path in the file is `inner`."""
-    name = file_name(inner, shard_name)
-    if with_class := WITH_CLASS.fullmatch(name):
-        return with_class["wnid"], image_name(with_class["name"] + with_class["ending"], shard_name)
-    return class_of_label(label, classes, shard_name), image_name(name, shard_name)
+def read_row(inner: str, label: object, content: memoryview | None, classes: list[str], shard_name: str) -> Entry:
+    """inner: the image's path in the file. Its class is that of the path, where the label says no other wnid."""
+    if content is None:
+        return Entry(inner, refused="has no bytes: only its path is in the file")
+    with_class, where = WITH_CLASS.fullmatch(file_name(inner, shard_name)), f"{shard_name}: {inner!r}"
+    if not with_class:
+        return image_entry(inner, class_of_label(label, classes, where), content, shard_name)
+    wnid, name = with_class["wnid"], with_class["name"] + with_class["ending"]
+    if label is not None and (classes or isinstance(label, str)):
+        named = class_of_label(label, classes, where)
+        if WNID.fullmatch(named) and named != wnid:
+            return Entry(
+                inner,
+                refused=f"has the class {wnid} in its path, and {named} by its label; give the right list by "
+                "--classes, or leave it out",
+            )
+    if WNID.match(name) and not name.startswith(f"{wnid}_"):
+        return Entry(inner, refused=f"names two classes, {name[:9]} and {wnid}")
+    return image_entry(name, wnid, content, shard_name)
 
 
-def label_names(metadata: dict[bytes, bytes]) -> list[str]:
-    """The names of the labels, from the metadata of Hugging Face's library of data sets; [] where there are none."""
+def label_names(metadata: dict[bytes, bytes], shard_name: str) -> list[str]:
+    """The names of the labels, from the metadata of Hugging Face's library of data sets; [] where there are none.
+
+    Raises UserError where two have one name, such as ImageNet's two kinds of crane.
+    """
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return [str(name) for name in features["label"]["names"]]
+        names = [str(name) for name in features["label"]["names"]]
     except (KeyError, TypeError, ValueError):
         return []
+    refuse_equal_names(names, f"the metadata of {shard_name}")
+    return names
 
 
 def check_columns(schema: "pyarrow.Schema", shard_name: str) -> None:

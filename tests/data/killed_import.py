@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from scripts.data import import_images
-from scripts.data.entries import Source, SourceImage, SourceShard
+from scripts.data import import_images, write_shards
+from scripts.data.entries import Entry, Shard, Source
 from scripts.options.data_options import ImportOptions
 
 
@@ -23,8 +23,8 @@ def together(num_shards: int, then: Callable[[], None] | None = None) -> Iterato
     barrier = threading.Barrier(num_shards, then, timeout=60)
     find_source = import_images.find_source
 
-    def wait_after_two(shard: SourceShard, is_first: bool) -> SourceShard:
-        def read() -> Iterator[SourceImage]:
+    def wait_after_two(shard: Shard, is_first: bool) -> Shard:
+        def read() -> Iterator[Entry]:
             for number, image in enumerate(shard.read()):
                 if number == 2 and is_first:
                     barrier.wait()
@@ -39,7 +39,7 @@ def together(num_shards: int, then: Callable[[], None] | None = None) -> Iterato
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_images, "find_source", find)
-        patch.setattr(import_images, "num_cores", lambda: num_shards)
+        patch.setattr(write_shards, "num_cores", lambda: num_shards)
         yield
 
 

@@ -11,12 +11,45 @@ import pyarrow
 import pyarrow.parquet
 import scipy.io
 
+from scripts.data.entries import WNID
 from scripts.data.find_source import TRAIN_TAR, VAL_TAR
 from scripts.data.labels import DEVKIT_ARCHIVE, GROUND_TRUTH, META
 
 NUM_TOGETHER = 40  # images of a shard: small sets have several shards
 SPLITS = {"train": "train", "val": "validation"}
 HUB_IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+
+
+CLASSES = ("n01440764", "n01443537", "n02012849", "n03126707")
+
+
+def jpeg(rng: numpy.random.Generator) -> bytes:
+    """The first and last bytes of a JPEG, and what nobody decodes between them."""
+    return b"\xff\xd8\xff" + rng.bytes(int(rng.integers(20, 900))) + b"\xff\xd9"
+
+
+def write_images(folder: Path, seed: int = 0, num_classes: int = 4, num_images: int = 12) -> Path:
+    """A data set with WordNet ids for classes and ImageNet's names; train and val have as many images."""
+    rng = numpy.random.default_rng(seed)
+    for number in range(num_images):
+        name = CLASSES[number % num_classes]
+        for file in (f"train/{name}/{name}_{number}.JPEG", f"val/{name}/ILSVRC2012_val_{number + 1:08}.JPEG"):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(jpeg(rng))
+    return folder
+
+
+def numbered(folder: Path, data: Path) -> Path:
+    """A copy whose images of val/ have the names of ImageNet's, which a devkit needs."""
+    shutil.copytree(data, folder)
+    for number, path in enumerate(sorted((folder / "val").glob("*/*"), key=lambda path: path.name), 1):
+        path.rename(path.with_name(f"ILSVRC2012_val_{number:08}.JPEG"))
+    return folder
+
+
+def hub_name(path: Path) -> str:
+    """The name in the hub's ImageNet, where the class's name is a wnid: with the class once more."""
+    return f"{path.stem}_{path.parent.name}{path.suffix}" if WNID.fullmatch(path.parent.name) else path.name
 
 
 def images_of(data: Path, part: str) -> list[Path]:
@@ -40,7 +73,7 @@ def write_parquet(folder: Path, data: Path) -> Path:
         paths = images_of(data, part)
         for number, start in enumerate(range(0, len(paths), NUM_TOGETHER)):
             some = paths[start : start + NUM_TOGETHER]
-            images = [{"bytes": path.read_bytes(), "path": path.name} for path in some]
+            images = [{"bytes": path.read_bytes(), "path": hub_name(path)} for path in some]
             labels = [classes.index(path.parent.name) for path in some]
             table = pyarrow.table({"image": pyarrow.array(images, HUB_IMAGE), "label": labels}, schema)
             file = folder / "data" / f"{split}-{number:05}-of-{-(-len(paths) // NUM_TOGETHER):05}.parquet"

@@ -17,17 +17,17 @@ import pyarrow.parquet
 import pytest
 import torch
 from data.killed_import import kill_with_open_shards, together
-from data.sources import HUB_IMAGE, WRITERS, add, write_flat, write_ilsvrc, write_parquet, write_webdataset
+from data.sources import HUB_IMAGE, WRITERS, add, numbered, write_flat, write_ilsvrc, write_parquet, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
-from scripts.data import import_images, progress
+from scripts.data import import_images, progress, write_shards
 from scripts.data.check import check_image_folder
 from scripts.data.import_images import WORKSHOP, ImportOptions
-from scripts.data.parquet import names_of
+from scripts.data.parquet import read_row
 
-JPEG = b"\xff\xd8 of some bytes"
+JPEG = b"\xff\xd8\xff of some bytes"
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
@@ -52,20 +52,21 @@ def refused(source: Path, target: Path, **changes) -> str:
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_source_gives_the_same_images(writer, tmp_path, tiny_data, capsys):
     """Equal bytes, names, fingerprint and first batch."""
-    target = tmp_path / "imagenet"
-    import_all(WRITERS[writer](tmp_path / "the downloads", tiny_data), target)
-    assert contents(target) == contents(tiny_data)
-    first, expected = (next(iter(loaders(data)[0])) for data in (target, tiny_data))
+    target, data = tmp_path / "imagenet", numbered(tmp_path / "numbered", tiny_data)
+    import_all(WRITERS[writer](tmp_path / "the downloads", data), target)
+    assert contents(target) == contents(data)
+    first, expected = (next(iter(loaders(folder)[0])) for folder in (target, data))
     assert all(torch.equal(*pair) for pair in zip(first, expected, strict=True))
     printed = capsys.readouterr().out
     assert f"{NUM_TRAIN} images of 4 classes" in printed and f"{NUM_VAL} images of 4 classes" in printed
-    assert f"fingerprint {fingerprint(tiny_data)}" in printed
+    assert f"fingerprint {fingerprint(data)}" in printed
 
 
 @pytest.mark.parametrize("table", ["LOC_val_solution.csv", "devkit"])
 def test_a_flat_val_folder_has_its_classes_from_any_table(tmp_path, tiny_data, table):
-    import_all(write_flat(tmp_path / "from", tiny_data, table), tmp_path / "imagenet")
-    assert contents(tmp_path / "imagenet") == contents(tiny_data)
+    data = numbered(tmp_path / "numbered", tiny_data)
+    import_all(write_flat(tmp_path / "from", data, table), tmp_path / "imagenet")
+    assert contents(tmp_path / "imagenet") == contents(data)
 
 
 def test_a_flat_val_of_its_own_joins_a_train_that_is_there(tmp_path, tiny_data):
@@ -77,12 +78,17 @@ def test_a_flat_val_of_its_own_joins_a_train_that_is_there(tmp_path, tiny_data):
     assert contents(target) == contents(tiny_data)
 
 
+def names_of(inner: str, label: object, classes: list[str]) -> tuple[str, str]:
+    row = read_row(inner, label, memoryview(JPEG), classes, "a shard")
+    return row.class_name, row.name
+
+
 def test_the_hubs_names_become_the_official_ones():
     official = ("n01440764", "n01440764_10026.JPEG")
-    assert names_of("n01440764_10026_n01440764.JPEG", 0, ["tench, Tinca tinca"], "a shard") == official
-    of_val = names_of("ILSVRC2012_val_00000001_n01751748.JPEG", 65, [], "a shard")
+    assert names_of("n01440764_10026_n01440764.JPEG", 0, ["tench, Tinca tinca"]) == official
+    of_val = names_of("ILSVRC2012_val_00000001_n01751748.JPEG", 65, [])
     assert of_val == ("n01751748", "ILSVRC2012_val_00000001.JPEG")
-    assert names_of("a/n01440764_10026.jpg", 1, ["n0", "n01440764"], "a shard") == official
+    assert names_of("a/n01440764_10026.jpg", 1, ["n0", "n01440764"]) == official
 
 
 def test_words_as_classes_need_a_list(tmp_path, tiny_data):
@@ -91,7 +97,7 @@ def test_words_as_classes_need_a_list(tmp_path, tiny_data):
     (source / "classes.txt").unlink()
     assert "--classes" in refused(source, tmp_path / "imagenet")
     with pytest.raises(UserError, match="'tench, Tinca tinca' cannot be a folder; name by --classes"):
-        names_of("1.jpg", 0, ["tench, Tinca tinca"], "a shard")
+        names_of("1.jpg", 0, ["tench, Tinca tinca"])
     (tmp_path / "wnids").write_text(names.replace("\n", " some words\n"))
     import_all(source, tmp_path / "imagenet", classes=tmp_path / "wnids")
     assert contents(tmp_path / "imagenet") == contents(tiny_data)
@@ -101,7 +107,9 @@ def test_a_test_split_is_left_out(tmp_path, tiny_data, capsys):
     source = write_parquet(tmp_path / "from", tiny_data)
     (source / "data" / "test-00000-of-00001.parquet").write_bytes(b"labels of -1")
     import_all(source, tmp_path / "imagenet")
-    assert "1 files of the test split are left out" in capsys.readouterr().out
+    entries = NUM_TRAIN + NUM_VAL + 1
+    left_out = "1 left out (1 of test, which has no labels)"
+    assert f"{entries} entries = {entries - 1} images + {left_out}" in capsys.readouterr().out
 
 
 def test_shards_may_be_links(tmp_path, tiny_data):
@@ -158,11 +166,22 @@ def twice(path: Path) -> None:
         add(archive, "b/first.cls", b"0")
 
 
-def parquet_with(path: Path, inner: str = "1.jpg", label: int = 0, classes: tuple[str, ...] = ("left",)) -> None:
+def tar_of_links(path: Path) -> None:
+    """As tar writes the second name of a file that has two."""
+    with tarfile.open(path, "w") as archive:
+        add(archive, "first.jpg", JPEG)
+        add(archive, "first.cls", b"0")
+        add(archive, "second.jpg", b"", type=tarfile.LNKTYPE, linkname="first.jpg")
+        add(archive, "second.cls", b"0")
+
+
+def parquet_with(
+    path: Path, inner: str = "1.jpg", label: int = 0, classes: tuple[str, ...] = ("left",), content: bytes = JPEG
+) -> None:
     features = {"label": {"names": classes}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     schema = pyarrow.schema([("image", HUB_IMAGE), ("label", pyarrow.int64())], metadata=metadata)
-    images = pyarrow.array([{"bytes": JPEG, "path": inner}], HUB_IMAGE)
+    images = pyarrow.array([{"bytes": content, "path": inner}], HUB_IMAGE)
     pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": [label]}, schema), path)
 
 
@@ -182,9 +201,10 @@ REFUSED = {
     "a name with .. in a class tar": (TRAIN_TAR, lambda path: nested(path, "left.tar"), "leads out of the folder"),
     "Parquet with ..": (PARQUET, lambda path: parquet_with(path, "../../evil.jpg"), "leads out of the folder"),
     "Parquet with a class of ..": (PARQUET, lambda path: parquet_with(path, classes=("../..",)), "cannot be a folder"),
-    "a label that is no class": (TAR, lambda path: tar_with_label(path, b"--5"), "'one'.cls.*'--5'"),
+    "a label that is no class": (TAR, lambda path: tar_with_label(path, b"--5"), "'one.cls'.*'--5'"),
     "an image without a label": (TAR, tar_with, "has no .cls"),
     "an image twice": (TAR, twice, "is there twice"),
+    "a tar of links": (TAR, lambda path: tar_of_links(path), "is a link or a sparse file"),
     "a tar that is cut off in an image": (TAR, lambda path: (tar_with(path), cut(path, 520)), "is cut off"),
     "a tar that is cut off between images": (TAR, lambda path: (tar_with(path), cut(path, 2048)), "is cut off"),
     "a tar of other bytes": (TAR, lambda path: path.write_bytes(3000 * b"no tar"), "cannot be read"),
@@ -196,7 +216,7 @@ REFUSED = {
         lambda path: pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), path),
         "has the columns 'a ",
     ),
-    "a script": (PARQUET, lambda path: parquet_with(path, "evil.sh"), "is no image"),
+    "a script": (PARQUET, lambda path: parquet_with(path, content=b"#!/bin/sh"), "is no image"),
 }
 
 
@@ -222,7 +242,7 @@ def test_what_is_damaged_or_leads_elsewhere_is_refused(tmp_path, tiny_data, case
 
 def test_classes_of_val_that_train_lacks_are_refused(tmp_path, tiny_data):
     source = write_parquet(tmp_path / "from", tiny_data)
-    parquet_with(source / "data" / "validation-9.parquet", classes=("another",))
+    parquet_with(source / "data" / "validation-0.parquet", classes=("another",))
     assert "val has classes that train lacks: 'another'" in refused(source, tmp_path / "imagenet")
     assert not (tmp_path / "imagenet" / "val").exists()
 
@@ -268,7 +288,7 @@ def test_a_killed_import_goes_on(tmp_path, tiny_data, monkeypatch, capsys):
 def test_an_import_that_is_stopped_at_its_end_ends_when_it_is_started_again(tmp_path, tiny_data, monkeypatch, pack):
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(import_images, "remove_workshop", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(write_shards, "remove_workshop", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         import_images.main(ImportOptions(source, target, pack=pack))
     import_all(source, target, pack=pack)
     assert not (target / WORKSHOP).exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 from data.killed_import import kill_with_open_shards, together
-from data.sources import WRITERS, write_flat, write_webdataset
+from data.sources import WRITERS, numbered, write_flat, write_webdataset
 from support import NUM_TRAIN, NUM_VAL, loaders, pixels, spoil
 
 from benchmarks.common.config import Config
@@ -18,8 +18,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
 from scripts.data import import_images, pack, progress
 from scripts.data.check import check_image_folder
-from scripts.data.journal import WORKSHOP
-from scripts.data.pack_file import check_pack
+from scripts.data.folder_target import WORKSHOP
+from scripts.data.pack_target import check_pack
 from scripts.options.data_options import ImportOptions
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -46,11 +46,12 @@ def assert_equal_packs(data: Path, expected: Path, kind: str) -> None:
 )
 def test_an_import_packs_what_the_folder_would_have_packed(own_data, tmp_path, capsys, writer, kind):
     """Order, pixels, classes and fingerprint."""
-    pack.main(pack.PackOptions(str(own_data), kind))
+    data = numbered(tmp_path / "numbered", own_data)
+    pack.main(pack.PackOptions(str(data), kind))
     target = tmp_path / "imagenet"
-    source = WRITERS[writer](tmp_path / "from", own_data)
+    source = WRITERS[writer](tmp_path / "from", data)
     assert import_images.main(ImportOptions(source, target, pack=kind)) == 0
-    assert_equal_packs(target, own_data, kind)
+    assert_equal_packs(target, data, kind)
     assert sorted(path.name for path in target.iterdir()) == ["packed"], "nothing else is left there"
     assert f"fingerprint {packs(target, kind)[0].metadata['fingerprint']}" in capsys.readouterr().out
     with pytest.raises(UserError, match=f"it has packed files, .* --loader packed --pack {kind}"):
@@ -108,7 +109,7 @@ def test_an_image_that_is_there_twice_is_refused(tiny_data, tmp_path):
     """No file's name says it, as in folders."""
     source = write_webdataset(tmp_path / "from", tiny_data)
     first = sorted(source.glob("*-train-*.tar"))[0]
-    shutil.copy(first, first.with_name("imagenet1k-train-9999.tar"))
+    shutil.copy(first, first.with_name("again-train-0000.tar"))
     assert "is there twice in train" in refused(source, tmp_path / "imagenet")
 
 

@@ -1,6 +1,6 @@
 """imagenet-mini (scripts/data/mini.py) and the check of a folder (scripts/data/check.py), on real files.
 
-python -m pytest tests/data/test_dataset.py
+python -m pytest tests/data/test_mini_and_check.py
 """
 
 import json
@@ -300,11 +300,17 @@ def test_counts_are_image_folders(tree):
     assert check.IMG_EXTENSIONS == IMG_EXTENSIONS
     write(tree, *(f"train/b/upper{extension.upper()}" for extension in IMG_EXTENSIONS))
     write(tree, *(f"val/a/lower{extension}" for extension in IMG_EXTENSIONS))
-    write(tree, "train/b/deep/er/1.jpg", "train/a/notes.txt", "train/a/jpg", "train/loose.JPEG")
-    write(tree, "val/a/folder.JPEG/1.png")
+    write(tree, "train/b/deep/er/1.jpg", "train/a/notes.txt", "train/README.md", "val/a/folder.JPEG/1.png")
     counts = check_image_folder(tree)
     train, val = ImageFolder(tree / "train"), ImageFolder(tree / "val")
     assert counts == Counts(len(train.classes), len(train), len(val)) == Counts(2, 3 + 9 + 1, 2 + 9 + 1)
+    assert counts.left_out == {"text": 2}
+
+
+def test_what_would_not_be_read_is_refused_by_its_name(tree, capsys):
+    write(tree, "train/loose.JPEG", "train/a/jpg", "train/a/b.jfif")
+    error = refusal(tree, capsys)
+    assert "3 entries that would not be read: 'a/b.jfif', 'a/jpg', 'loose.JPEG'" in error and "move the rest" in error
 
 
 def test_val_may_lack_classes(tree, capsys):
@@ -323,10 +329,11 @@ def test_refuses_what_is_no_data_set(tree, tmp_path, capsys):
     os.rename(tree / "val", tree / "validation")
     assert "val/ is not there" in refusal(tree, capsys)
     write(tree, "val/ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00000002.JPEG")
+    assert "2 entries that would not be read: 'ILSVRC2012_val_00000001.JPEG'" in refusal(tree, capsys)
+    shutil.rmtree(tree / "val")
+    (tree / "val").mkdir()
     error = refusal(tree, capsys)
-    assert "val/ has no class folders, only 2 loose images" in error and "val/<class>/" in error
-    write(tree, "val/a/1.JPEG")
-    assert check_image_folder(tree) == Counts(2, 3, 1)
+    assert "val/ has no class folders" in error and "val/<class>/" in error
 
 
 @pytest.mark.parametrize("part", ["train", "val"])
@@ -354,4 +361,4 @@ def test_links_are_followed_and_one_to_nowhere_is_refused(tree, tmp_path, capsys
         (linked / "train" / name).symlink_to(tree / "train" / name)
     assert check_image_folder(linked) == Counts(2, 3, 2)
     (tree / "train/a/3.JPEG").symlink_to(tmp_path / "gone.JPEG")
-    assert "3.JPEG' is not a file, or leads nowhere" in refusal(linked, capsys)
+    assert "1 entries that would not be read: 'a/3.JPEG'" in refusal(linked, capsys)

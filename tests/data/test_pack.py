@@ -20,7 +20,7 @@ from benchmarks.common import packed
 from benchmarks.common.config import PACK_KINDS
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource
-from scripts.data import chunks, pack
+from scripts.data import pack, pack_target, write_shards
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -88,7 +88,7 @@ def test_no_packed_file_says_how_to_get_one(own_data):
 def test_a_file_cut_off_anywhere_is_refused(own_data):
     path = make(own_data)
     whole = path.read_bytes()
-    for length in [0, 7, 8, 100, 5000, len(whole) // 2, len(whole) - 100, len(whole) - 1]:
+    for length in [0, 7, 8, 100, len(whole) // 2, len(whole) - 1]:
         path.write_bytes(whole[:length])
         assert "cannot be used" in problem(own_data), length
     path.write_bytes(whole + b"\0")
@@ -100,10 +100,11 @@ def test_make_pack_mends_a_damaged_file_and_keeps_a_whole_one(own_data, capsys):
     whole, written = path.read_bytes(), path.stat().st_mtime_ns
     make(own_data)
     assert path.stat().st_mtime_ns == written and f"is whole: {NUM_TRAIN} images" in capsys.readouterr().out
-    path.write_bytes(whole[:30_000] + bytes([whole[30_000] ^ 1]) + whole[30_001:])
+    images = stored(path)
+    path.write_bytes(whole[:-50_000] + bytes([whole[-50_000] ^ 1]) + whole[-49_999:])
     make(own_data)
-    assert "is written anew: image 0 does not have its checksum" in capsys.readouterr().out
-    assert path.read_bytes() == whole
+    assert "does not have its checksum" in capsys.readouterr().out
+    assert stored(path) == images
 
 
 def test_two_data_sets_do_not_overwrite_each_others_packs(own_data, tmp_path, monkeypatch):
@@ -134,8 +135,8 @@ def test_files_of_another_version_kind_or_folder_are_refused(own_data, monkeypat
     assert "it holds val full, not train full" in problem(own_data)
     path.write_bytes(whole)
     with monkeypatch.context() as patch:
-        patch.setattr(packed, "VERSION", "4")
-        assert "it is not a packed file of version 4" in problem(own_data)
+        patch.setattr(packed, "VERSION", "5")
+        assert "it is not a packed file of version 5" in problem(own_data)
     draw_images(own_data / "train", NUM_TRAIN + 4, seed=0)  # four more: the listing is older than the folder
     assert f"it is of other images than {own_data}" in problem(own_data)
     shutil.rmtree(own_data / "train")
@@ -168,7 +169,7 @@ def test_a_packed_set_that_was_copied_from_another_node_is_read(own_data, tmp_pa
     subprocess.run(["cp", "-r", own_data / "packed", copy / "packed"], check=True)
     for file in (copy / "packed/full").glob("*.safetensors"):
         content = file.read_bytes()
-        old = content.replace(b'"version":"3",', b'"version":"3","contents":"63-of-63-ab",', 1)
+        old = content.replace(b'"version":"4",', b'"version":"4","contents":"63-of-63-ab",', 1)
         spaces = old.index(b"     ")  # the header ends in them
         file.write_bytes(old[:spaces] + old[spaces + len(old) - len(content) :])
         os.utime(file, (0, 0))
@@ -194,7 +195,7 @@ def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
     path = make(own_data, "jpeg256")
     times = path.stat()
     with path.open("r+b") as file:
-        file.seek(path.stat().st_size // 2)
+        file.seek(path.stat().st_size - 50_000)  # behind the header, before the tables
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
@@ -208,30 +209,38 @@ def test_packed_jpegs_are_checked_whenever_they_are_read(own_data):
 # --- packing that does not come to its end ----------------------------------------------------------------------
 
 
-def test_a_disk_without_space_is_reported_before_anything_is_written(own_data, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 10))
-    with pytest.raises(UserError, match=r"packing needs about 0.0 GB in .*; free space, give another folder by PACKED"):
-        make(own_data)
-    assert not any((own_data / "packed" / "full").iterdir())
+def test_a_disk_without_space_is_reported(own_data, monkeypatch):
+    monkeypatch.setattr("scripts.data.progress.CHECK_BYTES", 1000)
+    with pytest.raises(UserError, match=r"GB are needed in .*; free space, and the same command goes on"):
+        pack.main(pack.PackOptions(str(own_data)), free_bytes=lambda folder: 1000)
+    assert [path.name for path in (own_data / "packed" / "full").iterdir()] == [pack.WORKSHOP]
+    make(own_data)
+    assert not (own_data / "packed" / "full" / pack.WORKSHOP).exists()
 
 
 SLOWLY = """
-import os, sys, time
-from scripts.data import chunks, pack
-chunks.MAX_CHUNK_IMAGES, encode = 3, chunks.encode_image
-chunks.encode_image = lambda path, *words: (time.sleep(float(sys.argv[2])), encode(path, *words))[1]
+import sys, time
+from scripts.data import pack, pack_target
+pack.NUM_TOGETHER, encode = 3, pack_target.encode
+pack_target.encode = lambda *words: (time.sleep(float(sys.argv[2])), encode(*words))[1]
 pack.main(pack.PackOptions(sys.argv[1]))
 """
 
 
+def stored(path: Path) -> list[tuple[int, bytes]]:
+    """The class and the bytes of each image, whose places in the file are in no order."""
+    of_path = PackedSource(path)
+    return [(of_path.target(index), of_path.stored(index).tobytes()) for index in range(len(of_path))]
+
+
 @pytest.mark.medium
 def test_packing_goes_on_after_kills(own_data):
-    """Protects hours of packing: SIGKILL at any moment, then the file is the one of an undisturbed run."""
-    expected = make(own_data).read_bytes()
+    """Protects hours of packing: SIGKILL at any moment, then the file has the images of an undisturbed run."""
+    expected = stored(make(own_data))
     shutil.rmtree(own_data / "packed")
     chance, went_on = random.Random(1), 0
     folder = own_data / "packed" / "full"
-    journal = folder / "train.journal"
+    journal = folder / pack.WORKSHOP / "journal"
     for kill in range(4):
         noted = len(journal.read_text().splitlines()) if journal.exists() else 0
         process = subprocess.Popen(
@@ -242,7 +251,9 @@ def test_packing_goes_on_after_kills(own_data):
             text=True,
             start_new_session=True,
         )
-        while process.poll() is None and not (journal.exists() and len(journal.read_text().splitlines()) > noted):
+        while process.poll() is None and not (
+            journal.exists() and len(journal.read_text().splitlines()) > max(noted, 1)
+        ):
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.1))
         if kill < 3:
@@ -250,36 +261,32 @@ def test_packing_goes_on_after_kills(own_data):
         output, _ = process.communicate(timeout=120)
         went_on += "going on after" in output
     assert process.returncode == 0 and went_on >= 2
-    left = sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
-    assert left == ["train.safetensors", "val.safetensors"]
-    assert (folder / "train.safetensors").read_bytes() == expected
+    assert sorted(path.name for path in folder.iterdir()) == ["train.safetensors", "val.safetensors"]
+    assert stored(folder / "train.safetensors") == expected
     assert len(PackedSource(folder / "val.safetensors")) == NUM_VAL
 
 
-@pytest.fixture
-def stopped(own_data, monkeypatch, capsys) -> tuple[Path, bytes]:
-    """The train.part of packing in chunks of 8 images that was stopped at its end, and the file that it would be."""
-    monkeypatch.setattr(chunks, "MAX_CHUNK_IMAGES", 8)
+def test_a_part_that_changed_while_nobody_wrote_is_found_at_the_end(own_data, monkeypatch):
+    """Protects from wrong pixels under a note that says `finished`."""
     path = make(own_data)
-    expected = path.read_bytes()
+    expected = stored(path)
     path.unlink()
-    stop_at_the_end(own_data, monkeypatch)
-    capsys.readouterr()
-    return path.with_suffix(".part"), expected
-
-
-def stop_at_the_end(data: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pack, "write_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        make(data)
-
-
-def test_a_part_that_changed_while_nobody_wrote_is_found_at_the_end(own_data, stopped):
-    """Protects from wrong pixels under a note that says `checked`; the next run starts anew."""
-    part, expected = stopped
+        patch.setattr(pack_target, "write_tables", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        make(own_data)
+    part = path.parent / pack.WORKSHOP / path.name
     whole = part.read_bytes()
     part.write_bytes(whole[:-5000] + bytes([whole[-5000] ^ 1]) + whole[-4999:])
-    with pytest.raises(UserError, match="is not as it was written: image 39 does not have its checksum"):
+    with pytest.raises(UserError, match=r"is not as it was written: image .* does not have its checksum; .* remove "):
         make(own_data)
-    assert not part.with_suffix(".safetensors").exists()
-    assert make(own_data).read_bytes() == expected
+    assert not path.exists()
+    shutil.rmtree(part.parent)
+    assert stored(make(own_data)) == expected
+
+
+def test_packing_of_a_folder_that_changed_meanwhile_begins_anew(own_data, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(write_shards, "remove_workshop", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        make(own_data)
+    next((own_data / "train" / "left").iterdir()).unlink()
+    assert len(PackedSource(make(own_data))) == NUM_TRAIN - 1

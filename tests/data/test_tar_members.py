@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data.sources import add
 
-from scripts.data.tar_members import Member, read_members
+from scripts.data.tars import Member, read_members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 ODD = {
@@ -37,7 +37,7 @@ def write_tar(path: Path, format: int, odd: list) -> dict[str, bytes]:
 
 def members(path: Path) -> list[Member]:
     with open(path, "rb") as file:
-        return [*read_members(file, "a shard", 0, path.stat().st_size)]
+        return [*read_members(file, "a shard")]
 
 
 @pytest.mark.parametrize("format", FORMATS)

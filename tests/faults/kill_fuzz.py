@@ -31,7 +31,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.rows import read_table
-from scripts.data.pack_file import check_pack
+from scripts.data.pack_target import check_pack
 from scripts.shared.forward_signals import end_on_signals
 from scripts.studies.measured_csv import add_rows
 

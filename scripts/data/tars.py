@@ -1,0 +1,151 @@
+"""Images in tar files: WebDataset's shards, and ILSVRC2012's tars, of which that of train holds a tar a class.
+
+Each file's bytes are read by their place, and nothing is extracted. All raise as read_members does, and OSError.
+"""
+
+import collections
+import itertools
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.listing import is_hidden, why_left_out
+from scripts.data.entries import (
+    Entry,
+    checked_class,
+    class_of_label,
+    entry_without_image,
+    file_name,
+    image_entry,
+    refuse,
+)
+from scripts.data.labels import classes_by_number
+
+MAX_END_BYTES = tarfile.RECORDSIZE + tarfile.BLOCKSIZE  # of zeros at the end of an archive
+LINK = "is a link or a sparse file: make the tar again with --dereference --hard-dereference"
+
+
+class Member(NamedTuple):
+    """An entry: its name, the place of its first byte in the archive's file, its bytes, and whether it is a file."""
+
+    name: str
+    begin: int
+    size: int
+    is_file: bool
+
+
+def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | None = None) -> Iterator[Member]:
+    """The entries of the archive in bytes begin to end of `file`, without folders. end: None: all of the file.
+
+    Raises UserError for a name that leads out of the folder, and for an archive that is cut off or damaged, or goes on
+    after its end: a download whose space was allocated is zeros from some place on, which is how an archive ends.
+    """
+    end = os.fstat(file.fileno()).st_size if end is None else end
+    file.seek(begin)
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            while found := archive.next():
+                if found.offset_data + found.size > end:
+                    raise UserError(f"{shard_name} is cut off in {found.name!r}; is the download whole?")
+                file_name(found.name, shard_name)
+                if not found.isdir():
+                    is_file = found.isfile() and not found.issparse()
+                    yield Member(found.name, found.offset_data, found.size, is_file)
+            rest = os.pread(file.fileno(), min(max(end - archive.offset, 0), MAX_END_BYTES + 1), archive.offset)
+    except (tarfile.TarError, ValueError) as error:
+        raise UserError(f"{shard_name} cannot be read: {error}; is the download whole?") from None
+    if not rest or any(rest):
+        raise UserError(f"{shard_name} is cut off or damaged after {archive.offset - begin} bytes; is it whole?")
+    if len(rest) > MAX_END_BYTES:
+        raise UserError(
+            f"{shard_name} ends after {archive.offset - begin} of its {end - begin} bytes; is the download whole?"
+        )
+
+
+def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:
+    """Raises UserError where it is cut off."""
+    content = os.pread(file.fileno(), member.size, member.begin)
+    if len(content) < member.size:
+        raise UserError(f"{shard_name} is cut off in {member.name!r}; is the download whole?")
+    return content
+
+
+def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
+    """The samples of a shard: neighbours whose names are equal but for the ending, with one image and one .cls."""
+    with open(path, "rb") as file:
+        hidden: list[Entry] = []
+
+        def visible() -> Iterator[Member]:  # macOS puts hidden files between the parts of a sample
+            for member in read_members(file, shard_name):
+                if any(map(is_hidden, member.name.split("/"))):
+                    hidden.append(Entry(member.name, left_out="hidden"))
+                else:
+                    yield member
+
+        for key, parts in itertools.groupby(visible(), lambda member: os.path.splitext(member.name)[0]):
+            yield read_sample(file, key, [*parts], classes, shard_name)
+        yield from hidden
+
+
+def read_sample(file: BinaryIO, key: str, parts: list[Member], classes: list[str], shard_name: str) -> Entry:
+    """The entry of a sample. Text beside its label, such as .json, is not read."""
+    labels = [part for part in parts if part.name.lower().endswith(".cls")]
+    images = [part for part in parts if part not in labels and not why_left_out(os.path.basename(part.name))]
+    if links := [part.name for part in parts if not part.is_file]:
+        return Entry(links[0], refused=LINK)
+    if not labels and not images:
+        return Entry(key, left_out="text")
+    if len(labels) != 1 or len(images) != 1:
+        missing = "no .cls" if not labels else "no .jpg" if not images else "more than one image or .cls"
+        return Entry(key, refused=f"has {missing}: a sample is NAME.jpg and NAME.cls, one after the other")
+    text = read_content(file, labels[0], shard_name).decode(errors="replace").strip()
+    label = int(text) if re.fullmatch("-?[0-9]+", text) else text
+    named = class_of_label(label, classes, f"{shard_name}: {labels[0].name!r}")
+    return image_entry(images[0].name, named, read_content(file, images[0], shard_name), f"{shard_name}: {key!r}.cls")
+
+
+def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
+    """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar. Raises UserError for other content."""
+    found: list[tuple[str, int, int]] = []
+    refused: list[Entry] = []
+    with open(path, "rb") as file:
+        for member in read_members(file, path.name):
+            stem, ending = os.path.splitext(file_name(member.name, path.name))
+            entry = entry_without_image(member.name)
+            if ending == ".tar" and not entry:
+                found.append((checked_class(stem, path.name), member.begin, member.size))
+            elif not entry or entry.refused:
+                refused.append(Entry(member.name, refused="is no tar of a class"))
+    number_of = collections.Counter(name for name, _, _ in found)
+    refused += [Entry(f"{name}.tar", refused="is there twice") for name, number in number_of.items() if number > 1]
+    refuse(refused, path.name)
+    return found
+
+
+def read_class_tar(path: Path, shard_name: str, named: str, begin: int = 0, size: int | None = None) -> Iterator[Entry]:
+    """The images of one class, from its tar: a file, or bytes begin to begin + size of the tar of train."""
+    with open(path, "rb") as file:
+        for member in read_members(file, shard_name, begin, None if size is None else begin + size):
+            yield member_entry(file, member, named, shard_name)
+
+
+def member_entry(file: BinaryIO, member: Member, named: str, shard_name: str) -> Entry:
+    if entry := entry_without_image(member.name):
+        return entry
+    if not member.is_file:
+        return Entry(member.name, refused=LINK)
+    return image_entry(member.name, named, read_content(file, member, shard_name), shard_name)
+
+
+def read_flat_tar(path: Path, classes: list[str]) -> Iterator[Entry]:
+    """The images of ILSVRC2012_img_val.tar. classes: of each image, by the number in its name."""
+    with open(path, "rb") as file:
+        members = [*read_members(file, path.name)]
+        names = [member.name for member in members if not entry_without_image(member.name)]
+        class_of = classes_by_number(names, classes, path.name)
+        for member in members:
+            yield member_entry(file, member, class_of.get(member.name, ""), path.name)
