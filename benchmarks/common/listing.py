@@ -90,7 +90,11 @@ IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tif
 FIRST_BYTES = {"JPEG": b"\xff\xd8\xff", "PNG": b"\x89PNG\r\n\x1a\n"}  # of the formats that are decoded
 # What systems and editors leave beside files, as names that begin with a dot.
 SYSTEM_NAMES = ("__MACOSX", "Thumbs.db", "desktop.ini", "@eaDir", "lost+found")
-TEXT_ENDINGS = (".txt", ".csv", ".json", ".jsonl", ".xml", ".md", ".yaml", ".yml", ".html", ".log", ".mat", ".py")
+TEXT_NAMES = ("LICENSE", "README", "COPYING", "SHA256SUMS", "MD5SUMS")
+TEXT_ENDINGS = (
+    *(".txt", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".md", ".yaml", ".yml", ".html", ".log", ".py", ".sh"),
+    *(".mat", ".idx", ".md5", ".sha256"),  # no text, and no image
+)
 VERSION = "3"
 NO_HOME = Path("/nonexistent")  # what Debian calls the home of users who have none
 LISTING_THREADS = 16  # folders: what a network file system takes to answer overlaps
@@ -106,7 +110,9 @@ def is_hidden(name: str) -> bool:
 
 def why_left_out(name: str) -> str:
     """Why a file of this name is not read; '' for one that is."""
-    return "hidden" if is_hidden(name) else "text" if name.lower().endswith(TEXT_ENDINGS) else ""
+    if is_hidden(name):
+        return "hidden"
+    return "text" if name in TEXT_NAMES or name.lower().endswith(TEXT_ENDINGS) else ""
 
 
 def format_names(names: Iterable[str]) -> str:

@@ -13,9 +13,10 @@ WORKSHOP = ".importing"  # the folder below TO with everything that is not finis
 
 
 class FolderTarget:
-    """kind: of source and target, for the journal. written_per_byte: bytes written for a byte of the source."""
+    """kind: of source and target, for the journal. written_per_byte: bytes written for a byte of the source. replaces:
+    whether what another kind of import left unfinished makes room."""
 
-    written_per_byte = 1.0
+    written_per_byte, replaces = 1.0, False
 
     def __init__(self, folder: Path, source: Source):
         self.kind, self.workshop = source.kind, folder / WORKSHOP

@@ -9,7 +9,6 @@ it was stopped or killed, it goes on; a packed file that is whole already is che
 
 import functools
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from scripts.data.check import check_image_folder
 from scripts.data.entries import Entry, Shard, Source
 from scripts.data.pack_target import PackTarget, check_pack
 from scripts.data.progress import FreeBytes, free_bytes_of
-from scripts.data.write_shards import JOURNAL, disk_errors, read_journal, write_source
+from scripts.data.write_shards import disk_errors, write_source
 from scripts.options.data_options import PackOptions
 from scripts.shared.programs import run_main_and_exit
 
@@ -43,8 +42,6 @@ def main(options: PackOptions, free_bytes: FreeBytes = free_bytes_of) -> None:
             return
         source = Source(f"folder {of_images}", shards)
         target = PackTarget(config, source, folder / WORKSHOP, of_images)
-        if read_journal(target.workshop / JOURNAL)[0] not in ("", target.kind):
-            shutil.rmtree(target.workshop)  # of images that are there no more
         counts = write_source(source, target, free_bytes)
     target.report(counts)
 

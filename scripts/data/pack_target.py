@@ -40,21 +40,21 @@ Row = tuple[Any, ...]
 
 
 class PackTarget:
-    """kind, written_per_byte: as FolderTarget's. of_images: the fingerprint of the images, where it is known already:
-    packed files that are there are then replaced."""
+    """kind, written_per_byte, replaces: as FolderTarget's. of_images: the fingerprint of the images, where it is
+    known already: packed files that are there are then replaced."""
 
     written_per_byte = 0.0  # not known before some images are packed
 
     def __init__(self, config: Config, source: Source, workshop: Path, of_images: str = ""):
         self.kind = f"{source.kind}, packed as {config.pack}"
         self.workshop = workshop
-        self._config, self._of_images = config, of_images
+        self._config, self._of_images, self.replaces = config, of_images, bool(of_images)
         self._splits = sorted({shard.split for shard in source.shards})
         self._ends, self._lock = dict.fromkeys(SPLITS, 0), threading.Lock()
 
     def refuse_existing(self) -> None:
         """Raises UserError where packed files or folders of images are there already."""
-        for split in [] if self._of_images else self._splits:
+        for split in [] if self.replaces else self._splits:
             refuse_existing(pack_path(self._config, split))
             refuse_existing(Path(self._config.data, split))  # a run would compare the packed files with its images
 

@@ -60,7 +60,9 @@ def _write_shards(source: Source, target: "Target", free_bytes: FreeBytes) -> Fi
     """Write what no earlier run has finished. Raises UserError where that was another kind of import."""
     journal = target.workshop / JOURNAL
     begun, finished = read_journal(journal)
-    if begun not in ("", target.kind):
+    if begun not in ("", target.kind) and target.replaces:
+        begun, finished = "", {}
+    elif begun not in ("", target.kind):
         raise UserError(
             f"{target.workshop} is of an import from {begun}, which was stopped; remove it, or give another folder"
         )
