@@ -4,6 +4,7 @@
 """
 
 import ast
+import difflib
 import re
 import shlex
 import subprocess
@@ -112,6 +113,36 @@ def test_plain_steps_are_equal():
         text = [ast.unparse(node) for node in ast.walk(tree) if getattr(node, "name", None) == "step"]
         steps |= {re.sub(r"output = \w+\(images\)", "output = model(images)", step) for step in text}
     assert len(steps) == 1
+
+
+EXAMPLES = sorted(ROOT.glob("examples/*.py"))
+TAUGHT = {"apex_ddp": "apex", "horovod_ddp": "horovod"}
+
+
+def test_an_example_needs_nothing_of_the_suite():
+    """Protects who copies one file: torch, torchvision, Python's own modules, and the library that it shows."""
+    for path in EXAMPLES:
+        nodes = [*ast.walk(ast.parse(path.read_text()))]
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        ours = {"torch", "torchvision", TAUGHT.get(path.stem)}
+        assert {name.split(".")[0] for name in names} - ours <= sys.stdlib_module_names, path
+
+
+def test_functions_of_one_name_are_equal_in_all_examples():
+    """Protects who compares two of them: what differs is in main, or has a name of its own."""
+    functions: dict[str, set[str]] = {}
+    for path in EXAMPLES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name != "main":
+                functions.setdefault(node.name, set()).add(ast.dump(node))
+    assert len(functions) > 5 and {name for name, found in functions.items() if len(found) > 1} == set()
+
+
+def test_what_ddp_adds_to_the_plain_loop_fits_on_a_screen():
+    """Protects the quickstart: diff examples/single.py examples/ddp.py."""
+    single, ddp = ((ROOT / "examples" / f"{name}.py").read_text().splitlines() for name in ("single", "ddp"))
+    assert sum(line[0] in "+-" for line in difflib.ndiff(single, ddp)) <= 50
 
 
 LINK = re.compile(r"(?m)(?:\]\(|^\[[^\]]+\]: )(?!https?:|#)([^)#\s]+)")

@@ -163,8 +163,8 @@ COMMANDS = [
     ),
     Command(
         "study overhead",
-        "the suite's ddp beside a bare loop, in interleaved pairs",
-        "study overhead --pairs 60",
+        "the suite's ddp beside examples/ddp.py, launched in turn",
+        "study overhead --pairs 10",
         "study_options.OverheadOptions",
         "studies.overhead.overhead.main",
     ),

@@ -2,19 +2,18 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
 
 from scripts.options.option_types import Names, OptionalInt, OptionalPath, OptionalText
 
 
 @dataclasses.dataclass(frozen=True)
 class OverheadOptions:
-    what: Literal["loop", "same-decoder"] = "loop"
-    """Compare the suite with a bare loop, or the same with Pillow on both sides."""
-    pairs: int = 60
-    """Pairs of windows."""
-    launches: int = 5
-    """Launches of the loops, each with its share of the pairs; the interval is over launches. 1: over pairs."""
+    pairs: int = 10
+    """Launches of each, in turn."""
+    epochs: int = 4
+    """Timed epochs of a launch, after one that is not."""
+    steps: int = 20
+    """Steps of an epoch, at least 2."""
     config: str = "configs/smoke.yaml"
     """YAML file of the configuration."""
     data: OptionalText = ""
@@ -22,7 +21,7 @@ class OverheadOptions:
     output: OptionalPath = None
     """CSV file to add the ratios to, such as results/published/measured/overhead.csv."""
     fail_under: float = 0.0
-    """Exit with 1 where the ratio of the wall clock lies below."""
+    """Exit with 1 where the lower end of the interval lies below."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""./bench study overhead: an interval over launches, Pillow on both sides, and a real launch.
+"""./bench study overhead: an interval over pairs of launches, and real launches.
 
 .venv/bin/python -m pytest tests/studies/test_overhead.py
 """
 
 import csv
+import re
+from pathlib import Path
 
 import numpy
 import pytest
@@ -13,36 +15,52 @@ from scripts.options.study_options import OverheadOptions
 from scripts.stats.intervals import geometric_mean
 from scripts.studies.overhead import overhead
 
+EXAMPLE = "epoch {}: loss 2.000, top-1 9.0 %, {:.1f} images/s"
+SUITE = "epoch {} train  loss 2.0000  top-1   9.00 %  top-5  50.00 %  160 images in {:.2f} s"
 
-def test_the_interval_is_over_launches(tmp_path, monkeypatch):
-    """Pairs of windows of one launch share its luck."""
-    ratios, seen = [1.0, 1.1, 0.9, 1.05, 0.95], []
 
-    def compare_loops(pairs, flags):
-        seen.append((pairs, flags[-2:] == ["--decoder", "pillow"]))
-        ratio = ratios[(len(seen) - 1) % 5]
-        return {"images per second": [ratio * 1.001, ratio / 1.001]}
+def test_the_interval_is_over_pairs_of_launches(tmp_path, monkeypatch):
+    """Speeds of whole epochs without the first, and launches that take turns. Mutant: epoch 0 counted."""
+    ratios, started = [1.25, 0.8, 1.0], []
 
-    monkeypatch.setattr(overhead, "compare_loops", compare_loops)
-    for what in ("loop", "same-decoder"):
-        assert overhead.main(OverheadOptions(what=what, output=tmp_path / "overhead.csv")) == 0
-    assert overhead.main(OverheadOptions(fail_under=1.5)) == 1
-    assert seen == 5 * [(12, False)] + 5 * [(12, True)] + 5 * [(12, False)]
+    def launch(program, num_ranks, folder):
+        started.append(folder.name)
+        if folder.name.startswith("example"):
+            speeds = [1.0, 100.0, 300.0]  # 150 images/s over both
+            return "\n".join(EXAMPLE.format(*each) for each in enumerate(speeds))
+        seconds = [99.0, *[160 / (150 * ratios[int(folder.name[-1])])] * 2]
+        return "\n".join(SUITE.format(*each) for each in enumerate(seconds))
+
+    monkeypatch.setattr(overhead, "launch", launch)
+    for name, value in {"NPROC": "2", "NUM_GPUS": "0"}.items():
+        monkeypatch.setenv(name, value)
+    options = OverheadOptions(pairs=3, epochs=2, output=tmp_path / "overhead.csv", fail_under=0.98)
+    assert overhead.main(options) == 1  # its lower end is far below
+    assert started == ["example 0", "suite 0", "suite 1", "example 1", "example 2", "suite 2"]
     with open(tmp_path / "overhead.csv", newline="") as file:
-        first, second = csv.DictReader(file)
-    found = [float(first[name]) for name in ("ratio", "ci_low", "ci_high")]
-    assert found == pytest.approx(geometric_mean(numpy.log(ratios))) and second["what"] == "same-decoder"
-    with pytest.raises(UserError, match="--launches is 4, but must be 1 to 3"):
-        overhead.main(OverheadOptions(pairs=6, launches=4))
+        (row,) = csv.DictReader(file)
+    found = [float(row[name]) for name in ("ratio", "ci_low", "ci_high")]
+    assert found == pytest.approx(geometric_mean(numpy.log(ratios)), rel=0.01)
+
+
+def test_an_epoch_has_as_many_images_as_asked_of_every_class(tiny_data, tmp_path):
+    """Fewer than there are, and more: links to real files, one for validation in each class."""
+    for num_images in (8, 100):
+        folder = tmp_path / str(num_images)
+        overhead.link_images(tiny_data, folder, num_images)
+        train, val = (sorted(path for path in (folder / part).rglob("*.JPEG")) for part in ("train", "val"))
+        assert len(train) == num_images and len(val) == 4 and all(path.is_file() for path in train + val)
+        assert {path.parent.name for path in train} == {path.parent.name for path in val}
 
 
 @pytest.mark.medium
-def test_a_real_launch_beside_the_bare_loop(tiny_data, tiny_config, monkeypatch, capsys):
-    """Two ranks, and fewer images than all steps need."""
-    for name, value in {"NPROC": "2", "NUM_GPUS": "0"}.items():
+def test_real_launches_beside_the_example(tiny_data, tiny_config, monkeypatch, capsys):
+    for name, value in {"NPROC": "2", "NUM_GPUS": "0", "THREADS_PER_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    options = OverheadOptions(pairs=6, launches=1, config=str(tiny_config), data=str(tiny_data))
+    options = OverheadOptions(pairs=2, epochs=1, steps=6, config=str(tiny_config), data=str(tiny_data))
     assert overhead.main(options) == 0
-    assert "suite / bare, images per second: " in capsys.readouterr().out
-    with pytest.raises(UserError, match="by the bare loop with SGD"):
-        overhead.compare_loops(6, ["--config", str(tiny_config), "--arch", "vit_b_16", "--image-size", "224"])
+    assert re.search(r"suite / example, images per second: [\d.]+ \[", capsys.readouterr().out)
+    vision_transformer = Path(tiny_config).parent / "vit.yaml"
+    vision_transformer.write_text("arch: vit_b_16\n")
+    with pytest.raises(UserError, match="by the example with SGD"):
+        overhead.main(OverheadOptions(config=str(vision_transformer), data=str(tiny_data)))

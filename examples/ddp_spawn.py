@@ -1,0 +1,151 @@
+"""DistributedDataParallel without torchrun: the script itself starts a process for each GPU, or two on a CPU.
+
+python examples/ddp_spawn.py /path/to/imagenet --epochs 90
+"""
+
+import math
+import os
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision.datasets import ImageFolder
+from torchvision.models import get_model
+from torchvision.transforms import v2
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
+
+
+def parse_args() -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder with train/<class>/*.JPEG and val/<class>/*.JPEG")
+    parser.add_argument("--arch", default="resnet50", help="a ResNet of torchvision")
+    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--batch-size", type=int, default=256, help="images of a step, for each process")
+    parser.add_argument("--lr", type=float, default=0.1, help="for 256 images a step; grows with those of all ranks")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels along each side")
+    parser.add_argument("--workers", type=int, default=8, help="loader processes of each process; 0: it loads itself")
+    parser.add_argument("--resume", type=Path, help="the checkpoint.pt to go on from")
+    return parser.parse_args()
+
+
+def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
+    """Those to train on, with random crops and flips, and those to validate with, cut from the middle."""
+    size, normalize = args.image_size, v2.Normalize(MEAN, STD)
+    floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
+    augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
+    centre = v2.Compose([v2.Resize(size * 256 // 224), v2.CenterCrop(size), *floats])
+    return ImageFolder(args.data / "train", augment), ImageFolder(args.data / "val", centre)
+
+
+def learning_rate(args: Namespace, epoch: float) -> float:
+    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: in the middle of the fourth."""
+    warmup = args.epochs // 18
+    if epoch < warmup:
+        return args.lr * epoch / warmup
+    return args.lr * (1 + math.cos(math.pi * ((epoch - warmup) / (args.epochs - warmup)))) / 2
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 on GPUs that have it (Ampere and newer), which needs no gradient scaler; elsewhere float32."""
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
+
+
+def train_epoch(args: Namespace, epoch: int, model: nn.Module, loader: DataLoader, optimizer: Optimizer) -> float:
+    """Train on each image once; returns the mean loss of this process."""
+    model.train()
+    device = next(model.parameters()).device
+    loss_sum = torch.zeros((), device=device)
+    for step, (images, target) in enumerate(loader):
+        images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(args, epoch + step / len(loader))
+        optimizer.zero_grad()
+        with autocast(device):
+            loss = cross_entropy(model(images), target)
+        loss.backward()
+        optimizer.step()
+        loss_sum += loss.detach()
+    return loss_sum.item() / len(loader)  # item() waits for the GPU
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
+    """How many of the loader's first `num_images` images the model puts into the right class."""
+    model.eval()
+    device, hits = next(model.parameters()).device, []
+    for images, target in loader:
+        with autocast(device):
+            scores = model(images.to(device))
+        hits.append(scores.argmax(dim=1) == target.to(device))
+    return torch.cat(hits)[:num_images].sum()
+
+
+def run_rank(rank: int, world_size: int, meeting_place: str, args: Namespace) -> None:
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    backend, device_id = ("nccl", device) if on_gpu else ("gloo", None)
+    dist.init_process_group(backend, meeting_place, rank=rank, world_size=world_size, device_id=device_id)
+    torch.backends.cudnn.benchmark = True
+    args.lr *= args.batch_size * world_size / 256  # in proportion (arXiv:1706.02677)
+    train_set, val_set = open_images(args)
+    options: dict[str, Any] = {"batch_size": args.batch_size, "num_workers": args.workers, "pin_memory": on_gpu}
+    options["persistent_workers"] = args.workers > 0
+    sampler: DistributedSampler = DistributedSampler(train_set, drop_last=True)  # this rank's part of every epoch
+    train = DataLoader(train_set, sampler=sampler, drop_last=True, **options)
+    val = DataLoader(val_set, sampler=DistributedSampler(val_set, shuffle=False), **options)
+    # the sampler repeats images until all ranks have equally many; the first ones of this rank are no repeats
+    num_val = len(range(rank, len(val_set), world_size))
+
+    torch.manual_seed(0)
+    model = get_model(args.arch, num_classes=len(train_set.classes)).to(device)
+    ddp = DistributedDataParallel(model)  # sends rank 0's weights to all; backward() averages the gradients
+    optimizer = SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
+    first_epoch = 0
+    if args.resume:
+        saved = torch.load(args.resume, map_location="cpu", weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first_epoch = saved["epoch"]
+
+    for epoch in range(first_epoch, args.epochs):
+        sampler.set_epoch(epoch)  # another order in every epoch
+        torch.manual_seed(epoch * world_size + rank)  # other crops on every rank
+        began = time.perf_counter()
+        loss = train_epoch(args, epoch, ddp, train, optimizer)
+        speed = len(train) * args.batch_size * world_size / (time.perf_counter() - began)
+        for buffer in model.buffers():  # BatchNorm's statistics differ between ranks; rank 0's are saved
+            dist.broadcast(buffer, src=0)
+        correct = evaluate(model, val, num_val)
+        dist.all_reduce(correct)
+        if rank == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
+            torch.save(state, "checkpoint.tmp")
+            os.replace("checkpoint.tmp", "checkpoint.pt")  # always a whole one
+            top1 = 100 * correct.item() / len(val_set)
+            print(f"epoch {epoch}: loss {loss:.3f}, top-1 {top1:.1f} %, {speed:.1f} images/s", flush=True)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    args = parse_args()
+    world_size = torch.cuda.device_count() or 2
+    with tempfile.TemporaryDirectory() as folder:  # ranks meet in a new file; a fixed port may be another job's
+        spawn(run_rank, (world_size, f"file://{folder}/ranks", args), nprocs=world_size)  # run_rank(0, ...), (1, ...)
+
+
+if __name__ == "__main__":
+    main()

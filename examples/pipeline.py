@@ -1,0 +1,201 @@
+"""Pipeline parallel: each rank has one stage of the layers, and works on one of several micro-batches at a time.
+
+torchrun --standalone --nproc-per-node 4 examples/pipeline.py /path/to/imagenet --epochs 90
+
+--batch-size has to be a multiple of the 2 micro-batches for each rank.
+"""
+
+import itertools
+import math
+import os
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision.datasets import ImageFolder
+from torchvision.models import ResNet, get_model
+from torchvision.transforms import v2
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's red, green and blue
+
+
+def parse_args() -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder with train/<class>/*.JPEG and val/<class>/*.JPEG")
+    parser.add_argument("--arch", default="resnet50", help="a ResNet of torchvision")
+    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--batch-size", type=int, default=256, help="images of a step, for each process")
+    parser.add_argument("--lr", type=float, default=0.1, help="for 256 images a step; grows with those of all ranks")
+    parser.add_argument("--image-size", type=int, default=224, help="pixels along each side")
+    parser.add_argument("--workers", type=int, default=8, help="loader processes of each process; 0: it loads itself")
+    parser.add_argument("--resume", type=Path, help="the checkpoint.pt to go on from")
+    return parser.parse_args()
+
+
+def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
+    """Those to train on, with random crops and flips, and those to validate with, cut from the middle."""
+    size, normalize = args.image_size, v2.Normalize(MEAN, STD)
+    floats = [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), normalize]
+    augment = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), *floats])
+    centre = v2.Compose([v2.Resize(size * 256 // 224), v2.CenterCrop(size), *floats])
+    return ImageFolder(args.data / "train", augment), ImageFolder(args.data / "val", centre)
+
+
+def learning_rate(args: Namespace, epoch: float) -> float:
+    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: in the middle of the fourth."""
+    warmup = args.epochs // 18
+    if epoch < warmup:
+        return args.lr * epoch / warmup
+    return args.lr * (1 + math.cos(math.pi * ((epoch - warmup) / (args.epochs - warmup)))) / 2
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 on GPUs that have it (Ampere and newer), which needs no gradient scaler; elsewhere float32."""
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.autocast(device.type, torch.bfloat16, enabled=has_bf16)
+
+
+def cut_into_stages(model: ResNet, num_stages: int) -> list[nn.Sequential]:
+    """The model's own layers, cut between residual blocks, of which each stage has about equally many."""
+    blocks = [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
+    cuts = [len(blocks) * number // num_stages for number in range(num_stages + 1)]
+    stages = [blocks[first:end] for first, end in itertools.pairwise(cuts)]
+    stages[0] = [model.conv1, model.bn1, model.relu, model.maxpool, *stages[0]]
+    stages[-1] = [*stages[-1], model.avgpool, nn.Flatten(1), model.fc]
+    return [nn.Sequential(*layers) for layers in stages]
+
+
+class Stage(nn.Module):
+    """Layers that take and hand on float32, whatever they compute in."""
+
+    def __init__(self, layers: nn.Sequential):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, activation: torch.Tensor) -> torch.Tensor:
+        with autocast(activation.device):
+            return self.layers(activation).float()
+
+
+def make_schedule(args: Namespace, stages: list[Stage], device: torch.device) -> Schedule1F1B:
+    """1F1B: once the pipeline is full, a rank alternates between forward and backward passes of micro-batches."""
+    rank, num_microbatches = dist.get_rank(), 2 * len(stages)
+    shape = (args.batch_size // num_microbatches, 3, args.image_size, args.image_size)
+    between = [torch.zeros(shape, device=device)]  # what enters the first stage, then what leaves each
+    with torch.no_grad():
+        for stage in stages:
+            between.append(stage.eval()(between[-1]))  # eval: BatchNorm's statistics stay
+    taken, given = (torch.empty_like(each, device="meta", requires_grad=True) for each in between[rank : rank + 2])
+    own = PipelineStage(stages[rank], rank, len(stages), device, taken, given)
+    return Schedule1F1B(own, num_microbatches, cross_entropy)  # the loss is the mean over micro-batches
+
+
+def train_in_stages(
+    args: Namespace, epoch: int, schedule: Schedule1F1B, loader: DataLoader, optimizer: Optimizer, device: torch.device
+) -> float:
+    """Train on each image once; returns the mean loss. Rank 0 reads images, and sends targets to the last rank."""
+    loss_sum = torch.zeros((), device=device)
+    target = torch.empty(args.batch_size, dtype=torch.int64, device=device)
+    batches = iter(loader) if dist.get_rank() == 0 else None
+    for step in range(len(loader)):
+        inputs = []
+        if batches:
+            images, target = (tensor.to(device, non_blocking=True) for tensor in next(batches))
+            inputs = [images]
+        dist.broadcast(target, src=0)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(args, epoch + step / len(loader))
+        optimizer.zero_grad()
+        losses: list[torch.Tensor] = []  # stays empty on all ranks but the last
+        schedule.step(*inputs, target=target, losses=losses)  # forward and backward
+        optimizer.step()
+        if losses:
+            loss_sum += torch.stack(losses).mean().detach()
+    dist.broadcast(loss_sum, src=dist.get_world_size() - 1)
+    return loss_sum.item() / len(loader)
+
+
+@torch.no_grad()
+def share_stages(stages: list[Stage], optimizer: Optimizer) -> None:
+    """Each rank sends its stage, and the momentum of it, to the others."""
+    for owner, stage in enumerate(stages):
+        tensors = [*stage.state_dict().values()]
+        for weight in stage.parameters():
+            tensors.append(optimizer.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight)))
+        for tensor in tensors:
+            dist.broadcast(tensor, src=owner)
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: DataLoader, num_images: int) -> torch.Tensor:
+    """How many of the loader's first `num_images` images the model puts into the right class."""
+    model.eval()
+    device, hits = next(model.parameters()).device, []
+    for images, target in loader:
+        with autocast(device):
+            scores = model(images.to(device))
+        hits.append(scores.argmax(dim=1) == target.to(device))
+    return torch.cat(hits)[:num_images].sum()
+
+
+def main() -> None:
+    args = parse_args()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    backend, device_id = ("nccl", device) if on_gpu else ("gloo", None)
+    dist.init_process_group(backend, device_id=device_id)  # waits for all ranks
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    torch.backends.cudnn.benchmark = True
+    args.lr *= args.batch_size / 256  # all ranks work on the same images
+    train_set, val_set = open_images(args)
+    options: dict[str, Any] = {"batch_size": args.batch_size, "num_workers": args.workers, "pin_memory": on_gpu}
+    options["persistent_workers"] = args.workers > 0
+    train = DataLoader(train_set, shuffle=True, drop_last=True, **options)
+    val = DataLoader(val_set, sampler=DistributedSampler(val_set, shuffle=False), **options)
+    # the sampler repeats images until all ranks have equally many; the first ones of this rank are no repeats
+    num_val = len(range(rank, len(val_set), world_size))
+
+    torch.manual_seed(0)
+    # whole on each rank, which evaluates a part of the images by it
+    model = get_model(args.arch, num_classes=len(train_set.classes)).to(device)
+    stages = [Stage(layers) for layers in cut_into_stages(model, world_size)]  # of the model's own layers
+    schedule = make_schedule(args, stages, device)
+    # skips the stages of other ranks, which get no gradients
+    optimizer = SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=1e-4)
+    first_epoch = 0
+    if args.resume:
+        saved = torch.load(args.resume, map_location="cpu", weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first_epoch = saved["epoch"]
+
+    for epoch in range(first_epoch, args.epochs):
+        torch.manual_seed(epoch)  # order and crops of the images, the same after --resume
+        model.train()
+        began = time.perf_counter()
+        loss = train_in_stages(args, epoch, schedule, train, optimizer, device)
+        speed = len(train) * args.batch_size / (time.perf_counter() - began)
+        share_stages(stages, optimizer)
+        correct = evaluate(model, val, num_val)
+        dist.all_reduce(correct)
+        if rank == 0:
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
+            torch.save(state, "checkpoint.tmp")
+            os.replace("checkpoint.tmp", "checkpoint.pt")  # always a whole one
+            top1 = 100 * correct.item() / len(val_set)
+            print(f"epoch {epoch}: loss {loss:.3f}, top-1 {top1:.1f} %, {speed:.1f} images/s", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
