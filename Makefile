@@ -74,7 +74,7 @@ test-faults: data
 lint: setup
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
 	@"$$PYTHON" -m mypy
-	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh $$(find scripts tests -name "*.sh") .ci/run
+	@$$("$$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("scripts"))')/shellcheck launchers/*.sh examples/*.sbatch $$(find scripts tests -name "*.sh") .ci/run
 
 clean:
 	@rm -rf .pytest_cache .ruff_cache .hypothesis
