@@ -49,15 +49,16 @@ SMALL = Config(
     windows=1,
     window_steps=2,
 )
-"""Of what is not timed."""
 Weights = dict[str, torch.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """A device, and how much work tests give it. timed: a run of `single` whose windows are long enough to believe."""
+    """A device, and how much work tests give it. small: what is not timed. timed: a run of `single` whose windows are
+    long enough to believe."""
 
     device: torch.device
+    small: Config
     timed: Config
     copied_mb: int
     loader_workers: int | str
@@ -70,16 +71,13 @@ class Machine:
 # 10 + 4 windows x 8 steps of 256 images: 2.3 s at 3,500 images/s
 GPU = Machine(
     torch.device("cuda", 0),
+    SMALL,
     Config(arch="resnet50", precision="bf16", loader="synthetic", steps=44, warmup_steps=10, windows=4, window_steps=8),
     copied_mb=1024,
     loader_workers="auto",
 )
-CPU = Machine(
-    torch.device("cpu"),
-    dataclasses.replace(SMALL, image_size=32, global_batch=4),
-    copied_mb=1,
-    loader_workers=1,
-)
+FEW_IMAGES = dataclasses.replace(SMALL, image_size=32, global_batch=8)
+CPU = Machine(torch.device("cpu"), FEW_IMAGES, FEW_IMAGES, copied_mb=1, loader_workers=1)
 
 # --- strategies in this process ------------------------------------------------------------------------------------
 
@@ -90,13 +88,15 @@ def built(name: str, config: Config, rank: int = 0, num_ranks: int = 1, folder: 
     which several ranks meet."""
     script = importlib.import_module(f"benchmarks.{name}")
     with tempfile.TemporaryDirectory() as own:
-        torchrun = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
-        srun = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": num_ranks}
-        srun |= {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0}
-        variables = torchrun | srun | {"RENDEZVOUS_FILE": f"{folder or own}/ranks"}
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
+        if name == "slurm":
+            variables = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": num_ranks}
+            variables |= {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0}
+        texts = {key: str(value) for key, value in variables.items()}
+        texts["RENDEZVOUS_FILE"] = f"{folder or own}/ranks"
         with (
             contextlib.chdir(folder or own),  # where slurm's ranks meet
-            mock.patch.dict(os.environ, {key: str(value) for key, value in variables.items()}),
+            mock.patch.dict(os.environ, texts),
         ):
             try:
                 yield script.build(config)
@@ -120,7 +120,7 @@ def take_step(name: str, config: Config, *, on_cpu: bool) -> tuple[float, Weight
 
 
 def difference(found: Weights, expected: Weights) -> float:
-    """How far apart two updates of SMALL's initial weights are, over the length of the expected one: the larger of the
+    """How far apart two updates of the initial weights are, over the length of the expected one: the larger of the
     weights' and of BatchNorm's statistics."""
     model = build_model(SMALL, 1000)
     initial = {name: value.double() for name, value in model.state_dict().items()}
