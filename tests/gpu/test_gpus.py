@@ -42,8 +42,9 @@ STRATEGIES = """
     single ddp ddp_amp fsdp zero1 dataparallel ddp_spawn ddp_compressed local_sgd model_parallel pipeline_parallel
     hybrid_parallel slurm
 """.split()
-MOST_APART = {"fp32": 2e-3, "bf16": 0.3}
-"""Of a step on the GPU and on the CPU, whose sums have another order."""
+MOST_APART = {"fp32": (1e-3, 0.05), "bf16": (0.1, 0.7)}
+"""Of a step on the GPU and on the CPU, see `difference`. On one CPU another memory format, with other sums, makes
+(6e-6, 5e-3), bf16 in place of fp32 (0.03, 0.4), and other images (1.4, 1.4)."""
 FREE_SHARE = 0.8  # of an idle GPU's memory: CUDA's own context takes some, and a display
 
 
@@ -88,6 +89,12 @@ def test_peaks(machine, record_property, monkeypatch):
     record_property("from_host_gb_per_s", f"{from_host / 1e9:.4g}")
 
 
+def check_apart(record_property, found, expected, precision: str) -> None:
+    head, weights = difference(found, expected)
+    record_property("apart", f"{head:.1e} {weights:.1e}")
+    assert head < MOST_APART[precision][0] and weights < MOST_APART[precision][1]
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize(
@@ -102,10 +109,8 @@ def test_a_step_is_the_cpus(machine, record_property, monkeypatch, precision, na
     config = dataclasses.replace(machine.small, precision=precision)
     loss, weights = take_step(name, config, on_cpu=False)
     expected_loss, expected = take_step(name, config, on_cpu=True)
-    apart = difference(weights, expected)
-    record_property("apart", f"{apart:.1e}")
+    check_apart(record_property, weights, expected, precision)
     assert loss == pytest.approx(expected_loss, rel=1e-4 if precision == "fp32" else 2e-2)
-    assert apart < MOST_APART[precision]
 
 
 def test_the_loader_beside_a_live_context(machine, photographs, record_property):
@@ -174,9 +179,7 @@ def test_time_single_compiled(machine, record_property, cuda_graphs):
 def test_a_compiled_step_is_the_cpus(machine, record_property):
     _, weights = take_step("ddp_compile", dataclasses.replace(machine.small, compile=True), on_cpu=False)
     _, expected = take_step("ddp", machine.small, on_cpu=True)
-    apart = difference(weights, expected)
-    record_property("apart", f"{apart:.1e}")
-    assert apart < MOST_APART["fp32"]
+    check_apart(record_property, weights, expected, "fp32")
 
 
 @pytest.mark.medium
