@@ -66,7 +66,7 @@ test-all: data
 	@$(PYTEST) $${TESTS:-$(IN_PARALLEL)}
 
 gpu-test: setup
-	@$(PYTEST) -m gpu -rs --junitxml results/gpu-test.xml tests/gpu $$TESTS
+	@$(PYTEST) -m gpu -rs --junitxml results/gpu-test.xml tests/gpu $(TESTS)
 
 test-faults: data
 	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
