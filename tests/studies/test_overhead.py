@@ -57,7 +57,8 @@ def test_an_epoch_has_as_many_images_as_asked_of_every_class(tiny_data, tmp_path
 def test_real_launches_beside_the_example(tiny_data, tiny_config, monkeypatch, capsys):
     for name, value in {"NPROC": "2", "NUM_GPUS": "0", "THREADS_PER_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    options = OverheadOptions(pairs=2, epochs=1, steps=6, config=str(tiny_config), data=str(tiny_data))
+    monkeypatch.chdir(tiny_config.parent)  # a user names the file from where they are
+    options = OverheadOptions(pairs=2, epochs=1, steps=6, config=tiny_config.name, data=str(tiny_data))
     assert overhead.main(options) == 0
     assert re.search(r"suite / example, images per second: [\d.]+ \[", capsys.readouterr().out)
     vision_transformer = Path(tiny_config).parent / "vit.yaml"

@@ -108,7 +108,7 @@ def suite_program(config: Config, options: OverheadOptions, images: Path) -> lis
     alike = f"--epochs {1 + options.epochs} --steps 0 --lr 0 --loader folder --decoder pillow --precision auto"
     windows = f"--warmup-steps {options.steps} --windows {options.epochs} --window-steps {options.steps - 1}"
     rest = f"--memory-format contiguous --account-steps 0 --global-batch {config.global_batch}"
-    flags = ["--config", options.config, "--data", str(images)]
+    flags = ["--config", str(Path(options.config).resolve()), "--data", str(images)]  # it runs in another folder
     return ["-m", "benchmarks.ddp", *flags, *alike.split(), *windows.split(), *rest.split()]
 
 
@@ -129,7 +129,8 @@ def launch(program: list[str], num_ranks: int, folder: Path) -> str:
         [*start, *program], cwd=folder, env=env, capture_output=True, text=True, preexec_fn=die_with_parent()
     )
     if done.returncode:
-        raise UserError(f"{' '.join(program[:2])} did not get to its end:\n{done.stderr[-2000:]}")
+        said = [line for line in done.stderr.splitlines() if line.startswith("error: ")] or [done.stderr[-2000:]]
+        raise UserError(f"{' '.join(program[:2])} did not get to its end: {said[0].removeprefix('error: ')}")
     return done.stdout
 
 
