@@ -227,7 +227,7 @@ def test_a_resumed_run_is_one_that_went_on(machine, photographs, tmp_path, recor
 @pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_a_line_with_its_remedy(machine, tmp_path, photographs, record_property):
     """ResNet-50 keeps 86 MB of activations for an image in fp32: twice what the GPU has."""
-    images = 10**10  # 240 TB of images: more than a process can address
+    images = 10**11  # 1,200 TB of images: more than a process can address
     if machine.on_gpu:
         images = int(2 * torch.cuda.mem_get_info(machine.device)[1] / 86e6)
     config = dataclasses.replace(machine.small, global_batch=images)
