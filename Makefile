@@ -9,44 +9,59 @@ endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
-CALLS := setup data bench-all slurm-all plot report compare verify
-.PHONY: help $(CALLS) $(BENCHES) gpu-test test test-medium test-slow test-all test-faults lint clean
+.PHONY: help setup data bench-all $(BENCHES) plot report verify gpu-test test test-medium test-slow test-all test-faults lint clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(MAKEFILE_LIST)
 
-#: setup      install everything into .venv    data        make imagenet-mini, unless DATA is given
+#: setup      install everything into .venv    data      make imagenet-mini, unless DATA is given
 #: bench-all  time the core strategies         bench-NAME  one strategy: ls benchmarks/*.py
-#: slurm-all  bench-all as one Slurm job       plot        draw the charts of RESULTS again
-#: report     report.html; MEASURE=no: quickly compare     is B faster than A? A=results/x B=results/y
-#: verify     prove equal updates              gpu-test    try this GPU; needs pytest
-#: test       also test-medium, -slow, -all    lint        ruff, mypy and shellcheck
+#: plot       draw the charts of RESULTS again report    write its report.html and report.md
+#: verify     prove equal updates              gpu-test  try this GPU; needs pytest
+#: test       also test-medium, -slow, -all    lint      ruff, mypy and shellcheck
 #: test-faults, clean
 #:
 #: STRATEGIES  "single ddp", or all            DATA      folder with train/<class>/ and val/<class>/
 #: REPEATS     rounds; default 5               CONFIG    YAML file; default: configs/smoke.yaml, on
-#: UNTIL       5%: rounds until it is known              GPUs configs/imagenet-bench.yaml
-#: BUDGET      20m: rounds while time lasts    ARGS      for every script: "--global-batch 64"
-#: SEEDS       seeds, in turn; default 1       RESULTS   result set; default: a new one, or latest
-#: NPROC       ranks; default: GPUs, else 2    RETRY     failed: run again what ended so
-#: PLAN        yes: print the runs only        FAIL_OVER 5%: compare fails where B is slower by more
-#: A, B        sets to compare                 TESTS     files or options for pytest
+#: NPROC       ranks; default: GPUs, else 2              GPUs configs/imagenet-bench.yaml
+#: RESULTS     result set; default: a new one  ARGS      further options; of a run: "--global-batch 64"
 #: SETUP       no: install nothing             PYTHON    interpreter, used as it is with SETUP=no
-#: TORCH       version of torch for setup      PIP_ARGS  pip's options   YES  yes: clean does not ask
-#: DEVICE      cpu: use no GPU                 TORCH_INDEX  builds of torch for setup, such as CPU
-#: HOSTS, NODES, NNODES, ...: several machines, launchers/README.md
+#: TORCH       version of torch for setup      TESTS     files or options for pytest
 #:
 #: make ends with 2 after any failure; ./bench has exit codes that say which.
-#: more: ./bench --help
+#: Several machines: launchers/README.md. Everything else: ./bench --help
 
-# Launchers read these, too, from the environment or the command line (launchers/README.md): TASKS_PER_NODE, GPUS_PER_NODE,
-# CPUS_PER_TASK, PARTITION, ACCOUNT, QOS, GPU_TYPE, MEMORY, EXCLUSIVE, TIME, WARNING_S, CONTAINER, NNODES, NODE_RANK,
-# RDZV_ENDPOINT, THREADS_PER_RANK, TIMEOUT, PACKED, NUM_GPUS, GPU_MEMORY_GB; and set-up reads APEX_GIT.
-$(CALLS):
-	@./bench make $@
+VARIABLES := STRATEGIES REPEATS NPROC RESULTS DATA CONFIG ARGS SETUP PYTHON TORCH TORCH_INDEX PIP_ARGS APEX_GIT TESTS YES \
+  DEVICE NUM_GPUS THREADS_PER_RANK GPU_MEMORY_GB PACKED HOSTS NNODES NODE_RANK RDZV_ENDPOINT NODES TASKS_PER_NODE \
+  GPUS_PER_NODE CPUS_PER_TASK PARTITION ACCOUNT QOS GPU_TYPE MEMORY EXCLUSIVE TIME CONTAINER
+typed := $(foreach name,$(.VARIABLES),$(if $(filter command line,$(origin $(name))),$(name)))
+unknown := $(filter-out $(VARIABLES) MAKEFLAGS MAKEOVERRIDES GNUMAKEFLAGS MFLAGS SHELL,$(typed))
+ifneq ($(unknown),)
+$(error there is no variable $(firstword $(unknown)); make help lists all)
+endif
+
+# Each variable as the option of ./bench; the shell expands it, so that a path may have blanks.
+SET := $${RESULTS:+--results "$$RESULTS"}
+RUN := $(SET) $${DATA:+--data "$$DATA"} $${CONFIG:+--config "$$CONFIG"} $${NPROC:+--nproc "$$NPROC"}
+FLAGS := $${ARGS:+-- $$ARGS}
+
+setup:
+	@./bench setup
+
+data:
+	@if [ -n "$$DATA" ]; then ./bench setup; else ./bench data make; fi
+
+bench-all:
+	@./bench run $$STRATEGIES $(RUN) $${REPEATS:+--repeats "$$REPEATS"} $(FLAGS)
 
 $(BENCHES): bench-%:
-	@STRATEGIES=$* ./bench make bench-all
+	@./bench run $* $(RUN) $${REPEATS:+--repeats "$$REPEATS"} $(FLAGS)
+
+plot report:
+	@./bench $@ $(SET) $$ARGS
+
+verify:
+	@./bench verify $$STRATEGIES $(RUN) $(FLAGS)
 
 # All of them in several processes, file by file; TESTS in one, for a process more is seconds of imports.
 IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile

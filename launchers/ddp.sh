@@ -2,4 +2,4 @@
 # torchrun starts one process per GPU, here or on NNODES nodes (NODE_RANK, RDZV_ENDPOINT).
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.ddp "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.ddp "${OPTIONS[@]}"

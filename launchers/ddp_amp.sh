@@ -2,4 +2,4 @@
 # torchrun and automatic mixed precision, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.ddp_amp "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.ddp_amp "${OPTIONS[@]}"

@@ -2,4 +2,4 @@
 # torchrun and compressed gradients, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.ddp_compressed "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.ddp_compressed "${OPTIONS[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # torch.multiprocessing starts one process per GPU; the script reads NPROC.
 source "$(dirname "$0")/lib.sh"
-on_one_node
-supervise "${HERE[@]}" -m benchmarks.ddp_spawn "${OPTIONS[@]}"
+over_loopback
+record "${HERE[@]}" -m benchmarks.ddp_spawn "${OPTIONS[@]}"

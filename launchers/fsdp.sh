@@ -2,4 +2,4 @@
 # torchrun and FSDP2, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.fsdp "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.fsdp "${OPTIONS[@]}"

@@ -7,4 +7,4 @@ source "$(dirname "$0")/lib.sh"
   skip "a rank needs two GPUs, and NPROC is $NPROC; give an even NPROC"
 [ "$NUM_GPUS" = 0 ] || NPROC=$((NPROC / 2))
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.hybrid_parallel "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.hybrid_parallel "${OPTIONS[@]}"

@@ -1,42 +1,45 @@
 # shellcheck shell=bash
-# What every launcher shares: the interpreter, the variables of the run, and the start of its command.
-# A launcher sources this file, and ends with `supervise COMMAND ...` or `skip "why and what to do"`; its name is the strategy's.
-#
-# The loop (scripts/runner/schedule.py) sets, and any other that starts a launcher has to set:
-#   RUN_ID CONFIG RESULTS PYTHON     the run's folder is RESULTS/logs/RUN_ID, and holds CONFIG and settings.json
-#   NPROC NUM_GPUS NUM_CORES THREADS_PER_RANK REPEAT LABEL
-# and may set RUN_NAME, the name of the run in its lines.
-# Without RUN_ID a person has started it: then run_plan.py makes the folder and prints the rest, from Make's variables.
+# What every launcher shares: the interpreter, the run, and the start of its command.
+#   launchers/ddp.sh --epochs 5 --global-batch 64     by hand: one run, with these configuration fields
+#   launchers/ddp.sh --run RESULTS/logs/ID/run.yaml   by the loop, which has made the run's folder
+# A launcher sources this file with its own arguments, and ends with `record COMMAND ...` or `skip "why and what to do"`;
+# its name is the strategy's. The loop sets NPROC, NUM_GPUS, NUM_CORES and THREADS_PER_RANK.
 set -euo pipefail
+typed_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }
 export PYTHON
-STRATEGY_NAME=$(basename "$0" .sh)
-[ "$STRATEGY_NAME" != external ] || STRATEGY_NAME=${EXTERNAL_STRATEGY:?error: name a strategy in the folder STRATEGY_DIR}
-unset RENDEZVOUS_FILE RUN_DIR # of a run around this one, or of another program; the supervisor sets RUN_DIR
+unset RENDEZVOUS_FILE RUN_DIR # of a run around this one, or of another program; record.py sets RUN_DIR
 # torchrun reads these: PET_STANDALONE overrides the store's address, and PYTHON_EXEC starts ranks by another program.
 unset PYTHON_EXEC "${!PET_@}"
 
-if [ -z "${RUN_ID:-}" ]; then
-  variables=$("$PYTHON" -m scripts.runner.run_plan "$STRATEGY_NAME") || exit 2
-  while IFS= read -r line; do
-    export "${line?}"
-  done <<<"$variables"
+if [ "${1:-}" != --run ]; then
+  exec "$PYTHON" -m scripts.runner.by_hand "$typed_in" "$PWD/launchers/$(basename "$0")" "$@"
 fi
+RUN=$2
+RUN_FOLDER=$(dirname "$RUN")
+RESULTS=${RUN_FOLDER%/logs/*}
+RUN_ID=$(basename "$RUN_FOLDER")
 export OMP_NUM_THREADS=$THREADS_PER_RANK
 source launchers/cluster.sh
 set_container_command
 # shellcheck disable=SC2034 # launchers use it
-OPTIONS=(--config "$CONFIG") # for every script: this file has the run's whole configuration
+OPTIONS=(--config "$RUN") # for every script: this file has the run's whole configuration
+
+record() { # COMMAND ...: run and record it; the launcher becomes the recorder, so that signals reach it
+  exec "$PYTHON" -m scripts.runner.record --run "$RUN" -- "$@"
+}
+
+skip() { # REASON: record that it cannot run here
+  exec "$PYTHON" -m scripts.runner.record --run "$RUN" --skip "$1"
+}
+
+[ "${3:-}" != --skip ] || skip "$4" # it does not fit in memory
 
 over_loopback() { # one machine talks to itself; across nodes the libraries choose the interface
   export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
-}
-
-on_one_node() { # for strategies that cannot span nodes; the plan reads this from FACTS of their scripts (strategy_list.py)
-  over_loopback
 }
 
 in_allocation() { # whether this is the job of ./bench slurm, on several nodes
@@ -48,19 +51,6 @@ count_all_nodes() { # NPROC and NUM_CORES were those of one node
   if is_local; then over_loopback; else export NUM_CORES=$((NUM_CORES * NODES)); fi
 }
 
-SUPERVISOR=("$PYTHON" -m scripts.runner.supervisor --strategy "$STRATEGY_NAME" --results "$RESULTS" --run-id "$RUN_ID"
-  --round "${REPEAT:-1}" --run-number "${LABEL:-}" --name "${RUN_NAME:-}")
-
-supervise() { # COMMAND ...: run and record it; the launcher becomes the supervisor, so that signals reach it
-  exec "${SUPERVISOR[@]}" -- "$@"
-}
-
-skip() { # REASON: record that it cannot run here
-  exec "${SUPERVISOR[@]}" --skip "$1"
-}
-
-[ -z "${SKIP:-}" ] || skip "$SKIP" # the plan says why it cannot run, or why nobody should wait for it
-
 see_only() { # N: one process takes all GPUs that it sees, so it sees the first N
   [ "$NUM_GPUS" -gt 0 ] || return 0
   CUDA_VISIBLE_DEVICES=$(cut -d , -f "1-$1" <<<"${CUDA_VISIBLE_DEVICES-$(seq -s , 0 "$(($1 - 1))")}")
@@ -69,7 +59,7 @@ see_only() { # N: one process takes all GPUs that it sees, so it sees the first 
 
 use_file_stores() { # fills FILE_STORE, torchrun's flags: a store with a port would listen on all interfaces
   over_loopback
-  local folder=$RESULTS/logs/$RUN_ID/rendezvous # end_processes of processes.py removes it
+  local folder=$RUN_FOLDER/rendezvous # end_processes of processes.py removes it
   if [ -z "${CONTAINER:-}" ]; then # NFS and Lustre often lack the file locks that a store needs
     ln -s "$(mktemp -d "${TMPDIR:-/tmp}/ranks.XXXXXXXX")" "$folder"
   else # which may not see this /tmp
@@ -102,7 +92,7 @@ set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each
     : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
     # static: c10d numbers ranks as they arrive, so rank 0, which writes the results, could be on any node
     TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
-      --rdzv-id "$STRATEGY_NAME-${REPEAT:-1}" --rdzv-endpoint "$RDZV_ENDPOINT")
+      --rdzv-id "$(basename "$0" .sh)" --rdzv-endpoint "$RDZV_ENDPOINT")
   else
     use_file_stores
     TORCHRUN+=("${FILE_STORE[@]}" --local-addr 127.0.0.1)

@@ -2,4 +2,4 @@
 # torchrun and local SGD, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.local_sgd "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.local_sgd "${OPTIONS[@]}"

@@ -2,4 +2,4 @@
 # torchrun starts one process a stage, each on a GPU of its own, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.pipeline_parallel "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.pipeline_parallel "${OPTIONS[@]}"

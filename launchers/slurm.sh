@@ -11,6 +11,6 @@ export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it fro
 set_step_command "$NODES" "$TASKS_PER_NODE" "$CPUS_PER_TASK"
 SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
 if [ -n "${SLURM_JOB_ID:-}" ]; then
-  supervise "${SRUN[@]}"
+  record "${SRUN[@]}"
 fi
-supervise launchers/slurm_submit.sh "${SHAPE[@]}" -- launchers/slurm_run_job.sh "${SRUN[@]}"
+record launchers/slurm_submit.sh "${SHAPE[@]}" -- launchers/slurm_run_job.sh "${SRUN[@]}"

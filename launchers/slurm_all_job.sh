@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The batch job of launchers/slurm_all.sh, which is all runs of a set: calls all.sh on the job's first node. Near the time
+# The batch job of launchers/slurm_all.sh, which is all runs of a set: calls ./bench run, with its arguments, on the job's first node. Near the time
 # limit it ends the run in progress, whose row says so, and puts the job back into the queue; started again, the job goes on
 # with what is missing.
 set -uo pipefail
@@ -22,7 +22,7 @@ fi
 warned=0 child=
 trap 'warned=1; kill -TERM "$child"' USR1
 trap 'kill -TERM "$child" 2>/dev/null' INT TERM # the job is cancelled or put back: the row first
-launchers/all.sh &
+./bench run --results "$RESULTS" "$@" &
 child=$!
 code=0
 while kill -0 "$child" 2>/dev/null; do
@@ -34,7 +34,7 @@ if [ "$warned" = 1 ] && [ "$code" != 0 ]; then
     echo "job $SLURM_JOB_ID: the time limit is near; back into the queue, to go on"
     scontrol requeue "$SLURM_JOB_ID" && sleep 60 # until the controller ends this script
   else
-    echo "error: job $SLURM_JOB_ID: no run has come to its end within the time limit; raise --time-min, or TIME" >&2
+    echo "error: job $SLURM_JOB_ID: no run has come to its end within the time limit; raise --time-min" >&2
   fi
 fi
 exit "$code"

@@ -2,4 +2,4 @@
 # torchrun and ZeRO's first stage, here or on NNODES nodes.
 source "$(dirname "$0")/lib.sh"
 set_torchrun_command
-supervise "${TORCHRUN[@]}" -m benchmarks.zero1 "${OPTIONS[@]}"
+record "${TORCHRUN[@]}" -m benchmarks.zero1 "${OPTIONS[@]}"

@@ -1,12 +1,12 @@
 """A repository with this suite, for tests of what starts commits: ab."""
 
+import shlex
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from support import ROOT, SYNTHETIC_YAML, environment, hear_sigint
+from support import ROOT, SYNTHETIC_YAML, hear_sigint, start_bench
 
 from scripts.shared.repository import CHECKOUTS_PREFIX
 
@@ -25,6 +25,7 @@ class Clone:
         self.folder = folder / "a clone"
         for part in ("benchmarks", "configs", "launchers", "scripts"):
             shutil.copytree(ROOT / part, self.folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "bench", self.folder)
         (self.folder / ".gitignore").write_text("__pycache__/\n/results/\n")
         (self.folder / "short.yaml").write_text(SHORT)
         self.git("init", "-q", "-b", "main")
@@ -41,9 +42,11 @@ class Clone:
 
     def start(self, **variables) -> subprocess.Popen:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [sys.executable, "-m", "scripts.studies.ab.ab"]
-        env = environment(**self.variables | variables)
-        return subprocess.Popen(command, cwd=self.folder, env=env, preexec_fn=hear_sigint, **pipes)
+        variables = self.variables | variables
+        sides = [str(variables.pop(name)) for name in ("A", "B")]
+        return start_bench(
+            self.folder, f"ab {shlex.join(sides)}", **variables, cwd=self.folder, preexec_fn=hear_sigint, **pipes
+        )
 
     def run(self, **variables) -> subprocess.CompletedProcess:
         process = self.start(**variables)

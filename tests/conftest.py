@@ -17,7 +17,7 @@ from preloaded.interpreter import choose, share
 if typing.TYPE_CHECKING:
     from support import Recorder
 
-    from scripts.runner.run_plan import MakeVariables
+    from scripts.runner.request import Request
 
 LIMIT_S, SLOW_LIMIT_S = 1800, 3600  # of one test, with the fixtures that it is the first to need
 
@@ -98,12 +98,13 @@ def tiny_config(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of the suite for tests of all.sh, which sets results/latest. Its path has a space, too."""
+    """A copy of the suite for tests of ./bench run, which sets results/latest. Its path has a space, too."""
     from support import ROOT
 
     folder = tmp_path_factory.mktemp("clone") / "a checkout"
     for part in ("benchmarks", "configs", "launchers", "scripts"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "bench", folder)
     return folder
 
 
@@ -116,10 +117,7 @@ def recorder(tmp_path) -> "Recorder":
     return Recorder(folder)
 
 
-VARIABLES = (
-    "ARGS CONFIG DATA RESULTS RETRY REPEATS STRATEGIES STRATEGY KEY VALUES RANKS NPROC TIMEOUT HOSTS NODES NNODES "
-    "UNTIL BUDGET SEEDS"
-)
+MACHINE = "NPROC HOSTS NODES NNODES TASKS_PER_NODE NODE_RANK CPUS_PER_TASK GPUS_PER_NODE THREADS_PER_RANK".split()
 
 SCONTROL = """
 case "$*" in
@@ -131,29 +129,23 @@ esac
 
 
 @pytest.fixture
-def make_variables(monkeypatch, tmp_path):
-    """make_variables(**variables): what the plan reads where only these are set, and a small configuration."""
-    from support import SYNTHETIC_YAML
-
-    from scripts.runner import run_plan
+def make_request(monkeypatch, tmp_path):
+    """make_request(**options): what `./bench run single ddp --repeats 2` asks for, with a small configuration, other
+    options in capitals, and only these variables of a machine."""
+    from support import SYNTHETIC_YAML, asked, bench_words
 
     (tmp_path / "own.yaml").write_text(SYNTHETIC_YAML)
 
-    def read(**variables) -> "MakeVariables":
-        for name in (
-            *VARIABLES.split(),
-            "TASKS_PER_NODE",
-            "NODE_RANK",
-            "CPUS_PER_TASK",
-            "GPUS_PER_NODE",
-            "THREADS_PER_RANK",
-            "REPEAT",
-        ):
-            monkeypatch.delenv(name, raising=False)
+    def read(**options) -> "Request":
         ours = {"CONFIG": tmp_path / "own.yaml", "NUM_GPUS": 0, "STRATEGIES": "single ddp", "REPEATS": 2}
-        for name, value in (ours | variables).items():
+        num_ranks = options.pop("NPROC", None)
+        _, variables = bench_words("", **ours | options)
+        variables |= {"NPROC": num_ranks} if num_ranks is not None else {}
+        for name in MACHINE:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
             monkeypatch.setenv(name, str(value))
-        return run_plan.read_variables()
+        return asked(**{name: value for name, value in (ours | options).items() if name not in variables})
 
     return read
 

@@ -5,12 +5,13 @@ import math
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, environment, hear_sigint
+from support import ROOT, bench_words, environment, hear_sigint, launcher_flags
 
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
@@ -68,15 +69,25 @@ def patience(seconds: int) -> int:
 
 
 def start(command: list, results: Path, fault: str | None = None, **variables) -> subprocess.Popen:
-    """A launcher, by its path, in a session of its own; its output goes to a file beside `results`."""
+    """A launcher by its path, or ./bench with words, in a session of its own; its output goes to a file beside
+    `results`. ARGS and DATA become flags, and options in capitals those of ./bench."""
     config = results.parent / "tiny.yaml"
     config.write_text(TINY_YAML.format(timeout_s=patience(20)))
     planted = {"FAULT": fault, "PYTHONPATH": FAULTS} if fault else {}
     no_cluster = {"SLURM_LOCAL_DIR": results.parent / "no cluster"}
-    env = environment(**{"RESULTS": results, "CONFIG": config, **no_cluster, **planted, **variables})
+    variables = {"CONFIG": config, **no_cluster, **planted, **variables}
+    if Path(command[0]).name == "bench":
+        words, variables = bench_words(" ".join(command[1:]) or "run", **{"RESULTS": results} | variables)
+        command, variables = [sys.executable, command[0], *words], variables | {"SETUP": "no"}
+    elif command[0] == "make":
+        variables |= {"RESULTS": results} if "RESULTS" not in variables else {}
+    else:
+        command = [*command, *launcher_flags(variables.pop("ARGS", ""), variables)]
+        variables |= {"RESULTS": results}
+    session = {"start_new_session": True, "preexec_fn": hear_sigint}
     with open(output_of(results), "wb") as output:
         return subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=output, stderr=output, start_new_session=True, preexec_fn=hear_sigint
+            command, cwd=ROOT, env=environment(**variables), stdout=output, stderr=output, **session
         )
 
 

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import typing
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +28,9 @@ from benchmarks.common.rows import append_rows, read_table
 from scripts.sets.settings import add_settings, requested_settings
 from scripts.shared.forward_signals import ENDING_SIGNALS
 from scripts.strategies.strategy_list import all_strategies
+
+if typing.TYPE_CHECKING:
+    from scripts.runner.request import Request
 
 ROOT = Path(__file__).parents[1]
 NUM_TRAIN, NUM_VAL = 40, 23  # 23 is prime: no number of ranks and no batch divides it
@@ -118,11 +123,66 @@ def environment(**variables) -> dict[str, str]:
     return {name: str(value) for name, value in mixed.items() if value is not None}
 
 
+OPTIONS = (
+    "REPEATS",
+    "UNTIL",
+    "BUDGET",
+    "FAIL_OVER",
+    "SEEDS",
+    "RETRY",
+    "RESULTS",
+    "DATA",
+    "CONFIG",
+    "NPROC",
+    "KEY",
+    "STRATEGY",
+)
+SWITCHES, LISTS = ("AA", "PLAN"), ("VALUES", "RANKS")
+
+
+def bench_words(command: str = "run", **options) -> tuple[list[str], dict]:
+    """The words of `./bench COMMAND`, of options in capitals, with STRATEGIES as names and ARGS after `--`; and what is
+    left, which is for the environment."""
+    words = [*shlex.split(command), *str(options.pop("STRATEGIES", "")).split()]
+    for name in (*OPTIONS, *SWITCHES, *LISTS):
+        if (value := options.pop(name, None)) not in (None, ""):
+            given = [] if name in SWITCHES else str(value).split() if name in LISTS else [str(value)]
+            words += [f"--{name.lower().replace('_', '-')}", *given]
+    flags = shlex.split(options.pop("ARGS", ""))
+    return [*words, *(["--", *flags] if flags else [])], options
+
+
+def asked(**options) -> "Request":
+    """What `./bench run` is asked for by options in capitals, and by environment variables of these names."""
+    import tyro
+
+    from scripts.options.run_options import RunOptions
+    from scripts.runner.request import read_request
+    from scripts.shared.command_line import split_at_dashes
+
+    names = [name for name in (*OPTIONS, *SWITCHES, "STRATEGIES", "ARGS") if name not in ("KEY", "STRATEGY", "NPROC")]
+    words, _ = bench_words("", **{name: os.environ[name] for name in names if os.environ.get(name)} | options)
+    typed, flags = split_at_dashes(words)
+    return read_request(tyro.cli(RunOptions, args=typed), flags)
+
+
+def start_bench(checkout: Path, command: str = "run", popen=subprocess.Popen, **variables):
+    """./bench of a checkout, by `popen`, whose keywords are in small letters."""
+    keywords = {name: value for name, value in variables.items() if name.islower()}
+    words, rest = bench_words(command, **{name: value for name, value in variables.items() if not name.islower()})
+    env = environment(SETUP="no", **rest)
+    return popen([sys.executable, checkout / "bench", *words], env=env, **keywords)
+
+
+OURS = "bench scripts.runner.by_hand scripts.runner.record"  # what a recorder passes on in a suite
+ONE_RUN = {"round": 1, "position": 1, "number": "", "name": "single", "flags": ""}
+
+
 def make_run_folder(path: Path) -> Path:
     """The folder of a run, as the plan makes it, with no settings: where RUN_DIR names another one, ranks write nothing
     there."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "settings.json").write_text('{"schema": 1, "asked": {}}')
+    (path / "run.yaml").write_text("config: {}\nrun: {}\n")
     return path
 
 
@@ -160,13 +220,19 @@ def hear_sigint() -> None:
         signal.signal(signum, signal.SIG_DFL)
 
 
-def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
-    """Run launchers/<name>.sh once with ARGS=`args`; returns its row of runs.csv, as numbers and text.
+def launcher_flags(args: str, variables: dict) -> list[str]:
+    """The flags of a launcher that is started by hand; takes CONFIG and DATA out of `variables`."""
+    named = [(f"--{name.lower()}", variables.pop(name, None)) for name in ("CONFIG", "DATA")]
+    return [*(word for flag, value in named if value for word in (flag, str(value))), *shlex.split(args)]
 
-    variables: of the environment, such as CONFIG, DATA, NPROC.
+
+def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
+    """Run launchers/<name>.sh once with the flags `args`; returns its row of runs.csv, as numbers and text.
+
+    variables: of the environment, such as NPROC; CONFIG and DATA become flags.
     """
-    command = [ROOT / "launchers" / f"{name}.sh"]
-    env = environment(RESULTS=results, ARGS=args, **variables)
+    command = [ROOT / "launchers" / f"{name}.sh", *launcher_flags(args, variables)]
+    env = environment(RESULTS=results, **variables)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
     print(done.stdout + done.stderr)  # pytest shows it if the test fails
     runs = read_table(results, "runs")
@@ -203,7 +269,7 @@ RECORDER = '''
 import json, os, sys, time
 from pathlib import Path
 words = sys.argv[1:]
-module = words[1] if words[:1] == ["-m"] else ""
+module = words[1] if words[:1] == ["-m"] else Path(words[0]).name
 if module in ["scripts.runner.remote_hosts", *os.environ["PASSED_ON"].split()]:
     os.execv(os.environ["PASSED_TO"], [os.environ["PASSED_TO"], *words])
 with open(os.environ["RECORD"], "a") as file:

@@ -40,7 +40,7 @@ LAYERS = [
     ["commands"],
 ]
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
-READS_RESULTS = ["charts.plot", "pages.page", "studies.compare.compare", "runner.bench", "runner.supervisor"]
+READS_RESULTS = ["charts.plot", "pages.page", "studies.compare.compare", "runner.loop", "runner.record"]
 
 
 def imported(path) -> set[str]:
@@ -102,7 +102,7 @@ def test_a_strategy_is_a_script_a_launcher_and_a_target(name):
     check_windows_fit(config, config.steps)
     assert (ROOT / "launchers" / f"{name}.sh").exists()
     planned = subprocess.run(["make", "-n", f"bench-{name}"], cwd=ROOT, capture_output=True, text=True)
-    assert f"STRATEGIES={name}" in planned.stdout
+    assert f"./bench run {name} " in planned.stdout
 
 
 def test_plain_steps_are_equal():

@@ -134,7 +134,7 @@ def trained_with(config: Config) -> dict[str, Any]:
     """
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder:
-        images = {name: folder.settings()["asked"].get(name, "") for name in IMAGE_FIELDS}
+        images = {name: folder.requested().get(name, "") for name in IMAGE_FIELDS}
     fields = {name: value for name, value in vars(config).items() if name not in MAY_DIFFER | {*NOT_COMPARED}}
     return fields | images
 

@@ -8,7 +8,7 @@ import dataclasses
 from typing import Literal
 
 Source = Literal["suite", "requested", "resolved", "measured"]
-"""Who knows a value of runs.csv. The suite: the launcher and the supervisor. requested: the requested settings.
+"""Who knows a value of runs.csv. The suite: the launcher and the record. requested: the requested settings.
 resolved: the resolved settings, so that runs which differ in it are not pooled. measured: the run, at its end."""
 
 

@@ -242,6 +242,9 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
     architecture or the strategy does not take. Exits with 2 for a mistake in a flag.
     """
     args = sys.argv[1:] if args is None else args
+    for flag in args:
+        if flag.startswith("--") and flag != "--help":
+            find_field(flag.partition("=")[0].removeprefix("--no-"))
     path = _flag(args, "config")
     base = _with_defaults(read_yaml(path) if path else {}, _flag(args, "arch"))
     if base.get("batch_per_device"):
@@ -262,8 +265,8 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The fields that a YAML file sets. Raises UserError for a file that cannot be read, an unknown name and a value of
-    another type."""
+    """The fields that a YAML file sets; of a run's run.yaml, those below `config:`. Raises UserError for a file that
+    cannot be read, an unknown name and a value of another type."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
@@ -272,6 +275,8 @@ def read_yaml(path: str) -> dict[str, Any]:
         raise UserError(f"{path} is not plain YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
+    if isinstance(values.get("config"), dict):
+        values = values["config"]
     return {str(name): _checked(path, str(name), value) for name, value in values.items()}
 
 
@@ -304,7 +309,7 @@ def find_field(text: str) -> str:
     name = text.strip().lstrip("-").replace("-", "_")
     if name in FIELDS:
         return name
-    raise UserError(f"no option {text!r}; {suggest_field(name, FIELDS)}")
+    raise UserError(f"there is no option {text!r}; {suggest_field(name, FIELDS)}")
 
 
 def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:

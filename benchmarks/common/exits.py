@@ -17,7 +17,7 @@ from benchmarks.common.errors import EarlyEnd, timed_out
 from benchmarks.common.files import guard_output
 from benchmarks.common.run_folder import RunFolder
 
-STACKS_S = 2.0  # for the supervisor to read the stacks of the rank that the others waited for
+STACKS_S = 2.0  # for the record to read the stacks of the rank that the others waited for
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
 
 
@@ -28,7 +28,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
     thread of gloo (pytorch issue 190489). rank: of this process, where the environment does not say.
     """
     guard_output()
-    faulthandler.register(signal.SIGUSR2, all_threads=True)  # the supervisor asks a run that hangs for its stacks
+    faulthandler.register(signal.SIGUSR2, all_threads=True)  # the record asks a run that hangs for its stacks
     try:
         main()
         exit_at_once(0)

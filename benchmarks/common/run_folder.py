@@ -1,20 +1,16 @@
 """The folder of one run, RESULTS/logs/<run_id>/: its files, and who reads and writes them.
 
-    settings.json      the requested half of the settings (by the plan), and the resolved half (by the supervisor, with
-                       the row); see scripts/sets/settings.py
-    config.yaml        the requested configuration, every field, `auto` as it stands: what the script reads
+    run.yaml           by the plan. config: every field, `auto` as it stands, which the script reads; run: round,
+                       position, number, name, flags as typed, and requested settings that are no field, such as ranks
     run.log            everything that the run's processes print
     progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a
                        stop; written over in place, since a new file between two windows would keep the disk busy
-    unrecorded         exists from before the launcher starts until the run's row is in runs.csv. The supervisor keeps
-                       it locked, and writes into it, as JSON, the columns of the row that it knows: at the start, and
-                       again at the end. Who finds it without a lock writes the row (record_lost_runs in lost_runs.py)
     queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
-    summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half, and its wall
-                       clock. The supervisor makes the row from it
+    summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half of the settings,
+                       and its wall clock. record.py makes the row from it
     cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 
-The supervisor names the folder to a run's processes in RUN_DIR. Needs no torch.
+record.py names the folder to a run's processes in RUN_DIR. Needs no torch.
 """
 
 import contextlib
@@ -23,6 +19,7 @@ import functools
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +31,9 @@ from benchmarks.common.files import write_json, write_text_atomically
 
 RUN_DIR_VARIABLE = "RUN_DIR"
 PROGRESS_BYTES = 40
-SCHEMA = 1  # of settings.json
+OF_ONE_RUN = ("round", "position", "number", "name", "flags")
+"""Keys of `run:` that are no settings."""
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has libyaml
 Half = dict[str, Any]
 """One half of a run's settings, as JSON has them: what was requested ("asked"), or what the run made of it ("met")."""
 
@@ -47,16 +46,15 @@ class RunFolder:
         self.run_id = self.path.name
         self.results = self.path.parent.parent
         self.log = self.path / "run.log"
-        self.config = self.path / "config.yaml"
+        self.plan = self.path / "run.yaml"
         self.queued = self.path / "queued"
-        self.unrecorded = self.path / "unrecorded"
 
     @classmethod
     def current(cls) -> "RunFolder | None":
         """The folder of the run that this process belongs to; None without one. Other programs have a variable of this
-        name, too, but no settings.json in its folder."""
+        name, too, but no run.yaml in its folder."""
         path = os.environ.get(RUN_DIR_VARIABLE)
-        return cls(path) if path and (Path(path) / "settings.json").exists() else None
+        return cls(path) if path and (Path(path) / "run.yaml").exists() else None
 
     @classmethod
     def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
@@ -71,26 +69,39 @@ class RunFolder:
                 number += 1
                 path = first.with_name(f"{first.name}-{number}")
 
-    def write_requested(self, config: Config, requested: Half, flags: str = "") -> None:
-        """Write the configuration, for the script, and the requested half of the settings. flags: as typed."""
-        write_json(self.path / "settings.json", {"schema": SCHEMA, "flags": flags, "asked": requested})
+    def write_plan(self, config: Config, run: Mapping[str, Any]) -> None:
+        """Write run.yaml. run: what is no field of the configuration."""
         fields = {name: value for name, value in vars(config).items() if name != "config"}  # a file cannot name itself
-        write_text_atomically(self.config, yaml.safe_dump(fields, sort_keys=False))
+        text = yaml.safe_dump({"config": fields, "run": {"file": config.config, **run}}, sort_keys=False)
+        write_text_atomically(self.plan, text)
 
-    def settings(self) -> dict[str, Any]:
-        """settings.json: "asked" is the requested half. "met" is the resolved half, once the run has added it.
+    def read_plan(self) -> dict[str, Any]:
+        """The `run:` of run.yaml, and under "requested" the requested half of the settings.
 
-        Raises UserError where it is missing or damaged.
+        Raises UserError where the file is missing or damaged.
         """
-        path = self.path / "settings.json"
         try:
-            return {"asked": {}} | json.loads(path.read_bytes())
-        except (OSError, ValueError, TypeError):
-            raise UserError(f"{path} is missing or damaged, so that the settings of this run are unknown") from None
+            found = yaml.load(self.plan.read_bytes(), LOADER)
+            run, config = dict(found["run"]), dict(found["config"])
+        except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError):
+            problem = "is missing or damaged, so that the settings of this run are unknown"
+            raise UserError(f"{self.plan} {problem}") from None
+        own = {name: value for name, value in run.items() if name not in (*OF_ONE_RUN, "file")}
+        return run | {"requested": own | config | {"config": run.get("file", "")}}
 
-    def add_resolved(self, resolved: Half) -> None:
-        """Add the resolved half, whole."""
-        write_json(self.path / "settings.json", self.settings() | {"met": resolved})
+    def requested(self) -> Half:
+        """The requested half of the settings. Raises UserError as read_plan does."""
+        requested: Half = self.read_plan()["requested"]
+        return requested
+
+    def resolved(self) -> Half:
+        """The resolved half; {} where the run has not left it."""
+        return (self.summary() or {}).get("met", {})
+
+    def add_resolved(self, more: Half) -> None:
+        """Add what the ranks do not know to the resolved half that they left."""
+        if summary := self.summary():
+            self.write_summary(summary | {"met": summary["met"] | more})
 
     @functools.cached_property
     def _progress_file(self) -> int:

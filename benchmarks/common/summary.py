@@ -23,7 +23,7 @@ IMPORTED_AT = time.monotonic()
 
 
 class Record:
-    """Rows and summary of one run. Silent on ranks that do not report; in a run without a supervisor it only prints.
+    """Rows and summary of one run. Silent on ranks that do not report; in a run without a record it only prints.
 
     Rows wait in memory until `write`, so that nothing is written between two windows.
     """
@@ -84,12 +84,12 @@ class Record:
         self.rows = {}
 
     def report_progress(self, steps_done: int, step_s: float) -> None:
-        """Leave in the run's folder how far training is, for the supervisor's bar and its patience with a stop."""
+        """Leave in the run's folder how far training is, for the record's bar and its patience with a stop."""
         if self.folder:
             self.folder.write_progress(steps_done, self.num_steps, step_s)
 
     def finish(self, measured: dict, resolved: dict) -> None:
-        """Leave for the supervisor what only the run knows; in a run without one, print the throughput.
+        """Leave for the record what only the run knows; in a run without one, print the throughput.
 
         measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
         settings, stored as "met", and in the row where runs.csv has a column for it; None empties that column and is no

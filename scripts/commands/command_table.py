@@ -22,8 +22,6 @@ class Command:
     """What may follow `--`."""
     heading: str = ""
     """Printed above this command, where a section begins with it."""
-    needs_data: bool = False
-    """Its options become variables, and imagenet-mini is made where DATA is not given."""
 
 
 FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
@@ -63,10 +61,10 @@ COMMANDS = [
     ),
     Command(
         "report",
-        "write report.html and report.md of a result set, after measuring what it lacks",
-        "report --results results/x --no-measure",
-        "set_options.BenchReportOptions",
-        "report",
+        "write report.html and report.md of a result set",
+        "report --results results/x",
+        "set_options.ReportOptions",
+        "pages.page.main",
     ),
     Command(
         "compare",

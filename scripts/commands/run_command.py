@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import sys
-import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Union
@@ -22,50 +21,27 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import guard_output
-from scripts.commands import actions, make_targets
+from scripts.commands import actions
 from scripts.commands.command_table import COMMANDS, Command, find_command
-from scripts.options.run_options import set_variables
-from scripts.shared.options_as_typed import TYPED_OPTIONS, remember_options, split_at_dashes
+from scripts.shared.command_line import flags_from_folder, split_at_dashes
 from scripts.shared.programs import exit_code
 from scripts.shared.repository import ROOT
-from scripts.strategies.external import FOLDER_VARIABLE
 
 NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
-PATH_FLAGS = ("--config", "--data", "--checkpoint-dir")
-"""Configuration fields that are paths."""
 PATH_FIELDS = ("data", "config")
 """Options that are paths, though their type is text."""
-POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
-"""The mark of an option that has no dashes."""
 TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
 
 
 def main(words: list[str], from_folder: Path) -> int:
     """The exit code. from_folder: where the command was typed."""
     guard_output()
-    os.environ.pop(FOLDER_VARIABLE, None)  # it chooses code to run: only the option --strategy-dir sets it
     if words[0].startswith("--tyro-"):
         return complete(words)
     if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
         print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
         return 2
-    if words[0] == "make":
-        os.environ.pop(TYPED_OPTIONS, None)
-        return exit_code(lambda: run_target(words[1:], from_folder), errors=(UserError, ValueError))
-    command, _ = find_command(words)
-    assert command is not None  # start.py has refused other words
-    remember_options(typed_names(command))
     return run_words(words, from_folder)
-
-
-def run_target(words: Sequence[str], from_folder: Path) -> int:
-    if len(words) != 1:
-        raise UserError("./bench make is for the Makefile, which names one target")
-    make_targets.refuse_misspelt(os.environ.get("MAKEFLAGS", ""))
-    translated = make_targets.words_of(words[0], os.environ)
-    if translated is not None:
-        return run_words(translated, from_folder)
-    return make_targets.run_with_variables(words[0])
 
 
 def run_words(words: list[str], from_folder: Path) -> int:
@@ -77,7 +53,7 @@ def run_words(words: list[str], from_folder: Path) -> int:
     if flags and not command.flags:
         print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
         return 2
-    options = options_from_folder(parse(command, typed), from_folder)
+    options = options_from_folder(parse(command, typed), typed, from_folder)
     with json_output(getattr(options, "json", False)) as print_json:
         found: dict[str, Any] = {}
         results = [found] if hasattr(options, "json") else []
@@ -89,10 +65,6 @@ def run_words(words: list[str], from_folder: Path) -> int:
 
 def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int:
     """results: of a command with --json, the dict for its result."""
-    if command.needs_data:
-        set_variables(options, flags)
-        if code := actions.ensure_data():
-            return code
     function = action_of(command)
     if "." in command.action:
         return function(options, *results) or 0
@@ -114,17 +86,6 @@ def named_below_scripts(place: str) -> Any:
     """What `module.name` stands for."""
     module, _, name = place.rpartition(".")
     return getattr(importlib.import_module(f"scripts.{module}"), name)
-
-
-def typed_names(command: Command) -> list[str]:
-    """Of the options that are typed with dashes."""
-    fields = dataclasses.fields(options_class(command))
-    return [field.name for field in fields if POSITIONAL not in metadata_of(field.type)]
-
-
-def metadata_of(annotation: Any) -> tuple[Any, ...]:
-    """What Annotated adds to a type."""
-    return getattr(annotation, "__metadata__", ())
 
 
 def describe(command: Command) -> str:
@@ -167,14 +128,15 @@ def command_tree() -> Any:
     return Union[tuple(tops)]  # noqa: UP007
 
 
-def options_from_folder(options: Any, folder: Path) -> Any:
-    """The options, with absolute paths."""
+def options_from_folder(options: Any, typed: Sequence[str], folder: Path) -> Any:
+    """The options, with absolute paths for what was typed: a default is a path in the checkout."""
     if folder == ROOT:
         return options
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if value != field.default and value:
+        is_typed = value != field.default or str(value) in typed or f"--{field.name.replace('_', '-')}" in typed
+        if value and is_typed:
             changed[field.name] = _from_folder(value, folder, field.name in PATH_FIELDS)
     return dataclasses.replace(options, **changed)
 
@@ -190,21 +152,6 @@ def _from_folder(value: Any, folder: Path, text_is_path: bool) -> Any:
         kind, _, path = value.partition(":")
         return f"{kind}:{folder / path if '/' in path or kind == 'config' else path}"
     return value
-
-
-def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
-    """What follows --, with absolute paths likewise."""
-    if folder == ROOT:
-        return [*flags]
-    made = []
-    for before, flag in zip(["", *flags], flags, strict=False):
-        name, equals, value = flag.partition("=")
-        if before in PATH_FLAGS:
-            flag = str(folder / flag)
-        elif name in PATH_FLAGS and equals:
-            flag = f"{name}={folder / value}"
-        made.append(flag)
-    return made
 
 
 @contextlib.contextmanager

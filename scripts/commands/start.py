@@ -12,8 +12,8 @@ from benchmarks.common.errors import UserError
 from scripts.commands.command_table import GROUPS, find_command, nearest_commands, overview
 from scripts.setup import libraries
 from scripts.setup.install import install, run
+from scripts.shared.command_line import split_at_dashes
 from scripts.shared.forward_signals import ENDING_SIGNALS, end_on_signals
-from scripts.shared.options_as_typed import split_at_dashes
 from scripts.shared.repository import ROOT
 
 STARTED = "BENCH_STARTED_FROM"
@@ -36,7 +36,7 @@ def start(words: list[str]) -> NoReturn:
         print(overview(words[0]))
         sys.exit(0 if len(words) > 1 else 2)
     command, rest = find_command(words)
-    if command is None and words[0] != "make" and not words[0].startswith("--tyro-"):
+    if command is None and not words[0].startswith("--tyro-"):
         print(f"error: {nearest_commands(words)}", file=sys.stderr)
         sys.exit(2)
     wants_help = any(word in HELP for word in split_at_dashes(rest)[0])
@@ -49,7 +49,7 @@ def start(words: list[str]) -> NoReturn:
             print("Its options are listed once everything is installed: ./bench setup")
             sys.exit(0)
     elif os.environ.get("SETUP") != "no":
-        prepare(with_libraries=words[0] == "setup" or words == ["make", "setup"])
+        prepare(with_libraries=words[0] == "setup")
     if not can_start(python):
         print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)
         sys.exit(2)

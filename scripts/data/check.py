@@ -20,7 +20,6 @@ from benchmarks.common.listing import IMG_EXTENSIONS, ImageListing, format_names
 from scripts.data.entries import entries_words
 from scripts.options.data_options import CheckDataOptions
 from scripts.shared.commands import bench_command
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 
 EXPECTED_LAYOUT = (
@@ -75,9 +74,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
     data = os.fspath(path)
     if not os.path.isdir(data):
         what = "is not a folder" if os.path.lexists(data) else "does not exist"
-        raise UserError(
-            f"{data!r} {what}; set {option_as_typed('DATA')} to a folder with train/<class>/ and val/<class>/"
-        )
+        raise UserError(f"{data!r} {what}; set --data to a folder with train/<class>/ and val/<class>/")
     try:
         train, val = list_part(data, "train"), list_part(data, "val")
     except OSError as error:

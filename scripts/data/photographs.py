@@ -17,7 +17,6 @@ from PIL import Image
 from tqdm import tqdm
 
 from scripts.options.data_options import MakeDatasetOptions
-from scripts.shared.options_as_typed import option_as_typed
 
 MADE_BY = "scripts.setup.make_dataset"  # where this was first: the manifests of older folders have it
 RECIPE = 1  # raise it whenever the same seed would give other files
@@ -79,14 +78,14 @@ def photograph_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             "scikit-image, whose photographs this cuts, is not installed: "
-            f"run ./bench setup, or set {option_as_typed('DATA')} to a folder of your own"
+            "run ./bench setup, or set --data to a folder of your own"
         )
     folder = Path(spec.submodule_search_locations[0], "data")
     for photograph in PHOTOGRAPHS.values():
         if not (folder / photograph.file).is_file():
             raise ValueError(
                 f"scikit-image {version('scikit-image')} does not ship {photograph.file}: "
-                f"install version 0.26, or set {option_as_typed('DATA')} to a folder of your own"
+                f"install version 0.26, or set --data to a folder of your own"
             )
     return folder
 

@@ -1,16 +1,7 @@
-"""Options of the commands that start runs of strategies, and the variable that carries each to launchers and jobs.
-
-A new option is in these places: a class here, and VARIABLE_OF_OPTION of options_as_typed.py; PROFILE_OPTIONS, if the
-profile of a cluster may set it; what reads it, for sbatch `set_job_shape` of launchers/cluster.sh, else
-make_variables.py; RECORDED_VARIABLES of scripts/runner/environment.py, if a set should say it; CLUSTER_VARIABLES of
-run_plan.py, if runs with and without it must not be pooled. Imports nothing heavy: --help reads this module.
-"""
+"""Options of the commands that start runs of strategies. Imports nothing heavy: --help reads this module."""
 
 import dataclasses
-import os
-import shlex
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -18,25 +9,17 @@ from scripts.options.option_types import (
     Flag,
     OptionalInt,
     OptionalPath,
-    OptionalSeconds,
     OptionalText,
     Strategies,
     Values,
     Variant,
 )
-from scripts.shared.options_as_typed import VARIABLE_OF_OPTION
 
 DEFAULT_STRATEGY = "ddp"
 RetriedStatus = Annotated[
     Literal["", "failed", "timeout", "interrupted", "skipped", "invalid"],
     tyro.conf.arg(metavar="STATUS", help_behavior_hint=""),
 ]
-PROFILE_OPTIONS = {
-    "nproc", "nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition", "account", "qos", "gpu_type",
-    "memory", "exclusive", "time_min", "warning_s",
-    "container",
-}  # fmt: skip
-"""Their variable counts where they are not given: the profile of a cluster may set it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +33,6 @@ class SharedOptions:
     """Result set; default: a new one. Of one that exists only the missing runs are started."""
     plan: Flag = False
     """Print the runs, and start none."""
-    limit_s: OptionalSeconds = None
-    """Seconds that one run may take; default: the configuration's limit_s."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
 
@@ -163,15 +144,11 @@ class AbOptions(SharedOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class ProofOptions:
+class VerifyOptions:
     steps: int = 20
     """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
     missing: Flag = False
     """Prove only what no row of the set's equivalence.csv proves."""
-
-
-@dataclasses.dataclass(frozen=True)
-class VerifyOptions(ProofOptions):
     strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: ddp fsdp. Default: all strategies of the set."""
     strategy_dir: OptionalPath = None
@@ -184,29 +161,8 @@ class VerifyOptions(ProofOptions):
     """YAML file: proves what this configuration would run, in place of the set's runs."""
     nproc: OptionalInt = None
     """Ranks on this machine; default: one a GPU, else 2."""
-    limit_s: OptionalSeconds = None
-    """Seconds that one run may take; default: the configuration's limit_s."""
     json: Flag = False
     """Print the result as one JSON object on stdout; all else goes to stderr."""
-
-
-def set_variables(options: Any, flags: Sequence[str]) -> None:
-    """Set the environment variable of every option; flags: what follows --. An option that is not given clears its
-    variable, but for PROFILE_OPTIONS."""
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    for name, variable in VARIABLE_OF_OPTION.items():
-        text = _as_text(given.get(name))
-        if text or name not in PROFILE_OPTIONS:
-            os.environ[variable] = text
-    os.environ["ARGS"] = shlex.join(flags)
-
-
-def _as_text(value: Any) -> str:
-    if value is None or value is False:
-        return ""
-    if value is True:
-        return "yes"
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclasses.dataclass(frozen=True)

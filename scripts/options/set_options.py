@@ -98,18 +98,3 @@ class ExportOptions:
     """The result set."""
     out: OptionalPath = None
     """The file to write; default: stdout."""
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchReportOptions:
-    """What `./bench report` takes: ReportOptions, and what is measured before."""
-
-    results: Path = Path("results/latest")
-    """The result set."""
-    strategy: str = "ddp"
-    """The strategy whose scaling is measured, where the set lacks it."""
-    measure: Flag = True
-    """Start no runs: the report has what the set has. Without this option the report first measures what the set lacks;
-    minutes, with ImageNet hours."""
-    data: OptionalPath = None
-    """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""

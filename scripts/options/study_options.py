@@ -41,20 +41,6 @@ class LoadersOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasureLoaderLimitOptions:
-    results: OptionalPath = None
-    """Result set whose loader.csv is to hold the rates. Every other flag is a configuration field."""
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerCountsOptions:
-    results: Path = Path("results/latest")
-    """Result set whose loader.csv has the rate of training alone."""
-    images_per_s: float = 0.0
-    """What one device trains, instead. Every other flag is a configuration field."""
-
-
-@dataclasses.dataclass(frozen=True)
 class AllreduceOptions:
     """All-reduces of many sizes on the ranks of this machine."""
 

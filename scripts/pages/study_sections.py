@@ -1,4 +1,4 @@
-"""What a study adds to the report: charts, tables, and the commands that measure it again.
+"""What a study adds to the report: charts and tables.
 
 A study that has something to show puts a file section.py into its folder, scripts/studies/<name>/, which ends in
 `SECTION = StudySection(...)`. The report finds it there, so that no module below the studies imports one.
@@ -8,7 +8,6 @@ Needs no torch.
 import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -43,30 +42,6 @@ class ReportTable:
 
 
 @dataclasses.dataclass(frozen=True)
-class StudyCommand:
-    """One call of ./bench that measures a study again."""
-
-    words: str
-    """Such as: study sweep."""
-    strategy: str
-    options: dict[str, list[str]]
-    """The words of each option of this command, by its name, such as --key and --values."""
-    replaced: tuple[str, ...] = ()
-    """Variables of the set's own command that this command sets by itself."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """A command that measures something a set lacks, in a process of its own."""
-
-    command: list[str]
-    variables: dict[str, str]
-    """Environment variables of this command, besides those that lead to the set and to the settings of its runs."""
-    num_ranks: int = 1
-    """The most ranks that it starts at once, each with the loader workers of the set's configuration."""
-
-
-@dataclasses.dataclass(frozen=True)
 class StudySection:
     """A study's part of the report. What a set holds nothing for is empty."""
 
@@ -79,9 +54,6 @@ class StudySection:
     tables: Callable[[ResultSet], list[ReportTable]] = lambda results: []
     families: Callable[[StudySets], int] = lambda sets: 0
     """How many families of comparisons its charts and tables hold, each with 95 % of its own."""
-    commands: Callable[[ResultSet], list[StudyCommand]] = lambda results: []
-    missing: Callable[[Path], list[Measurement]] = lambda results: []
-    """What `./bench report` should measure first, of the set in a folder."""
 
 
 def load_sections() -> list[StudySection]:

@@ -4,7 +4,6 @@ A proof runs at the settings of the run that it is about. Only what `proof_confi
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,11 +16,10 @@ from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.data.check import check_image_folder
 from scripts.runner import preflight
-from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import Run, RunTemplate, make_run
+from scripts.runner.plan import Run, RunTemplate, make_run
+from scripts.runner.request import Request
 from scripts.sets.settings import settings_hash
 from scripts.shared.commands import bench_command
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.strategies import strategy_list
 
 if TYPE_CHECKING:
@@ -78,14 +76,14 @@ def unreadable_images(loader: str, pack: str) -> str:
     return "" if loader == "folder" else f"loader {loader}"
 
 
-def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> list[Run]:
+def cases_of_set(request: Request, results: Path, num_steps: int, data: str = "") -> list[Run]:
     """A proof for each strategy and setting with ok runs in the set. Says on stderr which it cannot prove.
 
-    Raises UserError where they cannot run here, DATA has other images, or the set lacks a strategy that was named.
+    Raises UserError where they cannot run here, `data` has other images, or the set lacks a strategy that was named.
     """
     runs = read_table(results, "runs")
-    strategies = strategy_list.parse_strategies(variables.strategies)
-    if variables.strategies.strip() not in ("", "all"):
+    strategies = strategy_list.parse_strategies(request.strategies)
+    if request.strategies.strip() not in ("", "all"):
         _check_ran(results, runs, strategies)
     else:
         strategies += _external_strategies(results, runs)
@@ -95,7 +93,7 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
         try:
             settings = _read_settings(results, run_id)
         except UserError as error:
-            print_warning(f"{error}; the same {option_as_typed('CONFIG')} and {option_as_typed('ARGS')} would prove it")
+            print_warning(f"{error}; the same --config and the flags after -- would prove it")
             continue
         requested = settings["asked"]
         # rounds of one group may have seeds of their own
@@ -107,7 +105,7 @@ def cases_of_set(variables: MakeVariables, results: Path, num_steps: int) -> lis
             print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
             check_machine(results, settings)
-            proofs.append(_case_of_settings(variables, results, settings, num_steps))
+            proofs.append(_case_of_settings(request, results, settings, num_steps, data))
     return _without_duplicates(proofs)
 
 
@@ -132,18 +130,19 @@ def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str
 
 
 def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
-    settings = RunFolder(results / "logs" / run_id).settings()
-    missing = [name for name in REQUIRED_SETTINGS if name not in settings["asked"]]
-    if missing or not strategy_list.is_known(settings["asked"]["strategy"]):
+    folder = RunFolder(results / "logs" / run_id)
+    requested = folder.requested()
+    missing = [name for name in REQUIRED_SETTINGS if name not in requested]
+    if missing or not strategy_list.is_known(requested["strategy"]):
         problem = f"it lacks {missing[0]}" if missing else "no such strategy"
-        raise UserError(f"{results}, {run_id!r}: its settings.json cannot be run: {problem}")
-    return settings
+        raise UserError(f"{folder.plan} cannot be run: {problem}")
+    return {"asked": requested, "met": folder.resolved()}
 
 
 def check_machine(results: Path, settings: dict[str, Any]) -> None:
     """Raises UserError where this machine does not have the GPUs and ranks of a run."""
     requested, num_gpus = settings["asked"], machine.num_gpus()
-    on_gpus = (settings.get("met") or {}).get("device") == "cuda"
+    on_gpus = settings["met"].get("device") == "cuda"
     ranks_here = requested["ranks"] // requested["nodes"]
     possible = [
         strategy_list.total_ranks_and_nodes(requested["strategy"], number)
@@ -155,46 +154,43 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
         raise UserError(
             f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
             f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or "
-            f"choose {option_as_typed('STRATEGIES')}"
+            "name other strategies"
         )
 
 
-def _case_of_settings(variables: MakeVariables, results: Path, settings: dict[str, Any], num_steps: int) -> Run:
+def _case_of_settings(request: Request, results: Path, settings: dict[str, Any], num_steps: int, data: str) -> Run:
     requested = settings["asked"]
     config = Config(**{name: requested[name] for name in FIELDS if name in requested})
-    given = os.environ.get("DATA")
-    config = dataclasses.replace(config, data=given or config.data)
+    config = dataclasses.replace(config, data=data or config.data)
     ranks_here = requested["ranks"] // requested["nodes"]
-    run = _proof_run(variables, requested["strategy"], config, ranks_here, num_steps)
+    run = _proof_run(request, requested["strategy"], config, ranks_here, num_steps)
     for name in IMAGE_FIELDS:
         measured, here = requested.get(name), run.requested[name]
         if measured not in ("", None, here):
             raise UserError(
                 f"{config.data} ({name} {here}) proves other images than {results} was measured with ({measured}); "
-                f"set {option_as_typed('DATA')} to these"
+                "set --data to these"
             )
     return run
 
 
-def cases_of_variables(variables: MakeVariables, num_steps: int) -> list[Run]:
-    """A proof for each strategy that bench-all would run with the same variables."""
-    config = load_config(variables.flags)
+def cases_of_request(request: Request, num_steps: int) -> list[Run]:
+    """A proof for each strategy that ./bench run would run."""
+    config = load_config(request.flags)
     if unreadable := unreadable_images(config.loader, config.pack):
         raise UserError(f"no reference reads the images of {unreadable}; leave --loader out")
-    preflight.check_ranks([config], [variables.ranks_here])
-    strategies = strategy_list.parse_strategies(variables.strategies)
-    return _without_duplicates(
-        _proof_run(variables, name, config, variables.ranks_here, num_steps) for name in strategies
-    )
+    preflight.check_ranks([config], [request.ranks_here])
+    strategies = strategy_list.parse_strategies(request.strategies)
+    return _without_duplicates(_proof_run(request, name, config, request.ranks_here, num_steps) for name in strategies)
 
 
-def _proof_run(variables: MakeVariables, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
+def _proof_run(request: Request, strategy: str, config: Config, ranks_here: int, num_steps: int) -> Run:
     if config.loader == "packed":
         check_image_folder(config.data)  # the reference reads the files
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     template = RunTemplate(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
-    run = make_run(variables, template)
+    run = make_run(request, template)
     return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
 
 

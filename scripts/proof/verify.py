@@ -3,36 +3,34 @@
     ./bench verify --results results/x
     ./bench verify model_parallel -- --split-size 8
 
-Proves the settings of the ok runs of RESULTS (default: results/latest), each once; with CONFIG or ARGS, or without an
-ok run, what bench-all would run. Method: scripts/proof/README.md. Writes equivalence.csv into the set, and the runs
+Proves the settings of the ok runs of a set (default: results/latest), each once; with --config or flags, or without an
+ok run, what ./bench run would run. Method: scripts/proof/README.md. Writes equivalence.csv into the set, and the runs
 into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake before the first run.
 """
 
 import contextlib
 import dataclasses
 import datetime
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.options.run_options import ProofOptions
+from scripts.options.run_options import VerifyOptions
 from scripts.proof import cases
-from scripts.runner import preflight, run_plan, schedule
+from scripts.runner import loop, plan, preflight
 from scripts.runner.default_batch import with_fitting_batch
-from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.request import Request, read_request
 from scripts.sets.settings import json_cell
 from scripts.shared.forward_signals import forward_signals
-from scripts.shared.programs import exit_code, run_main_and_exit
+from scripts.shared.programs import exit_code
 from scripts.stats.formatting import printable
 from scripts.strategies.memory_check import layout_function
 
@@ -45,12 +43,12 @@ COLUMN_NOTE = (
 )
 
 
-def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
+def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
     """Prove, and print a line for each strategy. found: gets the rows of equivalence.csv, for --json."""
-    variables = read_variables()
+    request = read_request(options, flags)
     preflight.check_rendezvous()
-    results = variables.results or latest_set()
-    runs = to_prove(variables, results, options.steps)
+    results = request.results or latest_set()
+    runs = to_prove(request, results, options)
     if options.missing and results:
         runs = cases.unproved(runs, results)
         if not runs:
@@ -61,8 +59,8 @@ def main(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
     folder = preflight.open_result_set(results / "verify")
     print(f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'nearest its tolerance':<28} {'tolerance':>9}  verdict")
     proved: list[dict[str, Any]] = []
-    with schedule.lock_result_set(folder):
-        for number, run in enumerate(run_plan.skip_what_does_not_fit(runs), 1):
+    with loop.lock_result_set(folder):
+        for number, run in enumerate(plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
             with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:
                 row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
@@ -84,22 +82,23 @@ def latest_set() -> Path | None:
     return latest.resolve() if latest.exists() else None
 
 
-def to_prove(variables: MakeVariables, results: Path | None, num_steps: int) -> list[run_plan.Run]:
-    """The cases of CONFIG and ARGS, where one is given or the set has no ok run; else those of the set's ok runs."""
-    chosen = os.environ.get("CONFIG") or variables.args
+def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> list[plan.Run]:
+    """The cases of a configuration and flags, where one is given or the set has no ok run; else those of the set's ok
+    runs."""
+    chosen = request.names_config or request.own_flags
     if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
-        variables = with_fitting_batch(dataclasses.replace(variables, results=results))
-        return cases.cases_of_variables(variables, num_steps)
-    return cases.cases_of_set(variables, results, num_steps)
+        request = with_fitting_batch(dataclasses.replace(request, results=results))
+        return cases.cases_of_request(request, options.steps)
+    return cases.cases_of_set(request, results, options.steps, str(options.data or ""))
 
 
-def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> dict[str, Any]:
+def prove(run: plan.Run, folder: Path, scratch: Path, run_number: str) -> dict[str, Any]:
     """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
     row["asked"] = json_cell(run.requested)
-    if why_not := run.variables.get("SKIP"):  # of run_plan.skip_what_does_not_fit
-        return row | {"verdict": "not proved", "reason": f"would not fit: {why_not}"}
+    if run.skip:  # of plan.skip_what_does_not_fit
+        return row | {"verdict": "not proved", "reason": f"would not fit: {run.skip}"}
     import torch  # which nobody needs where nothing is left to prove
 
     from scripts.proof import trained_states
@@ -110,7 +109,7 @@ def prove(run: run_plan.Run, folder: Path, scratch: Path, run_number: str) -> di
     row["run_id"] = finished_run.run_id
     if problem:
         return row | problem
-    resolved = finished_run.settings()["met"]
+    resolved = finished_run.resolved()
     row |= {"world_size": resolved["world_size"], "met": json_cell(resolved)}
     if resolved["backend"] != "none" and run.requested["ranks"] > resolved["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one device, so that nothing was divided"}
@@ -147,7 +146,7 @@ def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str,
 
 
 def prove_resumed(
-    run: run_plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, run_number: str
+    run: plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, run_number: str
 ) -> dict[str, Any]:
     """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
 
@@ -167,7 +166,7 @@ def prove_resumed(
         whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
         if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
             return {}  # it is the run that was compared
-        num_parts = num_evaluated_parts(run.strategy, training, finished_run.settings()["met"])
+        num_parts = num_evaluated_parts(run.strategy, training, finished_run.resolved())
         problem = compare_with_reference(training, [before, last], evaluation_of(finished_run), num_parts)
     if problem["verdict"] == "ok":
         return {}
@@ -185,11 +184,11 @@ def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
     return {name: float(of_run[name].iloc[-1]) for name in EVALUATED}
 
 
-def start(run: run_plan.Run, folder: Path, run_number: str) -> tuple[RunFolder, dict[str, Any]]:
+def start(run: plan.Run, folder: Path, run_number: str) -> tuple[RunFolder, dict[str, Any]]:
     """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
-    run_folder, env = run_plan.create_run_folder(run, folder, run_number)
+    run_folder, env = plan.create_run_folder(run, folder, run_number)
     with forward_signals() as child_runner:
-        schedule.start_launcher(run, run_folder, env, child_runner, stdout=subprocess.DEVNULL)
+        loop.start_launcher(run, run_folder, env, child_runner, stdout=subprocess.DEVNULL)
     if child_runner.signum:
         sys.exit(128 + child_runner.signum)
     rows = read_table(folder, "runs")
@@ -212,13 +211,9 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def command(options: ProofOptions, found: dict[str, Any] | None = None) -> int:
+def command(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
     """`main`, which removes what it wrote where a signal ends it; 130 after Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.suppress(KeyboardInterrupt):
-        return exit_code(lambda: main(options, found), errors=(UserError, ValueError, OSError))
+        return exit_code(lambda: main(options, flags, found), errors=(UserError, ValueError, OSError))
     return 130
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: command(tyro.cli(ProofOptions, description=__doc__)))

@@ -19,17 +19,17 @@ from benchmarks.common.rows import SCHEMA
 from scripts.shared.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
-# of Make, which say how the runs were started
 RECORDED_VARIABLES = (
-    "CONFIG", "DATA", "ARGS", "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "TIMEOUT", "NODES", "TASKS_PER_NODE",
-    "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "TIME", "NNODES", "NODE_RANK", "RDZV_ENDPOINT", "HOSTS",
-    "ALLOCATION", "CONTAINER", "CUDA_VISIBLE_DEVICES",
+    "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "NODES", "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION",
+    "NNODES", "NODE_RANK", "RDZV_ENDPOINT", "HOSTS", "ALLOCATION", "CONTAINER", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentOptions:
     results: Path
+    command: str = ""
+    """That started the runs."""
 
 
 def installed_packages() -> dict[str, str | None]:
@@ -42,14 +42,15 @@ def installed_packages() -> dict[str, str | None]:
     return installed
 
 
-def describe_environment() -> dict:
-    """Facts of this machine and this interpreter, as text and numbers."""
+def describe_environment(command: str) -> dict:
+    """Facts of this machine and this interpreter, as text and numbers. command: that started the runs."""
     from torch.utils.collect_env import get_pretty_env_info
 
     from scripts.runner.device_peak import measure_peak
 
     return {
         "schema": SCHEMA,
+        "command": command,
         "platform": platform.platform(),
         "python": platform.python_version(),
         "num_cores": machine.num_cores(),
@@ -61,9 +62,9 @@ def describe_environment() -> dict:
     }
 
 
-def write_environment(path: Path) -> None:
+def write_environment(path: Path, command: str) -> None:
     try:
-        write_json(path, describe_environment())
+        write_json(path, describe_environment(command))
     except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}; the report will lack hardware and versions"
@@ -72,4 +73,4 @@ def write_environment(path: Path) -> None:
 
 if __name__ == "__main__":
     options = tyro.cli(EnvironmentOptions)
-    run_main_and_exit(lambda: write_environment(options.results / "environment.json"))
+    run_main_and_exit(lambda: write_environment(options.results / "environment.json", options.command))

@@ -25,7 +25,7 @@ LOOPBACK = {("GLOO_SOCKET_IFNAME", "lo"), ("NCCL_SOCKET_IFNAME", "lo")}  # what 
 def kernel_variables(env: Mapping[str, str]) -> str:
     """The variables that may change kernels, memory or communication: "ATEN_CPU_CAPABILITY=avx2"; "none" without any.
 
-    env: of the run's supervisor.
+    env: of the run's record.
     """
     chosen = {name: text for name, text in env.items() if text and name.startswith(PREFIXES)}
     recorded = [item for item in sorted(chosen.items()) if item[0] not in NOT_RECORDED and item not in LOOPBACK]

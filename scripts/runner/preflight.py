@@ -16,7 +16,6 @@ from benchmarks.common.config import Config, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import vector_flags
 from scripts.shared.nodes import node_rank, ranks_and_nodes
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
 from scripts.strategies.strategy_list import has_fact, total_ranks_and_nodes
 
@@ -41,10 +40,10 @@ def check_nodes_variables(strategies: Sequence[str]) -> None:
             raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
 
 
-def check_ranks(configs: Sequence[Config], ranks: Sequence[int], variable: str = "NPROC") -> None:
+def check_ranks(configs: Sequence[Config], ranks: Sequence[int], option: str = "--nproc") -> None:
     """Refuse a batch that is no multiple of every number of ranks, or more ranks than GPUs; warn of more than cores.
-    variable: what the user would change."""
-    num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option_as_typed(variable)
+    option: what the user would change."""
+    num_gpus, num_cores, most, named = machine.num_gpus(), machine.num_cores(), max(ranks), option
     total = [ranks_and_nodes(number)[0] for number in ranks]
     batches = dict.fromkeys(config.global_batch for config in configs if not config.batch_per_device)
     for batch, number in itertools.product(batches, total):
@@ -111,8 +110,9 @@ def _new_result_set(prefix: str) -> Path:
     try:
         Path("results").mkdir(exist_ok=True)
     except OSError as error:
-        another = option_as_typed("RESULTS", "FOLDER")
-        raise UserError(f"results/ cannot be written: {error.strerror}; name another folder: {another}") from None
+        raise UserError(
+            f"results/ cannot be written: {error.strerror}; name another folder: --results FOLDER"
+        ) from None
     base = f"results/{prefix}{datetime.now():%Y%m%d-%H%M%S}"
     for path in map(Path, (base, *(f"{base}-{n}" for n in range(2, 1000)))):
         try:
@@ -129,19 +129,19 @@ def why_not_writable(results: Path) -> str:
     place = Path(os.path.realpath(results))
     inside = place.is_relative_to(os.path.realpath(PUBLISHED))
     if inside or any((each / MARK).exists() for each in (place, *place.parents)):
-        return f"{option_as_typed('RESULTS', results)} is published, and nothing is measured into it"
+        return f"--results {results} is published, and nothing is measured into it"
     return ""
 
 
 def check_result_folder(results: Path) -> None:
     """Make the folder. Raises UserError for one that is published or that cannot be written."""
     if why := why_not_writable(results):
-        raise UserError(f"{why}; leave {option_as_typed('RESULTS')} out for a new set, or choose another")
-    place, named = Path(os.path.realpath(results)), option_as_typed("RESULTS", results)
+        raise UserError(f"{why}; leave --results out for a new set, or choose another")
+    place, named = Path(os.path.realpath(results)), f"--results {results}"
     if place == Path(os.path.realpath(ROOT / "results")):
         raise UserError(f"{named} is the folder of all sets; choose a name in it, such as results/mine")
     if place == Path(os.path.realpath(ROOT / "results")) / "latest":  # else each suite makes it a link to its set
-        raise UserError(f"{named}: there is no newest set; leave {option_as_typed('RESULTS')} out for a new one")
+        raise UserError(f"{named}: there is no newest set; leave --results out for a new one")
     try:
         (results / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:

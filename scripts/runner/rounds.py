@@ -1,7 +1,8 @@
-"""How many rounds a suite runs, after one run that warms the machine: REPEATS, and with UNTIL or BUDGET more.
+"""How many rounds a suite runs, after one run that warms the machine: --repeats, and with --until or --budget more.
 
-UNTIL=5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
-(stopping_rule.py). BUDGET=20m adds no round that would not fit; without UNTIL, every round that fits.
+--until 5% adds rounds until the simultaneous intervals of all strategies over the baseline reach no further than 5 %
+(stopping_rule.py). --budget 20m starts no round after the first that would not fit; without --until, every round
+that fits.
 """
 
 import dataclasses
@@ -15,81 +16,83 @@ from typing import TYPE_CHECKING
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
-from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import Run, last_statuses
+from scripts.runner.plan import Run, last_statuses
+from scripts.runner.request import Request
 from scripts.sets.settings import settings_hash
 from scripts.shared.nodes import ranks_and_nodes
-from scripts.shared.options_as_typed import option_as_typed
 
 if TYPE_CHECKING:
     from scripts.stats.families import ThroughputSample
 
-MAX_ROUNDS = 40  # of UNTIL without BUDGET; as far as the simulations of its coverage go
+MAX_ROUNDS = 40  # of --until without --budget; as far as the simulations of its coverage go
 
 
-def open_ended(variables: MakeVariables) -> bool:
-    """Whether more rounds than REPEATS may follow."""
-    return variables.until is not None or variables.budget_s is not None
+def open_ended(request: Request) -> bool:
+    """Whether more rounds than the planned ones may follow."""
+    return request.until is not None or request.budget_s is not None
 
 
-def num_planned_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> int:
-    """REPEATS, or the last round that has a row, where that is more: it is finished before another is added."""
-    if not open_ended(variables) or variables.results is None or not (variables.results / "runs.csv").exists():
-        return variables.repeats
+def num_planned_rounds(request: Request, of_round: Callable[[int], list[Run]]) -> int:
+    """`repeats`, or the last round that has a row, where that is more: it is finished before another is added."""
+    if not open_ended(request) or request.results is None or not (request.results / "runs.csv").exists():
+        return request.repeats
     requested = {run.requested_hash for run in of_round(1)}
-    recorded = [round_number for name, round_number in last_statuses(variables.results) if name in requested]
-    return max([variables.repeats, *recorded])
+    recorded = [round_number for name, round_number in last_statuses(request.results) if name in requested]
+    return max([request.repeats, *recorded])
 
 
-def check_rounds(runs: Sequence[Run], variables: MakeVariables) -> None:
-    """Raises UserError for SEEDS, UNTIL or BUDGET that no number of rounds can fulfil, and for a set that torchrun's
-    nodes cannot continue."""
-    if variables.num_seeds > variables.repeats:
-        needs = f"{option_as_typed('SEEDS', variables.num_seeds)} needs a round for each seed"
-        repeats = option_as_typed("REPEATS", variables.num_seeds)
-        raise UserError(f"{needs}; give {repeats} or more, not {variables.repeats}")
+def check_rounds(runs: Sequence[Run], request: Request) -> None:
+    """Raises UserError for seeds, a width or a budget that no number of rounds can fulfil, and for a set that
+    torchrun's nodes cannot continue."""
+    if request.num_seeds > request.repeats:
+        raise UserError(
+            f"--seeds {request.num_seeds} needs a round for each seed; give --repeats {request.num_seeds} or more, not "
+            f"{request.repeats}"
+        )
     by_torchrun = ranks_and_nodes(1)[1] > 1 and bool(machine.number_from_env("NNODES", "a number of nodes"))
-    if by_torchrun and variables.results is not None and (variables.results / "runs.csv").exists():
+    if by_torchrun and request.results is not None and (request.results / "runs.csv").exists():
         raise UserError(
-            f"{variables.results} has runs, and with NNODES no set can be continued: the first node alone has rows, so "
-            f"that nodes would not agree on what is left; give each node a new {option_as_typed('RESULTS', '')}"
+            f"{request.results} has runs, and with NNODES no set can be continued: the first node alone has rows, so "
+            f"that nodes would not agree on what is left; give each node a new --results"
         )
-    if not open_ended(variables):
+    if not open_ended(request):
         return
-    name = option_as_typed("UNTIL" if variables.until is not None else "BUDGET")
+    name = "--until" if request.until is not None else "--budget"
     if by_torchrun:
-        raise UserError(
-            f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give {option_as_typed('REPEATS')}"
-        )
-    if variables.until is not None and len({run.key for run in runs if run.round == 1}) < 2:
+        raise UserError(f"{name} is for one machine or Slurm: nodes of torchrun have to agree; give --repeats")
+    if request.until is not None and len({run.key for run in runs if run.round == 1}) < 2:
         two = "is the width of ratios, so that it needs two strategies or more"
-        raise UserError(f"{name} {two}; {option_as_typed('BUDGET')} goes with one")
+        raise UserError(f"{name} {two}; --budget goes with one")
 
 
-def describe_end(variables: MakeVariables) -> str:
-    """When the rounds end; '' where that is after REPEATS."""
+def describe_end(request: Request) -> str:
+    """When the rounds end; '' where that is after the planned ones."""
     ends = []
-    if variables.until is not None:
-        ends.append(f"the family-wise half-width is {format_percent(variables.until)} or less")
-    if variables.budget_s is not None:
-        ends.append(f"another round does not fit in {variables.budget_s:g} s")
-    elif variables.until is not None:
+    if request.until is not None:
+        ends.append(f"the family-wise half-width is {format_percent(request.until)} or less")
+    if request.budget_s is not None:
+        ends.append(f"another round does not fit in {request.budget_s:g} s")
+    elif request.until is not None:
         ends.append(f"there are {MAX_ROUNDS} rounds")
     return f"then more such rounds until {', or '.join(ends)}" if ends else ""
 
 
 def generate_rounds(
-    left: Sequence[Run], of_round: Callable[[int], list[Run]], variables: MakeVariables, results: Path
+    left: Sequence[Run], of_round: Callable[[int], list[Run]], request: Request, results: Path
 ) -> Iterator[list[Run]]:
     """Round 0, which warms the machine, then the runs that are left, then added rounds. left: of the planned rounds.
     of_round: all runs of a round. Prints why no more rounds are added."""
     began, round_s = time.monotonic(), _longest_round_s(of_round(1), results)
-    num_planned, needs_warm_up = num_planned_rounds(variables, of_round), not is_only_run(left, variables)
+    num_planned, needs_warm_up = num_planned_rounds(request, of_round), not is_only_run(left, request)
     planned = ([*runs] for _, runs in itertools.groupby(left, lambda run: run.round))
     added = (of_round(round_number) for round_number in itertools.count(num_planned + 1))
-    for runs in itertools.chain(planned, added if open_ended(variables) else ()):
-        # what is left of a planned round is run in any case
-        if runs[0].round > num_planned and _is_finished(runs, variables, results, began, round_s):
+    for number, runs in enumerate(itertools.chain(planned, added if open_ended(request) else ())):
+        left_s = math.inf if request.budget_s is None else request.budget_s - (time.monotonic() - began)
+        if runs[0].round > num_planned:
+            if _is_finished(runs, request, results, left_s, round_s):
+                return
+        elif number and round_s > left_s:  # the first round is run in any case
+            print(_does_not_fit(request, round_s))
             return
         if needs_warm_up:
             yield from _warm_up(runs, results)
@@ -99,16 +102,16 @@ def generate_rounds(
         round_s = max(round_s, time.monotonic() - round_began)  # charts are drawn in it, too
 
 
-def is_only_run(left: Sequence[Run], variables: MakeVariables) -> bool:
+def is_only_run(left: Sequence[Run], request: Request) -> bool:
     """Whether a new set gets one run only, which needs no warm-up."""
-    fresh = variables.results is None or not (variables.results / "runs.csv").exists()
-    return len(left) == 1 and fresh and not open_ended(variables)
+    fresh = request.results is None or not (request.results / "runs.csv").exists()
+    return len(left) == 1 and fresh and not open_ended(request)
 
 
 def warm_up_runs(left: Sequence[Run]) -> list[Run]:
     """The timed parts of these runs as round 0. One is enough: the next is started only where the one before was
     skipped."""
-    started = [run for run in {run.key: run for run in left}.values() if not run.variables.get("SKIP")]
+    started = [run for run in {run.key: run for run in left}.values() if not run.skip]
     return [dataclasses.replace(run.timed_part(), round=0, position=0) for run in started]
 
 
@@ -130,37 +133,39 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
     return 0.0 if rows.empty else float(rows.groupby("repeat").wall_s.sum().max())
 
 
-def _is_finished(runs: Sequence[Run], variables: MakeVariables, results: Path, began: float, round_s: float) -> bool:
+def _is_finished(runs: Sequence[Run], request: Request, results: Path, left_s: float, round_s: float) -> bool:
     """Whether no more rounds are added; prints why. runs: the next round."""
     from scripts.stats.stopping_rule import precise_enough, widest_half_width  # scipy: more than all other imports
 
-    done, until = runs[0].round - 1, option_as_typed("UNTIL", format_percent(variables.until or 0))
+    done, until = runs[0].round - 1, f"--until {format_percent(request.until or 0)}"
     samples, baselines = timed_samples(runs, results)
     width = widest_half_width(samples, baselines) if len(samples) > 1 else None
     known = "no half-width is known" if width is None else f"the family-wise half-width is {format_percent(width)}"
     known += f" after {done} rounds"
-    left_s = math.inf if variables.budget_s is None else variables.budget_s - (time.monotonic() - began)
     why = ""
-    if variables.until is not None and len(samples) > 1 and precise_enough(samples, baselines, variables.until):
+    if request.until is not None and len(samples) > 1 and precise_enough(samples, baselines, request.until):
         print(f"{until} is reached: {known}")
         return True
     if not any(done in each.round_numbers for each in samples.values()):
         why = f"no run of round {done} was timed"
     elif round_s > left_s:
-        budget = option_as_typed("BUDGET", f"{variables.budget_s:g}s")
-        why = f"{budget}: another round, of about {round_s:.0f} s, does not fit"
-    elif variables.until is not None and len(samples) < 2:
+        why = _does_not_fit(request, round_s)
+    elif request.until is not None and len(samples) < 2:
         why = "only one strategy has a timed run"
-    elif variables.until is not None and variables.budget_s is None and done >= MAX_ROUNDS:
-        why = f"{MAX_ROUNDS} rounds are the most without {option_as_typed('BUDGET')}"
-    if variables.until is not None:
+    elif request.until is not None and request.budget_s is None and done >= MAX_ROUNDS:
+        why = f"{MAX_ROUNDS} rounds are the most without --budget"
+    if request.until is not None:
         print(
-            f"{until} is not reached: {known}{estimate_rounds(width, variables.until, done)}"
+            f"{until} is not reached: {known}{estimate_rounds(width, request.until, done)}"
             + (f"; {why}" if why else "")
         )
     elif why:
         print(f"{why}; {done} rounds")
     return bool(why)
+
+
+def _does_not_fit(request: Request, round_s: float) -> str:
+    return f"--budget {request.budget_s:g}s: another round, of about {round_s:.0f} s, does not fit"
 
 
 def estimate_rounds(width: float | None, until: float, done: int) -> str:

@@ -43,7 +43,7 @@ STRATEGY_FIELDS = {
     **dict.fromkeys(READERS, "an option that other strategies lack"),
     STRATEGY_SOURCE: "its code",
 }
-# bench-all adds runs of the baseline that differ from all other runs in these; see scripts/runner/run_plan.py.
+# bench-all adds runs of the baseline that differ from all other runs in these; see scripts/runner/plan.py.
 SECOND_BASELINE_FIELDS = ("precision", "threads_per_rank")
 # Resolved only where images a device were requested: weak scaling, in which batches grow with the devices.
 RESOLVED_GLOBAL_BATCH = f"global_batch{RESOLVED_SUFFIX}"

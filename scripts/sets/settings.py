@@ -6,7 +6,7 @@ count.
 Requested, stored as "asked": strategy, ranks, nodes, threads a rank, fingerprint of the data, and every field of the
 configuration, with `auto` where it says `auto`. The plan writes it before the start. Resolved, stored as "met": the
 value of each `auto`, the machine, the versions, the commit. The reporting rank collects it (Record.finish), and the
-supervisor adds what it knows. identity.py decides whether two runs are pooled. Needs no torch.
+record adds what it knows. identity.py decides whether two runs are pooled. Needs no torch.
 """
 
 import dataclasses

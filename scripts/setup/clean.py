@@ -17,7 +17,7 @@ from benchmarks.common.files import guard_output, hold_lock
 from scripts.shared.repository import CHECKOUTS_NAME, ROOT, process_space
 
 KEPT_NAMES = ("published", "README.md")
-LOCKS = (".suite", "logs/*/unrecorded")  # schedule.lock_result_set holds the first, and a run's supervisor the second
+LOCKS = (".suite", "logs/*/run.yaml")  # loop.lock_result_set holds the first, and a run's record the second
 
 
 def main(yes: bool, results: Path = ROOT / "results") -> int:

@@ -16,15 +16,6 @@ def shell_word(value: object) -> str:
     return shlex.quote(text) if text.isprintable() else NOT_SHOWN
 
 
-def make_assignment(name: str, value: object) -> str:
-    """NAME=VALUE as one argument of a make command for bash, so that make gets exactly this value; '' where none does
-    that."""
-    text = str(value)
-    if not text.isprintable() or text != text.strip():
-        return ""
-    return f"{name}={shlex.quote(text.replace('$', '$$'))}"
-
-
 def bench_command(command: str, *arguments: object, **options: object) -> str:
     """`./bench COMMAND ARGUMENT ... --option VALUE ...` for bash; a list is several words of one option."""
     words = ["./bench", command, *map(shell_word, arguments)]

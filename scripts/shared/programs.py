@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import guard_output, without_controls
-from scripts.shared.options_as_typed import option_as_typed
 
 Errors = tuple[type[Exception], ...]
 
@@ -34,7 +33,7 @@ def exit_code(main: Callable[[], int | None], *, errors: Errors = (UserError,), 
         if not writes:
             raise
         print(
-            f"error: {error.filename or writes}: {error.strerror}; choose another {option_as_typed('RESULTS', '')}",
+            f"error: {error.filename or writes}: {error.strerror}; choose another --results",
             file=sys.stderr,
         )
     return 2

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.common.errors import UserError
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -37,7 +36,7 @@ def external_folder() -> Path | None:
         return None
     folder = Path(text).absolute()
     if not folder.is_dir():
-        raise UserError(f"{option_as_typed(FOLDER_VARIABLE, text)}: there is no such folder")
+        raise UserError(f"--strategy-dir {text}: there is no such folder")
     return folder
 
 

@@ -13,8 +13,7 @@ import tyro
 from benchmarks.common.errors import UserError
 from benchmarks.common.exits import run_and_exit
 from benchmarks.common.run_folder import RunFolder
-from scripts.shared.options_as_typed import option_as_typed
-from scripts.strategies.external import FOLDER_VARIABLE, STRATEGY_SOURCE, external_script, find_helpers, source_hash
+from scripts.strategies.external import STRATEGY_SOURCE, external_script, find_helpers, source_hash
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +29,9 @@ def main(name: str, flags: Sequence[str]) -> None:
     """
     script = external_script(name)
     if script is None:
-        raise UserError(f"{option_as_typed(FOLDER_VARIABLE)} has no {name}.py; name the folder that has it")
+        raise UserError(f"--strategy-dir has no {name}.py; name the folder that has it")
     folder = RunFolder.current()
-    planned = folder.settings()["asked"].get(STRATEGY_SOURCE) if folder else None
+    planned = folder.requested().get(STRATEGY_SOURCE) if folder else None
     if planned not in (None, source_hash(script.parent)):
         raise UserError(f"Python files in {script.parent} have changed since the run was planned; start it again")
     find_helpers(script)

@@ -139,11 +139,11 @@ def test_adamw_has_defaults_of_its_own(tmp_path):
 @pytest.mark.parametrize("lr", [0.1, 3e-3, 0.7])
 def test_a_run_reads_what_was_planned_for_it(tmp_path, lr):
     """Protects values that are a ResNet's default and were typed for another model: a run's file holds what differs
-    from the defaults. Mutant: write_requested without the architecture's own."""
+    from the defaults. Mutant: write_plan without the architecture's own."""
     config = Config(arch="vit_b_16", lr=lr, lr_batch=256, weight_decay=1e-4)
     folder = RunFolder.create(tmp_path, "single", 1)
-    folder.write_requested(config, {})
-    assert load_config(["--config", str(folder.config)]) == dataclasses.replace(config, config=str(folder.config))
+    folder.write_plan(config, {})
+    assert load_config(["--config", str(folder.plan)]) == dataclasses.replace(config, config=str(folder.plan))
 
 
 @pytest.mark.parametrize(

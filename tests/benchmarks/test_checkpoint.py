@@ -19,7 +19,7 @@ import psutil
 import pytest
 import torch
 from fault_runs import FAULTS
-from support import ROOT, environment, make_run_folder
+from support import ROOT, asked, environment, make_run_folder
 
 from benchmarks import single
 from benchmarks.common.checkpoint import (
@@ -34,7 +34,7 @@ from benchmarks.common.config import Config
 from benchmarks.common.engine import fit
 from benchmarks.common.errors import UserError
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import run_plan
+from scripts.runner import plan
 from scripts.runner.processes import processes_of_run
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
@@ -331,22 +331,22 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     touched. A job that was put back into the queue resumes, though nobody has typed it."""
     monkeypatch.setenv("NUM_GPUS", "0")
     monkeypatch.setenv("NPROC", "2")
-    variables = run_plan.read_variables()
+    variables = asked()
     config = Config(**SMALL, checkpoint_dir=str(tmp_path))
     others = [config, dataclasses.replace(config, lr=0.2)]
 
     def of_round(number):
-        templates = [run_plan.RunTemplate(name, each) for name in ("single", "ddp") for each in others]
-        return [run_plan.make_run(variables, template, number) for template in templates]
+        templates = [plan.RunTemplate(name, each) for name in ("single", "ddp") for each in others]
+        return [plan.make_run(variables, template, number) for template in templates]
 
-    runs = run_plan.order_rounds(dataclasses.replace(variables, repeats=2), of_round)
+    runs = plan.order_rounds(dataclasses.replace(variables, repeats=2), of_round)
     folders = {Path(run.config.checkpoint_dir).relative_to(tmp_path).as_posix() for run in runs}
     assert len(folders) == len(runs) == 8 and folders > {"single-1", "single-2", "ddp-1", "ddp-2"}
     assert all(run.requested["checkpoint_dir"] == run.config.checkpoint_dir and not run.config.resume for run in runs)
     plain = [
-        run_plan.make_run(
+        plan.make_run(
             variables,
-            run_plan.RunTemplate(run.strategy, dataclasses.replace(run.config, checkpoint_dir="")),
+            plan.RunTemplate(run.strategy, dataclasses.replace(run.config, checkpoint_dir="")),
             run.round,
         )
         for run in runs
@@ -354,7 +354,7 @@ def test_each_run_of_a_plan_has_a_folder_of_its_own(tmp_path, monkeypatch):
     assert [run.key for run in runs] == [run.key for run in plain]
     monkeypatch.setenv("ALLOCATION", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert run_plan.make_run(variables, run_plan.RunTemplate("single", config)).config.resume
+    assert plan.make_run(variables, plan.RunTemplate("single", config)).config.resume
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
@@ -401,11 +401,11 @@ def test_a_training_goes_on_with_its_images(trained, tmp_path, monkeypatch):
     config, saved = trained
     config = dataclasses.replace(config, resume=True)
     folder = RunFolder(tmp_path)
-    folder.write_requested(config, {"fingerprint": "4-40-23-abc"})
+    folder.write_plan(config, {"fingerprint": "4-40-23-abc"})
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
     path, known = Path("last.pt"), saved | {"settings": trained_with(config)}
     assert compare_settings(path, known, config) == compare_settings(path, saved, config) == ""
-    folder.write_requested(config, {"fingerprint": "4-41-23-def"})
+    folder.write_plan(config, {"fingerprint": "4-41-23-def"})
     with pytest.raises(UserError, match="this run has fingerprint 4-41-23-def, not 4-40-23-abc"):
         compare_settings(path, known, config)
 

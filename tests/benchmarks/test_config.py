@@ -99,7 +99,6 @@ def test_a_configuration_of_others_runs_no_code(yaml_file, tmp_path):
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--global-bach", "3"], ["--global-bach", "--global-batch"]),
         (["--arch", "resnet5O"], ["resnet5O", "resnet50"]),
         (["--global-batch", "many"], ["--global-batch", "many"]),
         (["--norm", "sink"], ["sink", "sync"]),
@@ -112,6 +111,11 @@ def test_a_mistake_in_a_flag_is_named(flags, words, capsys):
     assert error.value.code == 2
     message = capsys.readouterr().err
     assert all(word in message for word in words), message
+
+
+def test_a_flag_that_is_none_gets_the_nearest():
+    with pytest.raises(UserError, match=r"--global-bach.*global_batch"):
+        load_config(["--global-bach=3"])
 
 
 @pytest.mark.medium

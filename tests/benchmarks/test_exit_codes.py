@@ -38,7 +38,7 @@ def test_a_rank_ends_at_once_with_its_output_written(end, code):
     ("env", "rank"), [({"RANK": "1", "SLURM_PROCID": "0"}, 1), ({"HOROVOD_RANK": "2"}, 2), ({"RANK": "x"}, 0), ({}, 0)]
 )
 def test_the_cause_names_the_rank_that_its_launcher_says(tmp_path, env, rank):
-    (tmp_path / "settings.json").write_text("{}")
+    (tmp_path / "run.yaml").write_text("")
     command = [sys.executable, "-c", RANK.format(end="raise UserError('no')")]
     assert subprocess.run(command, cwd=ROOT, env=environment(RUN_DIR=tmp_path, **env), timeout=60).returncode == 2
     (cause,) = RunFolder(tmp_path).causes()

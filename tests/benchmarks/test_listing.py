@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.common import listing
 from benchmarks.common.listing import fingerprint, index_path, list_images
-from scripts.runner import run_plan
+from scripts.runner import plan
 
 
 @pytest.fixture(autouse=True)
@@ -132,13 +132,13 @@ def test_a_plan_lists_once_and_then_never_again(settled, monkeypatch):
     listed, walk = [], listing._walk
     monkeypatch.setattr(listing, "_walk", lambda *place: (listed.append(place), walk(*place))[1])
     for _ in range(2):
-        run_plan._fingerprint.cache_clear()
-        assert run_plan._fingerprint(str(settled)).startswith("4-42-23-")
+        plan._fingerprint.cache_clear()
+        assert plan._fingerprint(str(settled)).startswith("4-42-23-")
     assert len(listed) == len({*listed}) == 4 + 4 + 1  # the classes of train and val, and a folder within
     scandir, opened = os.scandir, []
     monkeypatch.setattr(os, "scandir", lambda path: (opened.append(Path(path).name), scandir(path))[1])
-    run_plan._fingerprint.cache_clear()
-    run_plan._fingerprint(str(settled))
+    plan._fingerprint.cache_clear()
+    plan._fingerprint(str(settled))
     assert opened == []
 
 

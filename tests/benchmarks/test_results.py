@@ -20,7 +20,7 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import append_rows, format_cell, read_table
-from scripts.runner.schedule import lock_result_set
+from scripts.runner.loop import lock_result_set
 from scripts.sets.settings import add_settings, settings_hash
 
 APPENDER = """
@@ -169,7 +169,7 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
 MEASURER = """
 import sys
 from pathlib import Path
-from scripts.runner.schedule import lock_result_set
+from scripts.runner.loop import lock_result_set
 from scripts.sets.settings import add_settings
 from scripts.studies import measured_csv
 measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch

@@ -23,6 +23,7 @@ from benchmarks.common.summary import Record
 from scripts.sets.settings import requested_settings
 
 ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")
+OWN = {name: value for name, value in ASKED.items() if name not in FIELD_TYPES}
 TEXT = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
 
 
@@ -56,20 +57,22 @@ def test_a_script_reads_the_configuration_that_the_plan_wrote(tmp_path_factory, 
     folder = RunFolder.create(tmp_path_factory.mktemp("a set"), "ddp", 1)
     config = Config(**values, config="my own.yaml")
     assume(not why_refused(config.arch, config.norm, config.image_size))
-    folder.write_requested(config, ASKED)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RUN_DIR", str(folder.config.parent))  # as its launcher sets it
-        read = load_config(["--config", str(folder.config)])
+    folder.write_plan(config, OWN)
+    read = load_config(["--config", str(folder.plan)])
     assert dataclasses.replace(read, config="my own.yaml") == config
+    assert folder.requested() == requested_settings(config, "ddp", 2, 1, 1, "")
 
 
 def test_the_requested_half_stays_when_the_resolved_half_is_added(tmp_path):
     """Protects the first half: it is what resuming asks."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
-    folder.write_requested(Config(), ASKED, "--lr 0.2")
-    assert "met" not in folder.settings()
+    folder.write_plan(Config(), OWN | {"round": 3, "flags": "--lr 0.2"})
     folder.add_resolved({"torch": "2.15"})
-    assert folder.settings() == {"schema": 1, "flags": "--lr 0.2", "asked": ASKED, "met": {"torch": "2.15"}}
+    assert folder.resolved() == {}  # the run has left nothing to add to
+    folder.write_summary({"row": {}, "met": {"device": "cpu"}, "wall": {}})
+    folder.add_resolved({"torch": "2.15"})
+    assert folder.requested() == ASKED and folder.resolved() == {"device": "cpu", "torch": "2.15"}
+    assert folder.read_plan()["round"] == 3
 
 
 @pytest.mark.parametrize(
@@ -80,13 +83,13 @@ def test_the_requested_half_stays_when_the_resolved_half_is_added(tmp_path):
         ("[]", "is missing or damaged"),
     ],
 )
-def test_settings_that_cannot_be_read_are_a_sentence(tmp_path, text, words):
+def test_a_plan_that_cannot_be_read_is_a_sentence(tmp_path, text, words):
     """Protects the reader from a traceback, and from half of a run that a newer suite wrote."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
     if text is not None:
-        (folder.path / "settings.json").write_text(text)
+        folder.plan.write_text(text)
     with pytest.raises(UserError, match=words):
-        folder.settings()
+        folder.requested()
 
 
 def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypatch):
@@ -107,7 +110,7 @@ def test_nothing_is_written_to_the_folder_of_another_program(tmp_path, monkeypat
 def test_a_planned_folder_is_the_current_one(tmp_path, monkeypatch):
     monkeypatch.delenv("RUN_DIR", raising=False)
     assert RunFolder.current() is None
-    (tmp_path / "settings.json").write_text(json.dumps({"schema": 1, "asked": {}}))
+    (tmp_path / "run.yaml").write_text("")
     monkeypatch.setenv("RUN_DIR", str(tmp_path))
     assert RunFolder.current().path == tmp_path
 

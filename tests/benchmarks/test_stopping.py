@@ -15,9 +15,9 @@ from benchmarks.common.config import Config
 from benchmarks.common.engine import noted_signals
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.runner.cause import RunEnd, why_interrupted
 from scripts.runner.processes import GRACE_S
-from scripts.runner.run_status import RunEnd, why_interrupted
-from scripts.runner.supervisor import checkpoint_grace_s
+from scripts.runner.record import checkpoint_grace_s
 
 pytestmark = pytest.mark.real_interpreter  # signals
 

@@ -227,7 +227,7 @@ def test_what_is_damaged_or_leads_elsewhere_is_refused(tmp_path, tiny_data, case
     folder, target = tmp_path / "in" / "here" / "from", tmp_path / "in" / "here" / "imagenet"
     folder.parent.mkdir(parents=True)
     if name == TRAIN_TAR:
-        write_ilsvrc(folder, tiny_data)
+        write_ilsvrc(folder, numbered(tmp_path / "numbered", tiny_data))
     else:
         folder.mkdir()
     if name == TAR:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 from fault_runs import patience, processes_of
-from support import ROOT, draw_images, environment, hear_sigint
+from support import ROOT, bench_words, draw_images, environment, hear_sigint
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
@@ -55,8 +55,9 @@ limit_s: 1500
 SYNTHETIC, FOLDER = "loader: synthetic\nworkers: 0\n", "loader: folder\nworkers: 1\n"
 # Which processes there are, by what is in their command line, the first that fits.
 KINDS = (
-    ("loop", "scripts.runner.bench"),
-    ("supervisor", "scripts.runner.supervisor"),
+    ("loop", "bench run"),
+    ("loop", "bench study"),
+    ("record", "scripts.runner.record"),
     ("torchrun", "torch.distributed.run"),
     ("plot", "scripts.charts."),
     ("plot", "scripts.pages."),
@@ -71,8 +72,8 @@ KINDS = (
 VICTIMS = {
     "suite": (
         "loop",
-        "supervisor",
-        "supervisor",
+        "record",
+        "record",
         "torchrun",
         "rank",
         "rank",
@@ -82,8 +83,8 @@ VICTIMS = {
         "any",
         "group",
     ),
-    "sweep": ("loop", "supervisor", "torchrun", "rank", "plot", "group"),
-    "slurm": ("loop", "supervisor", "submitter", "srun", "job script", "rank", "group"),
+    "sweep": ("loop", "record", "torchrun", "rank", "plot", "group"),
+    "slurm": ("loop", "record", "submitter", "srun", "job script", "rank", "group"),
     "pack": ("pack",),
     "report": ("plot",),
 }
@@ -141,12 +142,14 @@ class Set:
         self.repeats += one_more_round or self.process is None or self.process.returncode in (0, 1)
         asked = {"RESULTS": self.results, "CONFIG": self.config, "DATA": data, "REPEATS": self.repeats}
         asked |= {"TMPDIR": self.temporary, "SLURM_LOCAL_DIR": self.base / "no cluster", "NPROC": 2}
-        words = ["all.sh"]
         if self.kind == "sweep":
-            words, asked = ["all.sh", "sweep"], asked | {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
+            command, asked = "study sweep", asked | {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
         else:
-            asked |= {"STRATEGIES": "slurm" if self.kind == "slurm" else "ddp single"}
-        self.process = launch([ROOT / "launchers" / words[0], *words[1:]], asked | self.cluster, self.output)
+            command, asked = "run", asked | {"STRATEGIES": "slurm" if self.kind == "slurm" else "ddp single"}
+        words, rest = bench_words(command, **asked)
+        self.process = launch(
+            [sys.executable, ROOT / "bench", *words], rest | {"SETUP": "no"} | self.cluster, self.output
+        )
         self.started_at = time.monotonic()
 
     def alive(self) -> bool:
@@ -166,7 +169,7 @@ class Set:
         """Send a random signal to a process of that kind once there is one; None where none came."""
         assert self.process
         signum, patience_s = self.rng.choice(SIGNALS), self.rng.uniform(0, 4)
-        kind = self.rng.choice(("supervisor", "rank", "torchrun", "plot", "loop")) if victim == "group" else victim
+        kind = self.rng.choice(("record", "rank", "torchrun", "plot", "loop")) if victim == "group" else victim
         until(lambda: self.processes(kind) or not self.alive(), ALIVE_LIMIT_S)
         time.sleep(patience_s)
         there = self.processes(kind) or self.processes("any")
@@ -174,7 +177,7 @@ class Set:
             return None
         process = self.rng.choice(sorted(there, key=lambda each: each.pid))
         with contextlib.suppress(psutil.Error):
-            folder = run_folder_of(process, self.results)
+            folder = run_folder_of(process)
             what = "group" if victim == "group" else kind_of(process)
             finished = bool(folder) and (folder / "summary.json").exists()
             moment_s = time.monotonic() - self.started_at
@@ -195,8 +198,8 @@ class Set:
         limit_s *= 3 if os.getloadavg()[0] > len(os.sched_getaffinity(0)) else 1
         if kill.victim in WHOLE:
             left = lambda: processes_of(self.base)  # noqa: E731
-        elif folder and (kill.signal == "SIGKILL" or kill.victim in ("supervisor", "torchrun")):
-            left = lambda: [each for each in before if lives(each) and run_folder_of(each, self.results) == folder]  # noqa: E731
+        elif folder and (kill.signal == "SIGKILL" or kill.victim in ("record", "torchrun")):
+            left = lambda: [each for each in before if lives(each) and run_folder_of(each) == folder]  # noqa: E731
         else:
             return  # a process may finish what it does before it heeds such a signal; the rows tell
         if until(lambda: not left(), limit_s):
@@ -232,7 +235,7 @@ class Set:
             own = runs[runs.run_id == kill.run_id]
             kill.status = "/".join(own.status)
             ended_it = kill.signal in ("SIGKILL", "SIGQUIT") and kill.victim in (
-                "supervisor",
+                "record",
                 "torchrun",
                 "rank",
                 "group",
@@ -241,10 +244,12 @@ class Set:
                 kill.faults.append(ROW_SAYS_OK)
         folders = [path.name for path in (self.results / "logs").iterdir()] if (self.results / "logs").exists() else []
         if last:
-            faults += [f"{name} has {rows[name]} rows" for name in folders if rows[name] != 1]
+            # a run whose loop and record were killed has a folder and no row, and is run again
+            again = {(name.rsplit("-", 1)[0]) for name in rows}
+            faults += [f"{name} is lost" for name in folders if not rows[name] and name.rsplit("-", 1)[0] not in again]
             if litter := [path.name for path in self.results.glob(".*.csv.*")]:
                 faults.append(f"left in the set: {', '.join(litter[:3])}")
-        faults += [f"{name} has {number} rows" for name, number in rows.items() if number > 1 and not last]
+        faults += [f"{name} has {number} rows" for name, number in rows.items() if number > 1]
         windows = Counter(read_table(self.results, "windows").run_id)
         ok = runs[(runs.status == "ok") & (runs.repeat > 0)]
         return faults + [
@@ -292,16 +297,14 @@ def kind_of(process: psutil.Process) -> str:
     return "gone"
 
 
-def run_folder_of(process: psutil.Process, results: Path) -> Path | None:
-    """By RUN_DIR or RUN_ID in its environment, or the supervisor's own flag."""
+def run_folder_of(process: psutil.Process) -> Path | None:
+    """By RUN_DIR in its environment, or the record's own flag."""
     with contextlib.suppress(psutil.Error):
         reported, words = process.environ(), process.cmdline()
-        if "--run-id" in words:
-            return results / "logs" / words[words.index("--run-id") + 1]
+        if "--run" in words:
+            return Path(words[words.index("--run") + 1]).parent
         if reported.get("RUN_DIR"):
             return Path(reported["RUN_DIR"])
-        if reported.get("RUN_ID"):
-            return results / "logs" / reported["RUN_ID"]
     return None
 
 

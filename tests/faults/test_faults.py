@@ -28,8 +28,8 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError, timed_out
 from benchmarks.common.rows import append_rows, read_table
-from scripts.runner.run_plan import last_statuses
-from scripts.runner.run_status import first_cause
+from scripts.runner.cause import first_cause
+from scripts.runner.plan import last_statuses
 from scripts.sets.settings import add_settings, requested_settings, settings_hash
 
 SLURM = ROOT / "tests/slurm_local.sh"
@@ -232,22 +232,19 @@ def test_a_killed_single_process_says_the_same(matrix, results):
 
 @real_interpreter
 @pytest.mark.slow
-def test_ranks_end_when_even_the_supervisor_is_killed(matrix, results):
-    """SIGKILL to scripts/runner/supervisor.py: its run must not go on beside the next one; the loop writes its row."""
-    suite = [ROOT / "launchers" / "all.sh"]
-    process = start(suite, results, "slow", STRATEGIES="single", REPEATS=1, ARGS="--steps 1000")
+def test_ranks_end_when_even_the_record_is_killed(matrix, results):
+    """SIGKILL to scripts/runner/record.py: its run must not go on beside the next one; the loop writes its row."""
+    process = start([ROOT / "bench"], results, "slow", STRATEGIES="single", REPEATS=1, ARGS="--steps 1000")
     run_dir = until_planted(results)
     began = time.monotonic()
-    (supervisor,) = psutil.Process(process.pid).children()
-    supervisor.kill()
+    (record,) = psutil.Process(process.pid).children()
+    record.kill()
     ended = finish(process, results)
     assert processes_of(run_dir) == []
     assert (ended.code, ended.row["status"], ended.row["run_id"]) == (1, "failed", run_dir.name)
-    assert ended.row["reason"].startswith("SIGKILL ended the supervisor")
+    assert ended.row["reason"].startswith("SIGKILL ended its record")
     seconds = ended.ended_at - began
-    matrix.add(
-        5, "scripts/runner/supervisor.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds
-    )
+    matrix.add(5, "scripts/runner/record.py is SIGKILLed", "failed; the loop writes its row; no process left", seconds)
 
 
 @pytest.mark.slow
@@ -292,7 +289,7 @@ def test_a_signal_to_bench_all_keeps_the_finished_rows(matrix, results, signum, 
 @pytest.mark.slow
 def test_a_signal_before_the_first_step_is_not_lost(matrix, results):
     """bash starts a background child deaf to SIGINT; a signal that comes before Python listens must still count."""
-    process = start([ROOT / "launchers" / "all.sh"], results, "slow", STRATEGIES="single ddp", REPEATS=1)
+    process = start([ROOT / "bench"], results, "slow", STRATEGIES="single ddp", REPEATS=1)
     until(lambda: [*results.glob("logs/*")] or None, "the suite begins")
     time.sleep(0.5)  # bash and Python start
     began = time.monotonic()
@@ -648,10 +645,10 @@ def test_two_suites_at_once_do_not_meet(matrix, results, tmp_path, checkout):
     found = sorted((row.strategy, row.status) for path in sets for row in read_table(path, "runs").itertuples())
     expected = [("ddp", "ok"), ("single", "ok")]
     assert len(sets) == 2 and found == expected
-    first = start([checkout / "launchers" / "all.sh"], results, "slow", STRATEGIES="single", ARGS="--steps 1000")
+    first = start([checkout / "bench"], results, "slow", STRATEGIES="single", ARGS="--steps 1000")
     until_planted(results)
     output = output_of(results).read_text()
-    second = run("all", results, STRATEGIES="single")
+    second = finish(start([ROOT / "bench"], results, STRATEGIES="single"), results)
     assert second.code == 2 and "is in use by another suite" in second.output, output
     first.terminate()
     assert first.wait(60) == 143
@@ -775,7 +772,7 @@ def test_thirty_rounds_leave_nothing_behind(matrix, results, tmp_path):
     signal.alarm(SOAK_LIMIT_S)  # in place of the limit of other tests (conftest.py)
     rounds, scratch = 30, tmp_path / "scratch"
     scratch.mkdir()
-    process = start([ROOT / "launchers" / "all.sh"], results, STRATEGIES="single", REPEATS=rounds, TMPDIR=scratch)
+    process = start([ROOT / "bench"], results, STRATEGIES="single", REPEATS=rounds, TMPDIR=scratch)
     suite, seen, files = psutil.Process(process.pid), {}, {}
     while process.poll() is None and len(seen) < rounds:
         number = len([*results.glob("logs/*")])

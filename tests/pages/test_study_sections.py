@@ -18,8 +18,7 @@ def test_every_section_is_found_and_has_a_place_of_its_own():
     assert orders == sorted(orders) and len({*orders, WALL_ORDER}) == len(orders) + 1
 
 
-def test_a_set_without_studies_has_no_figures_tables_or_commands_of_them(tmp_path):
+def test_a_set_without_studies_has_no_figures_and_tables_of_them(tmp_path):
     results = ResultSet("a set", tmp_path, [], [])
     assert not any(section.tables(results) for section in load_sections())
     assert not any(section.figures(StudySets(results, {})) for section in load_sections())
-    assert not any(section.commands(results) for section in load_sections())

@@ -207,7 +207,8 @@ def test_both_leave_the_same_rows(name, tmp_path, tiny_data, tiny_config):
             choose(is_real)
             results = tmp_path / f"real {is_real}"
             row = run_strategy(name, results, DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
-            settings = RunFolder(results / "logs" / row["run_id"]).settings()
+            folder = RunFolder(results / "logs" / row["run_id"])
+            settings = (folder.requested(), folder.resolved())
             tables = {table: read_table(results, table) for table in ("epochs", "windows", "steps", "wall")}
             found.append((row, settings, tables))
     finally:
@@ -228,7 +229,7 @@ def test_both_leave_the_same_rows(name, tmp_path, tiny_data, tiny_config):
     assert {name: real[name] for name in same} == {name: fork[name] for name in same} and real["status"] == "ok"
     assert asked == asked_of_fork
     filled = [{name for name, value in row.items() if not pandas.isna(value)} for row in (real, fork)]
-    assert filled[0] - filled[1] <= {"other_cpu_pct"}  # the supervisor knows it where the ranks are its own children
+    assert filled[0] - filled[1] <= {"other_cpu_pct"}  # the record knows it where the ranks are its own children
     for table, rows in tables.items():
         assert list(rows.columns) == list(tables_of_fork[table].columns) and len(rows) == len(tables_of_fork[table])
     for column in ("loss", "images"):

@@ -10,16 +10,16 @@ import dataclasses
 import itertools
 import json
 import os
+import shlex
 import shutil
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, environment, run_strategy
+from support import ROOT, asked, run_strategy, start_bench
 
 from benchmarks.common.config import NOT_COMPARED, Config
 from benchmarks.common.errors import UserError
@@ -40,8 +40,8 @@ from scripts.proof.reference import (
     train_reference,
 )
 from scripts.proof.trained_states import NOT_READ
-from scripts.proof.verify import ProofOptions, command, main, num_evaluated_parts, prove
-from scripts.runner import run_plan
+from scripts.proof.verify import VerifyOptions, command, main, num_evaluated_parts, prove
+from scripts.runner import plan
 from scripts.sets.settings import add_settings, drop_not_compared
 
 # The run's length and what of it is timed; threads.
@@ -165,10 +165,10 @@ ARGS = {
 
 
 def verify(checkout: Path, data: Path, results: Path, *flags: str, **variables):
-    """Run scripts.proof.verify in a checkout: (exit code, its output, rows of equivalence.csv by strategy)."""
-    command = [sys.executable, "-m", "scripts.proof.verify", *flags]
-    env = environment(**{"DATA": data, "RESULTS": results, "NPROC": 2, "SLURM_CONF": "/dev/null"} | variables)
-    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=600)
+    """./bench verify of a checkout: (exit code, its output, rows of equivalence.csv by strategy)."""
+    variables = {"DATA": data, "RESULTS": results, "NPROC": 2, "SLURM_CONF": "/dev/null"} | variables
+    keywords = {"capture_output": True, "text": True, "timeout": 600}
+    done = start_bench(checkout, shlex.join(["verify", *flags]), subprocess.run, **variables, **keywords)
     print(done.stdout + done.stderr)  # pytest shows it if the test fails
     rows = {row["strategy"]: row for row in read_table(results, "equivalence").to_dict("records")}
     return done.returncode, done.stdout + done.stderr, rows
@@ -247,7 +247,7 @@ def test_a_set_is_proved_at_its_own_settings_and_once(checkout, tiny_data, tiny_
     assert [asked["split_size"] for asked, _ in halves] == [8, 0]
     assert [(met["num_microbatches"], met["split_size"]) for _, met in halves] == [(3, 8), (1, 0)]
     assert (table.verdict == "ok").all() and (table.bit_identical == "yes").all()
-    ran = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).settings()["asked"]
+    ran = RunFolder(results / "logs" / read_table(results, "runs").run_id[0]).requested()
     differing = {name for name in drop_not_compared(ran) if ran[name] != halves[0][0][name]}
     assert differing and differing <= MAY_DIFFER
     code, output, _ = verify(checkout, tiny_data, results, "--steps", "6", "--missing")
@@ -367,7 +367,7 @@ def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_p
 )
 def test_mistakes_are_one_line_before_any_run(steps, variables, message, tiny_data, tmp_path, monkeypatch, capsys):
     set_variables(monkeypatch, **{"DATA": tiny_data, "NUM_GPUS": 0, "RESULTS": tmp_path / "a set"} | variables)
-    assert command(ProofOptions(steps=int(steps))) == 2
+    assert told(command, int(steps)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and not (tmp_path / "a set").exists()
 
@@ -377,7 +377,7 @@ def test_a_proof_of_skipped_strategies_alone_is_none(tiny_data, tiny_config, tmp
     """Protects a CI job that asks for the exit code alone. Mutant: 0 wherever no proof failed."""
     reported = {"NUM_GPUS": 0, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "apex_ddp"}
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", **reported)
-    assert main(ProofOptions(steps=4)) == 1
+    assert told(main, 4) == 1
     assert "nothing was proved: all were skipped" in capsys.readouterr().out
 
 
@@ -387,7 +387,7 @@ def test_what_does_not_fit_is_not_proved_and_not_started(tiny_data, tiny_config,
     reported = {"NUM_GPUS": 1, "GPU_MEMORY_GB": 1.55, "CONFIG": tiny_config, "DATA": tiny_data, "STRATEGIES": "single"}
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", **reported)
     monkeypatch.setattr("scripts.proof.verify.start", lambda *_: pytest.fail("it was started"))
-    assert main(ProofOptions(steps=4)) == 1
+    assert told(main, 4) == 1
     (row,) = read_table(tmp_path / "a set", "equivalence").to_dict("records")
     assert row["verdict"] == "not proved" and row["reason"].startswith("would not fit: needs 0.")
     assert "NOT PROVED: would not fit: needs" in capsys.readouterr().out
@@ -415,13 +415,11 @@ def test_a_batch_is_evaluated_in_as_many_parts_as_ranks_did(strategy, world_size
 def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_config, tmp_path, monkeypatch):
     """Protects the proofs after it. The reference has on one GPU what model_parallel has on two."""
     set_variables(monkeypatch, RESULTS=tmp_path / "a set", NUM_GPUS=0, CONFIG=tiny_config, DATA=tiny_data, NPROC=1)
-    (run,) = cases.cases_of_variables(dataclasses.replace(run_plan.read_variables(), strategies="model_parallel"), 4)
+    (run,) = cases.cases_of_request(dataclasses.replace(asked(), strategies="model_parallel"), 4)
     shape = {name: getattr(Layout(num_stages=2), name) for name in STORED_FIELDS}
     met = {"world_size": 1, "backend": "none", "precision": "fp32", "memory_format": "contiguous", "device": "cpu"}
     met |= {"decoder": "pillow"} | shape
-    finished_run = SimpleNamespace(
-        run_id="x", results=tmp_path, settings=lambda: {"met": met | {"threads_per_rank": 1}}
-    )
+    finished_run = SimpleNamespace(run_id="x", results=tmp_path, resolved=lambda: met | {"threads_per_rank": 1})
     monkeypatch.setattr("scripts.proof.verify.start", lambda *_: (finished_run, {}))
     monkeypatch.setattr("scripts.proof.trained_states.saved_states", lambda *_: [])
 
@@ -435,20 +433,40 @@ def test_a_reference_that_does_not_fit_ends_its_proof_alone(tiny_data, tiny_conf
 
 def set_variables(monkeypatch, **variables) -> None:
     """The environment of a command that was told these variables, and nothing else that a plan reads."""
-    for name in ("CONFIG", "ARGS", "NPROC", "STRATEGIES", "RETRY", "NODES", "TASKS_PER_NODE", "NNODES", "HOSTS"):
+    for name in (
+        "CONFIG",
+        "DATA",
+        "RESULTS",
+        "ARGS",
+        "NPROC",
+        "STRATEGIES",
+        "RETRY",
+        "NODES",
+        "TASKS_PER_NODE",
+        "NNODES",
+        "HOSTS",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
+
+
+def told(prove, steps: int) -> int:
+    """Its exit code where ./bench verify was told set_variables' variables."""
+    given = {name.lower(): os.environ.get(name) for name in ("RESULTS", "DATA", "CONFIG")}
+    paths = {name: Path(text) if text else None for name, text in given.items()}
+    strategies = tuple(os.environ.get("STRATEGIES", "").split())
+    return prove(VerifyOptions(steps, strategies=strategies, **paths), shlex.split(os.environ.get("ARGS", "")), {})
 
 
 def recorded_set(results: Path, data: Path, monkeypatch, strategy: str = "ddp", args: str = "", **resolved) -> None:
     """A set with one ok run of two ranks, of which nothing but its settings is there."""
     args = f"--global-batch 8 --image-size 32 {args}"
     set_variables(monkeypatch, DATA=data, NUM_GPUS=0, ARGS=args, STRATEGIES=strategy)
-    run = run_plan.plan_strategies(run_plan.read_variables())[0]
-    folder, _ = run_plan.create_run_folder(run, results)
+    run = plan.plan_strategies(asked())[0]
+    folder, _ = plan.create_run_folder(run, results)
     resolved = {"device": "cpu", "host": host(os.environ)} | resolved
-    folder.add_resolved(resolved)
+    folder.write_summary({"row": {}, "met": resolved, "wall": {}})
     row = {"schema": 2, "run_id": folder.run_id, "strategy": strategy, "status": "ok"}
     append_rows(results, "runs", [row | {"settings": add_settings(results, run.requested, resolved)}])
 
@@ -458,7 +476,7 @@ def test_each_setting_of_a_strategy_has_a_proof_of_its_own(tiny_data, tmp_path, 
     real runs. Mutant: one proof for each strategy."""
     for args in ("--lr 0.1", "--lr 0.2", "--lr 0.1"):
         recorded_set(tmp_path / "a set", tiny_data, monkeypatch, args=args)
-    found = cases.cases_of_set(run_plan.read_variables(), tmp_path / "a set", 20)
+    found = cases.cases_of_set(asked(), tmp_path / "a set", 20)
     assert [proof.config.lr for proof in found] == [0.1, 0.2]
 
 
@@ -473,22 +491,22 @@ def test_a_set_of_other_images_or_of_another_machine_is_refused(tiny_data, own_d
         ({"NNODES": 2}, "with the same NNODES, NODES or HOSTS"),
     ):
         set_variables(monkeypatch, **{"DATA": own_data, "NUM_GPUS": 0, "NNODES": 1} | variables)
-        read = run_plan.read_variables()
+        read = asked()
         if message is None:
-            (run,) = cases.cases_of_set(read, results, 20)
+            (run,) = cases.cases_of_set(read, results, 20, os.environ["DATA"])
             assert (run.strategy, run.requested["ranks"], run.config.image_size) == ("ddp", 2, 32)
         else:
             with pytest.raises(UserError, match=message):
-                cases.cases_of_set(read, results, 20)
+                cases.cases_of_set(read, results, 20, os.environ["DATA"])
     set_variables(monkeypatch, DATA=own_data, NUM_GPUS=0, NNODES=1)
-    run_plan._fingerprint.cache_clear()
+    plan._fingerprint.cache_clear()
     next(own_data.glob("train/*/*.JPEG")).unlink()
     with pytest.raises(UserError, match="proves other images than"):
-        cases.cases_of_set(run_plan.read_variables(), results, 20)
-    run_plan._fingerprint.cache_clear()
+        cases.cases_of_set(asked(), results, 20)
+    plan._fingerprint.cache_clear()
     shutil.rmtree(own_data)
-    with pytest.raises(UserError, match="does not exist; set DATA"):
-        cases.cases_of_set(run_plan.read_variables(), results, 20)
+    with pytest.raises(UserError, match="does not exist; set --data"):
+        cases.cases_of_set(asked(), results, 20)
 
 
 def test_a_strategy_that_the_set_has_not_run_is_no_proof(tiny_data, tmp_path, monkeypatch, capsys):
@@ -500,11 +518,11 @@ def test_a_strategy_that_the_set_has_not_run_is_no_proof(tiny_data, tmp_path, mo
     for named in ("fsdp", "ddp fsdp"):
         set_variables(monkeypatch, DATA=tiny_data, NUM_GPUS=0, STRATEGIES=named)
         with pytest.raises(UserError, match=r"no ok run of fsdp.*; \./bench run fsdp --results '.*a set'"):
-            cases.cases_of_set(run_plan.read_variables(), results, 20)
+            cases.cases_of_set(asked(), results, 20)
     assert not capsys.readouterr().err
     for named, num_proofs in (("ddp apex_ddp", 1), ("ddp", 1), ("all", 1), ("", 1), ("apex_ddp", 0)):
         set_variables(monkeypatch, DATA=tiny_data, NUM_GPUS=0, STRATEGIES=named)
-        assert len(cases.cases_of_set(run_plan.read_variables(), results, 20)) == num_proofs
+        assert len(cases.cases_of_set(asked(), results, 20)) == num_proofs
         assert ("apex_ddp as skipped only" in capsys.readouterr().err) == ("apex_ddp" in named)
 
 

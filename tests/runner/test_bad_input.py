@@ -6,14 +6,15 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from support import environment, run_strategy
+from support import OURS, bench_words, environment, run_strategy, start_bench
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
-from scripts.runner import bench
+from scripts.runner import loop
 
 
 def without_val(data):
@@ -42,13 +43,12 @@ def with_loose_images(data):
 
 
 @pytest.fixture
-def refuse(make_variables, tiny_config):
+def refuse(make_request, tiny_config):
     """refuse(**variables): the message with which a `make bench-all` of these variables is refused before any run."""
 
     def refusal(**variables) -> str:
         with pytest.raises(UserError) as caught:
-            make_variables(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
-            bench.main("all")
+            loop.main(make_request(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables))
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
@@ -57,12 +57,12 @@ def refuse(make_variables, tiny_config):
 
 @pytest.fixture
 def refuse_program(checkout, tmp_path, tiny_config):
-    """refuse_program(**variables): stderr of a launchers/all.sh that must end with exit code 2 before any run."""
+    """refuse_program(**variables): stderr of a ./bench run that must end with exit code 2 before any run."""
 
     def start(**variables) -> str:
         before = set((checkout / "results").glob("*"))
-        env = environment(**{"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables)
-        done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=60)
+        ours = {"CONFIG": tiny_config, "STRATEGIES": "single ddp", "REPEATS": 1} | variables
+        done = start_bench(checkout, popen=subprocess.run, **ours, capture_output=True, text=True, timeout=60)
         assert done.returncode == 2, done.stdout + done.stderr
         assert "Traceback" not in done.stderr and done.stdout == ""
         assert set((checkout / "results").glob("*")) == before, "a result set was left behind"
@@ -77,12 +77,12 @@ def refuse_program(checkout, tmp_path, tiny_config):
 @pytest.mark.parametrize(
     "spoil, words",
     [
-        (shutil.rmtree, ["does not exist; set DATA to"]),
+        (shutil.rmtree, ["does not exist; set --data to"]),
         (without_train, ["train/ is not there; expected train/<class>/"]),
         (without_val, ["val/ is not there; expected train/<class>/"]),
         (with_an_empty_class, ["train/ has class folders without an image: 'waves'; fill or remove them"]),
         (with_an_unknown_class, ["val/ has classes that train/ lacks: 'unheard of'; remove them from val/ or add"]),
-        (with_loose_images, ["val/ has no class folders, only 23 loose images: sort them into one folder a class"]),
+        (with_loose_images, ["val", "has 23 entries that would not be read", "sort images into class folders"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -98,12 +98,10 @@ def test_an_unfit_data_set(refuse, own_data, spoil, words):
     [
         ({"STRATEGIES": "single dpp"}, ["no strategy 'dpp'; did you mean ddp?"]),
         ({"STRATEGIES": "quantum"}, ["no strategy 'quantum'; there are single, dataparallel, ddp"]),
-        ({"NUM_GPUS": 1, "NPROC": 2}, ["NPROC asks for 2 ranks, but only 1 GPUs can be seen; lower NPROC"]),
-        ({"REPEATS": 0}, ["REPEATS is 0, but must be at least 1"]),
-        ({"RETRY": "filed"}, ["RETRY is 'filed'; choose one of failed"]),
+        ({"NUM_GPUS": 1, "NPROC": 2}, ["--nproc asks for 2 ranks, but only 1 GPUs can be seen; lower --nproc"]),
+        ({"REPEATS": 0}, ["--repeats is 0, but must be at least 1"]),
         ({"CONFIG": "configs/nowhere.yaml"}, ["cannot read the configuration configs/nowhere.yaml"]),
         ({"ARGS": "--lr -1"}, ["lr is -1.0, but must be at least 0"]),
-        ({"TIMEOUT": "nan"}, ["TIMEOUT is 'nan', but must be seconds, 0 or more"]),
         (
             {"AA": "yes", "ARGS": "--label again"},
             ["--aa gives its second runs the label again: leave out --label again"],
@@ -129,9 +127,9 @@ def test_an_unknown_arch_or_key_in_a_file(refuse, tiny_data, tmp_path, text, wor
 
 
 def test_an_unknown_flag(refuse_program, tiny_data):
-    """Protects the same for ARGS; tyro writes the message."""
+    """Protects the same for a flag, in one line."""
     message = refuse_program(DATA=tiny_data, ARGS="--global-bach 8")
-    assert "--global-bach" in message and "--global-batch" in message
+    assert "--global-bach" in message and "global_batch" in message and message.count("\n") == 1
 
 
 def test_an_unwritable_results_folder(refuse, tiny_data, tmp_path):
@@ -139,7 +137,7 @@ def test_an_unwritable_results_folder(refuse, tiny_data, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for results in (tmp_path / "file" / "a set", Path("/proc/a set")):
         message = refuse(DATA=tiny_data, RESULTS=results)
-        assert f"RESULTS={results} cannot be written: " in message and "choose another folder" in message
+        assert f"--results {results} cannot be written: " in message and "choose another folder" in message
 
 
 def test_a_refused_suite_loses_no_row_of_the_set_it_was_to_continue(refuse_program, tiny_data, tmp_path):
@@ -162,17 +160,9 @@ def test_more_ranks_than_cores_is_a_warning_and_a_mark_in_the_row(recorder, chec
         results = tmp_path / f"set {nproc} {num_gpus}"
         results.mkdir()
         (results / "environment.json").write_text("{}")
-        passed_on = {"PASSED_ON": "scripts.runner.bench scripts.runner.supervisor"}
-        env = environment(
-            **recorder.variables | passed_on,
-            RESULTS=results,
-            DATA=tiny_data,
-            STRATEGIES="ddp",
-            REPEATS=1,
-            NPROC=nproc,
-            NUM_GPUS=num_gpus,
-        )
-        command = ["taskset", "--cpu-list", str(core), checkout / "launchers/all.sh"]
+        words, _ = bench_words(RESULTS=results, DATA=tiny_data, STRATEGIES="ddp", REPEATS=1, NPROC=nproc)
+        env = environment(**recorder.variables | {"PASSED_ON": OURS}, NUM_GPUS=num_gpus, SETUP="no")
+        command = ["taskset", "--cpu-list", str(core), sys.executable, checkout / "bench", *words]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         (row,) = read_table(results, "runs").to_dict("records")
@@ -188,7 +178,7 @@ def test_a_file_that_is_no_image_is_named_in_the_row(own_data, tiny_config, tmp_
     """Protects two ranks from a hang where one of them meets the file: the row names it, and no process is left."""
     bad = sorted((own_data / part).rglob("*.JPEG"))[-1]
     bad.write_bytes(bad.read_bytes()[:700] if part == "train" else b"<html>not found</html>")
-    row = run_strategy(name, tmp_path / "a set", DATA=own_data, CONFIG=tiny_config, NPROC=2, TIMEOUT=200)
+    row = run_strategy(name, tmp_path / "a set", DATA=own_data, CONFIG=tiny_config, args="--limit-s 200", NPROC=2)
     assert (row["status"], row["launcher_exit_code"]) == ("failed", 1), row["reason"]
     assert str(bad) in row["reason"] and "--skip-bad-files" in row["reason"]
     assert row["reason"].startswith(("rank 0: ", "rank 1: "))

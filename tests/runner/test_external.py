@@ -14,7 +14,7 @@ from support import ROOT, environment, run_strategy
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import run_plan
+from scripts.runner import plan
 from scripts.sets.identity import Identity, comparable
 from scripts.sets.settings import requested_settings
 from scripts.strategies import run_external, strategy_list
@@ -41,16 +41,12 @@ def bench(*words, **variables):
 
 @pytest.mark.medium
 def test_only_the_option_names_a_folder_of_strategies(others, tiny_config, tiny_data):
-    """Protects from code that a variable in the environment would choose, also with make, whose variables count.
-    Mutant: run_command keeps the variable."""
+    """Protects from code that a variable in the environment would choose."""
     words = ("run", "single", "mine", "--plan", "--config", tiny_config, "--data", tiny_data)
     planned = bench(*words, "--strategy-dir", others)
     assert planned.returncode == 0 and "round 3  mine" in planned.stdout, planned.stdout + planned.stderr
     refused = bench(*words, STRATEGY_DIR=others)
     assert refused.returncode == 2 and "no strategy 'mine'" in refused.stderr
-    plan = {"STRATEGIES": "single mine", "PLAN": "yes", "CONFIG": tiny_config, "DATA": tiny_data}
-    by_make = bench("make", "bench-all", STRATEGY_DIR=others, **plan)
-    assert by_make.returncode == 2 and "no strategy 'mine'" in by_make.stderr
     missing = bench(*words, "--strategy-dir", others / "gone")
     assert missing.returncode == 2 and "there is no such folder" in missing.stderr
 
@@ -63,14 +59,14 @@ def test_a_strategy_of_another_repository_trains(others, tmp_path, tiny_data, ti
     row = run_strategy("external", tmp_path / "set", "--epochs 1", **own)
     assert (row["status"], row["strategy"], row["world_size"]) == ("ok", "mine", 2), row["reason"]
     (folder,) = (tmp_path / "set" / "logs").iterdir()
-    assert RunFolder(folder).settings()["asked"][STRATEGY_SOURCE] == source_hash(others)
+    assert RunFolder(folder).requested()[STRATEGY_SOURCE] == source_hash(others)
 
 
 def test_code_that_changed_since_the_plan_is_not_run(others, tmp_path, monkeypatch):
     """Protects the hash in the settings: it is of the code that ran. Mutant: no look at the plan."""
     monkeypatch.setenv("STRATEGY_DIR", str(others))
     folder = RunFolder.create(tmp_path / "set", "mine", 1)
-    folder.write_requested(Config(), {"strategy": "mine", STRATEGY_SOURCE: source_hash(others)})
+    folder.write_plan(Config(), {"strategy": "mine", STRATEGY_SOURCE: source_hash(others)})
     monkeypatch.setenv("RUN_DIR", str(folder.path))
     (others / "my_helper.py").write_text("RATE = 2\n")
     source_hash.cache_clear()
@@ -107,13 +103,13 @@ def test_a_script_that_cannot_be_imported_is_named(others, monkeypatch, line):
         strategy_list.load_script("broken")
 
 
-def test_names_of_another_repository(others, monkeypatch, make_variables):
+def test_names_of_another_repository(others, monkeypatch, make_request):
     """Protects `all`, the strategies of this repository, and files outside of the folder."""
-    variables = make_variables(STRATEGY_DIR=others, STRATEGIES="single mine")
+    variables = make_request(STRATEGY_DIR=others, STRATEGIES="single mine")
     assert strategy_list.parse_strategies("single mine") == ["single", "mine"]
     assert "mine" not in strategy_list.parse_strategies("all")
     assert strategy_list.script_of("mine") == others / "mine.py" and strategy_list.load_script("mine").build
-    (run,) = [run for run in run_plan.plan_strategies(variables) if run.strategy == "mine" and run.round == 1]
+    (run,) = [run for run in plan.plan_strategies(variables) if run.strategy == "mine" and run.round == 1]
     assert run.requested[STRATEGY_SOURCE] == source_hash(others) and run.variables["EXTERNAL_STRATEGY"] == "mine"
     for name in ("../mine", "mine.py", ""):
         assert not strategy_list.is_known(name)

@@ -13,19 +13,18 @@ from pathlib import Path
 import psutil
 import pytest
 from fault_runs import processes_of, until
-from support import ROOT, environment, hear_sigint
+from support import ONE_RUN, OURS, ROOT, environment, hear_sigint, start_bench
 
-from benchmarks.common.config import Config
+from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import lost_runs
+from scripts.runner import loop
 from scripts.sets.settings import requested_settings
 from scripts.shared.forward_signals import forward_signals
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child
 
 WALL = {"boot_id": "x", "started_at": 0.0, "ended_at": 0.0, "parts": {}}
-OURS = "scripts.runner.supervisor scripts.runner.run_plan scripts.runner.bench"
 SUMMARY = json.dumps({"row": {"images_per_s": 1.0}, "met": {}, "wall": WALL})
 FINISHES = ["bash", "-c", 'echo "$0" >"$RUN_DIR/summary.json"', SUMMARY]
 WAITS = [
@@ -38,14 +37,13 @@ WAITS = [
 
 def folder_of(results: Path) -> RunFolder:
     folder = RunFolder.create(results, "single", 1)
-    folder.write_requested(Config(), requested_settings(Config(), "single", 1, 1, 1, ""))
+    requested = requested_settings(Config(), "single", 1, 1, 1, "")
+    folder.write_plan(Config(), {name: value for name, value in requested.items() if name not in FIELDS} | ONE_RUN)
     return folder
 
 
-def supervisor_command(folder: RunFolder, command: list[str]) -> list:
-    """The command line of an supervisor that is started by hand."""
-    own = ["--strategy", "single", "--results", folder.results, "--run-id", folder.run_id]
-    return [sys.executable, "-m", "scripts.runner.supervisor", *own, "--", *command]
+def record_command(folder: RunFolder, command: list[str]) -> list:
+    return [sys.executable, "-m", "scripts.runner.record", "--run", folder.plan, "--", *command]
 
 
 def row_of(results: Path) -> dict:
@@ -62,7 +60,7 @@ def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
     started = {}
     for name, end in ends.items():
         folder = folder_of(tmp_path / name)
-        command = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *supervisor_command(folder, FINISHES)]
+        command = ["bash", "-c", f'"$@" {end}; exit "${{PIPESTATUS[0]}}"', "-", *record_command(folder, FINISHES)]
         started[name] = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
     for name, process in started.items():
         _, err = process.communicate(timeout=60)
@@ -70,29 +68,11 @@ def test_a_finished_run_has_its_row_whoever_reads_its_line(tmp_path):
         assert row_of(tmp_path / name)["status"] == "ok", name
 
 
-def test_a_finished_run_whose_row_could_not_be_written_gets_it_from_the_next_suite(tmp_path):
-    """Protects what was measured from a disk that was full, or a table that was spoilt, when the run ended: it was
-    written down as failed, and not run again."""
-    folder = folder_of(tmp_path)
-    (tmp_path / "runs.csv").write_text("run_id;strategy\n")  # as a spreadsheet saves it
-    finishes = [*FINISHES[:3], SUMMARY.replace('"met": {}', '"met": {"torch": "2"}')]
-    done = subprocess.run(
-        supervisor_command(folder, finishes), cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
-    assert done.returncode and "move it away" in done.stderr
-    (tmp_path / "runs.csv").unlink()
-    lost_runs.record_lost_runs(tmp_path)
-    row = row_of(tmp_path)
-    assert (row["run_id"], row["status"], row["images_per_s"]) == (folder.run_id, "ok", 1.0)
-    (settings,) = read_table(tmp_path, "settings").to_dict("records")
-    assert (settings["settings"], bool(settings["met"])) == (row["settings"], True)
-
-
 def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
     """Protects who reads why a run failed from what it printed: names of somebody else's files, or of a library.
     Mutants: the last lines of the log, or the reason, as they stand."""
     fails = ["bash", "-c", r"printf 'a \033]0;title\007\033[31m name\n'; exit 1"]
-    words = supervisor_command(folder_of(tmp_path), fails)
+    words = record_command(folder_of(tmp_path), fails)
     done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True)
     assert b"| a ?]0;title??[31m name" in done.stderr and b"\033" not in done.stderr + done.stdout
 
@@ -100,7 +80,7 @@ def test_what_a_failed_run_printed_does_not_steer_the_terminal(tmp_path):
 def test_quit_leaves_a_row(tmp_path):
     """Protects the row from ^\\, which terminals send as SIGQUIT."""
     folder = folder_of(tmp_path)
-    process = subprocess.Popen(supervisor_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
+    process = subprocess.Popen(record_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.PIPE)
     until((folder.path / "began").exists, "the run begins", 60)
     process.send_signal(signal.SIGQUIT)
     process.communicate(timeout=60)
@@ -119,12 +99,12 @@ def test_ctrl_c_prints_no_traceback_of_a_program_that_starts(tmp_path):
     assert (tmp_path / "output").read_text() == ""
 
 
-# --- the loop and its supervisors -----------------------------------------------------------------------------------
+# --- the loop and its records -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def suite(recorder, checkout, tmp_path, tiny_data):
-    """launchers/all.sh on the recorder; `hold` is a file that keeps a run waiting."""
+    """./bench run on the recorder; `hold` is a file that keeps a run waiting."""
     results = tmp_path / "a set"
     results.mkdir()
     (results / "environment.json").write_text("{}")  # collecting it takes seconds
@@ -132,9 +112,9 @@ def suite(recorder, checkout, tmp_path, tiny_data):
     (hold := tmp_path / "hold").touch()
 
     def start(results: Path = results, **popen) -> subprocess.Popen:
-        env = environment(**recorder.variables | ours | {"WAIT_WHILE": hold, "RESULTS": results})
+        variables = recorder.variables | ours | {"WAIT_WHILE": hold, "RESULTS": results}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | popen
-        return subprocess.Popen([checkout / "launchers/all.sh"], env=env, preexec_fn=hear_sigint, **streams)
+        return start_bench(checkout, **variables, preexec_fn=hear_sigint, **streams)
 
     start.results, start.hold, start.recorder = results, hold, recorder
     return start
@@ -159,23 +139,23 @@ def test_a_killed_suite_ends_its_run_and_keeps_its_set_until_then(suite):
     short) ends with a true row; before it has, no other suite gets the set."""
     first = suite()
     folder = until_runs(suite)
-    (supervisor,) = psutil.Process(first.pid).children()
-    supervisor.suspend()  # it cannot end
+    (record,) = psutil.Process(first.pid).children()
+    record.suspend()  # it cannot end
     first.kill()
     first.wait(60)
     second = suite()
     out, err = second.communicate(timeout=60)
     assert second.returncode == 2 and "or by the last run of a killed one" in err, out
-    supervisor.resume()
-    psutil.wait_procs([supervisor], timeout=30)
+    record.resume()
+    psutil.wait_procs([record], timeout=30)
     row = read_table(suite.results, "runs").iloc[-1]
     assert (row.run_id, row.status) == (folder.name, "interrupted")
-    assert processes_of(folder) == [] and not (folder / "unrecorded").exists()
+    assert processes_of(folder) == []
 
 
 @pytest.mark.medium
-def test_a_run_whose_suite_and_supervisor_were_killed_has_its_row_from_the_next_suite(suite):
-    """Protects "every attempt ends in one row" from the kernel, which may kill both; no process is left."""
+def test_a_run_whose_suite_and_record_were_killed_is_run_again_by_the_next_suite(suite):
+    """Protects a set from a gap where the kernel has killed both; no process is left."""
     first = suite(start_new_session=True)
     folder = until_runs(suite)
     os.killpg(first.pid, signal.SIGKILL)
@@ -186,21 +166,15 @@ def test_a_run_whose_suite_and_supervisor_were_killed_has_its_row_from_the_next_
     second = suite()
     out, err = second.communicate(timeout=60)
     assert second.returncode == 0, out + err
-    lost, again = read_table(suite.results, "runs").query("`repeat` > 0").to_dict("records")
-    assert (lost["run_id"], lost["status"], again["status"]) == (folder.name, "failed", "ok")
-    assert "its supervisor was killed" in lost["reason"] and lost["settings"]
-    assert lost["started_at"] <= again["started_at"] and lost["commit"] == again["commit"]
-    assert not [*suite.results.glob("logs/*/unrecorded")]
+    assert statuses(suite.results) == ["ok"]
 
 
 def test_a_run_that_is_alive_is_not_taken_for_a_lost_one(suite):
     """Protects a launcher that a person has started by hand, into a set in which a suite begins."""
     folder = folder_of(suite.results)
-    by_hand = subprocess.Popen(
-        supervisor_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL
-    )
+    by_hand = subprocess.Popen(record_command(folder, WAITS), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL)
     until((folder.path / "began").exists, "the run begins", 60)
-    lost_runs.record_lost_runs(suite.results)
+    loop.end_lost_runs(suite.results)
     assert read_table(suite.results, "runs").empty
     (folder.path / "go").touch()
     assert by_hand.wait(60) == 0

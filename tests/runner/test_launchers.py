@@ -1,4 +1,4 @@
-"""The command lines that launchers build, and the order in which all.sh runs them, on a recording interpreter.
+"""The command lines that launchers build, and the order in which ./bench run starts them, on a recording interpreter.
 
     .venv/bin/python -m pytest tests/runner/test_launchers.py
 
@@ -7,6 +7,7 @@ Nothing trains here; tests/benchmarks/test_strategies.py runs the same launchers
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -15,14 +16,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, STRATEGIES, environment, hear_sigint, put
+from support import OURS, ROOT, STRATEGIES, after, asked, environment, hear_sigint, put, start_bench
 
 from benchmarks.common.config import load_config
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import run_plan
-from scripts.runner.make_variables import with_images
 from scripts.runner.remote_hosts import remote_hosts
+from scripts.runner.request import with_images
 from scripts.studies.allreduce.launch_ranks import torchrun_command
 
 TORCHRUN = ["-m", "torch.distributed.run", "--log-dir", "/dev/null", "--nproc-per-node"]
@@ -30,31 +30,28 @@ BY_TORCHRUN = ["ddp", "ddp_amp", "pipeline_parallel", "hybrid_parallel"]
 IN_ONE_PROCESS = ["single", "dataparallel", "model_parallel"]
 
 
-OURS = "scripts.runner.bench scripts.runner.run_plan scripts.runner.supervisor"  # what a recorder passes on
-
-
 @pytest.fixture
 def command(recorder, tmp_path, tiny_config, tiny_data):
-    """command(strategy, **environment): (words that would be run, their environment, the supervisor's own words).
+    """command(strategy, flags, **environment): (words that would be run, their environment, the record's own words).
 
-    Of a launcher that is started by hand: the planner is asked first.
+    Of a launcher that is started by hand.
     """
 
-    def build(name: str, **variables) -> tuple[list[str], dict, list[str]]:
+    def build(name: str, flags: str = "", **variables) -> tuple[list[str], dict, list[str]]:
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / "sinfo").write_text("#!/bin/sh\n")  # a cluster that answers
         (tmp_path / "bin" / "sinfo").chmod(0o755)
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
-        ours = {"PATH": path, "RESULTS": tmp_path / "a set", "CONFIG": tiny_config, "SLURM_CONF": "/dev/null"}
-        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.run_plan", "THREADS_PER_RANK": None}
-        env = environment(**recorder.variables | ours | variables)
-        done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
+        ours = {"PATH": path, "RESULTS": tmp_path / "a set", "SLURM_CONF": "/dev/null", "THREADS_PER_RANK": None}
+        env = environment(**recorder.variables | ours | {"PASSED_ON": "scripts.runner.by_hand"} | variables)
+        words = ["--config", tiny_config, "--data", tiny_data, *shlex.split(flags)]
+        done = subprocess.run([ROOT / "launchers" / f"{name}.sh", *words], env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
-        assert call["words"][:2] == ["-m", "scripts.runner.supervisor"]
-        supervisor, words = split(call["words"], "--") if "--" in call["words"] else (call["words"], [])
-        assert supervisor[supervisor.index("--strategy") + 1] == name
-        return words, call["env"], supervisor
+        assert call["words"][:2] == ["-m", "scripts.runner.record"]
+        record, words = split(call["words"], "--") if "--" in call["words"] else (call["words"], [])
+        assert RunFolder(Path(after(record, "--run")).parent).read_plan()["strategy"] == name
+        return words, call["env"], record
 
     return build
 
@@ -73,23 +70,30 @@ def num_cores() -> int:
 
 @pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "slurm"])
 def test_every_launcher_passes_what_was_asked_and_nothing_else(command, recorder, tiny_config, tiny_data, name):
-    """Protects paths with spaces, and the user's own flags, which come last and so win: all are in one file."""
+    """Protects who starts a launcher by hand: paths with spaces, and flags, which win; all are in run.yaml."""
     gpus = 2 if name == "apex_ddp" else 0  # it is skipped where there are none
-    words, env, supervisor = command(name, ARGS="--lr 0.2  --no-augment", LABEL="3/15", NUM_GPUS=gpus, TIMEOUT=90)
+    words, _, record = command(name, "--lr 0.2  --no-augment --limit-s 90", NUM_GPUS=gpus)
     _, flags = split(words, f"benchmarks.{name}")
-    assert flags == ["--config", env["CONFIG"]] and words[0] == str(recorder.python)
-    assert supervisor[supervisor.index("--results") + 1].endswith("/a set")
-    assert supervisor[supervisor.index("--run-id") + 1] == Path(env["CONFIG"]).parent.name
-    assert (
-        supervisor[supervisor.index("--run-number") + 1] == "3/15"
-        and supervisor[supervisor.index("--round") + 1] == "1"
-    )
+    file = Path(after(record, "--run"))
+    assert flags == ["--config", str(file)] and words[0] == str(recorder.python)
+    assert file.parent.parent.parent.name == "a set"
     config = load_config(flags)
     assert (config.lr, config.augment, config.arch, config.limit_s) == (0.2, False, "resnet18", 90)
     assert config.data == str(tiny_data)
-    asked = RunFolder(Path(env["CONFIG"]).parent).settings()
-    assert asked["flags"] == "--lr 0.2  --no-augment" and asked["asked"]["config"] == str(tiny_config)
-    assert asked["asked"]["strategy"] == name and asked["asked"]["fingerprint"].startswith("4-40-23-")
+    plan = RunFolder(file.parent).read_plan()
+    assert plan["flags"].endswith("--lr 0.2 --no-augment --limit-s 90") and plan["round"] == 1
+    requested = plan["requested"]
+    assert (requested["config"], requested["strategy"]) == (str(tiny_config), name)
+    assert requested["fingerprint"].startswith("4-40-23-")
+
+
+def test_a_flag_that_is_none_is_named(recorder, tmp_path):
+    """Protects who mistypes a flag from a training with the defaults."""
+    env = environment(**recorder.variables | {"PASSED_ON": "scripts.runner.by_hand", "RESULTS": tmp_path / "a set"})
+    words = [ROOT / "launchers/ddp.sh", "--global-bach", "7777"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "--global-bach" in done.stderr and "global_batch" in done.stderr and not (tmp_path / "a set").exists()
 
 
 ALIKE = [*BY_TORCHRUN[1:], *IN_ONE_PROCESS[1:]]  # as the first of each
@@ -125,12 +129,12 @@ def test_with_gpus_the_default_is_no_longer_the_smoke_test(monkeypatch):
     for name in ("CONFIG", "NUM_GPUS", "GPUS_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NUM_GPUS", "0")
-    assert run_plan.read_variables().flags == ["--config", "configs/smoke.yaml"]
+    assert asked().flags == ["--config", "configs/smoke.yaml"]
     monkeypatch.setenv("GPUS_PER_NODE", "8")
-    assert run_plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
+    assert asked().flags == ["--config", "configs/imagenet-bench.yaml"]
     monkeypatch.delenv("GPUS_PER_NODE")
     monkeypatch.setenv("NUM_GPUS", "2")
-    assert run_plan.read_variables().flags == ["--config", "configs/imagenet-bench.yaml"]
+    assert asked().flags == ["--config", "configs/imagenet-bench.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ def test_gpus_without_images_train_on_synthetic_ones(monkeypatch, variables, syn
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    given = run_plan.read_variables()
+    given = asked()
     config = load_config(with_images(given).flags)
     assert (config.loader == "synthetic") == synthetic and (with_images(given) != given) == synthetic
 
@@ -171,16 +175,16 @@ def test_torchrun_over_several_machines(command, recorder, tmp_path):
         "--rdzv-backend",
         "static",
         "--rdzv-id",
-        "ddp-1",
+        "ddp",
         "--rdzv-endpoint",
         "node1:29400",
         "-m",
         "benchmarks.ddp",
     ]
     assert "store_type=file" not in words and "GLOO_SOCKET_IFNAME" not in env and "NCCL_SOCKET_IFNAME" not in env
-    more = {"RESULTS": tmp_path / "a set", "NNODES": 2, "PASSED_ON": OURS, "ARGS": "--loader synthetic"}
-    env = environment(**recorder.variables | more)
-    done = subprocess.run([ROOT / "launchers/ddp.sh"], env=env, capture_output=True, text=True)
+    env = environment(**recorder.variables | {"RESULTS": tmp_path / "a set", "NNODES": 2, "PASSED_ON": OURS})
+    command = [ROOT / "launchers/ddp.sh", "--loader", "synthetic"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 2 and "RDZV_ENDPOINT is '', but must be host:port of the first node" in done.stderr
 
 
@@ -200,11 +204,11 @@ def test_horovodrun_over_several_machines(command, tmp_path, ssh, why):
     """Protects HOSTS=a:4,b:4: as many ranks as the hosts have slots, by one interface, and nothing is asked of this
     machine. A host that cannot be reached, or lacks the checkout, is named."""
     put(tmp_path / "bin", ssh=f'echo "$@" >>"{tmp_path}/calls"\n{ssh}')
-    words, env, supervisor = command("horovod_ddp", HOSTS="localhost:4,127.0.0.2:3")
+    words, env, record = command("horovod_ddp", HOSTS="localhost:4,127.0.0.2:3")
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.startswith("-o BatchMode=yes -o ConnectTimeout=5 127.0.0.2 ")
     if why:
-        assert why in supervisor[supervisor.index("--skip") + 1]
+        assert why in after(record, "--skip")
         return
     assert words[words.index("-np") :][:4] == ["-np", "7", "-H", "localhost:4,127.0.0.2:3"]
     assert words[words.index("--network-interfaces") + 1] == "lo" and "GLOO_SOCKET_IFNAME" not in env
@@ -260,7 +264,7 @@ def test_without_an_interpreter_the_message_says_make_setup(tmp_path):
 
 
 class RecordedRuns:
-    """launchers/all.sh of a copy of the suite, on the recorder: supervisors are real, what they run is not."""
+    """./bench run of a copy of the suite, on the recorder: records are real, what they run is not."""
 
     def __init__(self, recorder, checkout: Path, results: Path, data: Path):
         self.recorder, self.results, self.checkout = recorder, results, checkout
@@ -269,9 +273,9 @@ class RecordedRuns:
         self.variables = recorder.variables | {"RESULTS": results, "DATA": data, "PASSED_ON": OURS}
 
     def start(self, **variables) -> subprocess.Popen:
-        env = environment(**self.variables | {"STRATEGIES": "single ddp"} | variables)
+        variables = self.variables | {"STRATEGIES": "single ddp"} | variables
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([self.checkout / "launchers/all.sh"], env=env, preexec_fn=hear_sigint, **pipes)
+        return start_bench(self.checkout, **variables, preexec_fn=hear_sigint, **pipes)
 
     def run(self, **variables) -> subprocess.CompletedProcess:
         process = self.start(**variables)
@@ -364,7 +368,7 @@ def test_a_second_suite_on_one_result_set_is_refused(suite, tmp_path):
     hold.unlink()
     assert first.wait(60) == 0, first.communicate()
     assert second.returncode == 2
-    assert "is in use by another suite, or by the last run of a killed one; choose another RESULTS=" in second.stderr
+    assert "is in use by another suite, or by the last run of a killed one; choose another --results" in second.stderr
     assert suite.rows() == [(1, "single", "ok")]
     assert suite.run(REPEATS=1).returncode == 0 and len(suite.rows()) == 2
 
@@ -400,7 +404,7 @@ def test_charts_are_drawn_after_every_round_and_never_beside_a_run(suite):
 
 @pytest.mark.medium
 def test_a_line_names_the_setting_where_a_strategy_has_several_runs(suite):
-    """Protects the reader of a log from two lines called `single`. Mutant: RUN_NAME does not reach the supervisor."""
+    """Protects the reader of a log from two lines called `single`. Mutant: the name does not reach the record."""
     done = suite.run(REPEATS=1, STRATEGIES="single ddp_amp")
     names = [
         line.partition(" #1 ")[0].split(maxsplit=1)[1].strip() for line in done.stdout.splitlines() if " #1 " in line
@@ -434,22 +438,22 @@ def test_a_suite_says_first_what_it_will_do(suite):
 
 @pytest.mark.medium
 @pytest.mark.real_interpreter  # who is whose child
-def test_a_killed_supervisor_has_its_row_and_the_suite_goes_on(suite, tmp_path):
-    """Protects the row of a run whose supervisor was killed, such as by the kernel where memory is short."""
+def test_a_killed_record_has_its_row_and_the_suite_goes_on(suite, tmp_path):
+    """Protects the row of a run whose record was killed, such as by the kernel where memory is short."""
     hold = tmp_path / "hold"
     hold.touch()
     process = suite.start(REPEATS=2, STRATEGIES="single", WAIT_WHILE=hold)
     while not (calls := [call for call in suite.recorder.calls() if "benchmarks.single" in call["words"]]):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    (supervisor,) = psutil.Process(process.pid).children()
-    supervisor.kill()
+    (record,) = psutil.Process(process.pid).children()
+    record.kill()
     hold.unlink()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, out + err
     assert suite.rows() == [(1, "single", "failed"), (2, "single", "ok")]
     row = read_table(suite.results, "runs").iloc[1]
-    assert row.reason.startswith("SIGKILL ended the supervisor") and row.reason in out
+    assert row.reason.startswith("SIGKILL ended its record") and row.reason in out
     assert row.run_id == Path(calls[0]["env"]["RUN_DIR"]).name and row.settings and row.arch == "resnet18"
 
 

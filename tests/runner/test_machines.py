@@ -16,12 +16,12 @@ import pytest
 import torch
 from fake_gpus import NOT_USABLE, STEPS, see_gpus, train_on_nothing
 from stand_ins import NO_STAND_IN
-from support import ONE_PROCESS, REMEDY_WITHOUT, ROOT, STRATEGIES, environment, few_fast
+from support import ONE_PROCESS, OURS, REMEDY_WITHOUT, ROOT, STRATEGIES, asked, environment, few_fast
 
 from benchmarks.common import loader as loaders
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from scripts.runner import preflight, run_plan
+from scripts.runner import plan, preflight
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=16, loader="synthetic", **STEPS)
 FAKED = [name for name in STRATEGIES if name not in NO_STAND_IN]
@@ -46,7 +46,7 @@ def see(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     for name in ("THREADS_PER_RANK", "REPEATS", "REPEAT", "TIMEOUT", "RANKS", "STRATEGY", "KEY", "VALUES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(run_plan, "_fingerprint", lambda *_: "")
+    monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
     return lambda num_gpus, usable=True: see_gpus(monkeypatch, num_gpus, usable)
 
 
@@ -54,16 +54,17 @@ def num_ranks(name: str, num_gpus: int) -> int:
     return 1 if name in ONE_PROCESS else num_gpus // GPUS_OF_A_RANK.get(name, 1)
 
 
-def launched(recorder, run: run_plan.Run, results) -> dict:
-    """What the launcher of a run hands to the supervisor: words and env."""
-    _, launcher_variables = run_plan.create_run_folder(run, results)
+def launched(recorder, run: plan.Run, results) -> dict:
+    """What the launcher of a run hands to the record: words and env."""
+    folder, launcher_variables = plan.create_run_folder(run, results)
     (results.parent / "bin").mkdir(exist_ok=True)
     (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers
     (results.parent / "bin" / "sinfo").chmod(0o755)
     path = {"PATH": f"{results.parent}/bin:{os.environ['PATH']}", "SLURM_CONF": "/dev/null"}
     nothing = {"CUDA_VISIBLE_DEVICES": None, "NUM_GPUS": None, "THREADS_PER_RANK": None}
     env = environment(**nothing | launcher_variables | recorder.variables | path)
-    done = subprocess.run([ROOT / "launchers" / f"{run.strategy}.sh"], env=env, capture_output=True, text=True)
+    words = [ROOT / "launchers" / f"{run.strategy}.sh", "--run", folder.plan]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return recorder.calls()[-1]
 
@@ -77,9 +78,9 @@ def test_a_launcher_starts_a_rank_a_gpu(see, recorder, monkeypatch, tmp_path, nu
     """Protects `make bench-all` with no variable set: ranks, GPUs, and the configuration for GPUs."""
     see(num_gpus)
     monkeypatch.setenv("STRATEGIES", "all")
-    variables = run_plan.read_variables()
+    variables = asked()
     assert variables.flags[:2] == ["--config", "configs/imagenet-bench.yaml"] and variables.ranks_here == num_gpus
-    runs = [run for run in run_plan.plan_strategies(variables) if run.round == 1]
+    runs = [run for run in plan.plan_strategies(variables) if run.round == 1]
     assert {run.strategy for run in runs} == set(STRATEGIES)
     for run in runs:
         call = launched(recorder, run, tmp_path / "a set")
@@ -104,13 +105,13 @@ def test_nproc_is_the_gpus_of_one_process(see, recorder, monkeypatch, tmp_path, 
     """Protects a row of NPROC=1 on two GPUs, and its forecast, which is of one: the run takes no second."""
     see(2)
     monkeypatch.setenv("NPROC", "1")
-    variables = run_plan.read_variables()
+    variables = asked()
     config = dataclasses.replace(SMALL, data="")
-    call = launched(recorder, run_plan.make_run(variables, run_plan.RunTemplate(name, config)), tmp_path / "a set")
+    call = launched(recorder, plan.make_run(variables, plan.RunTemplate(name, config)), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     recorder.variables["CUDA_VISIBLE_DEVICES"] = "1,0"
-    call = launched(recorder, run_plan.make_run(variables, run_plan.RunTemplate(name, config)), tmp_path / "a set")
+    call = launched(recorder, plan.make_run(variables, plan.RunTemplate(name, config)), tmp_path / "a set")
     assert call["env"]["CUDA_VISIBLE_DEVICES"] == "1"
     layout = importlib.import_module(f"benchmarks.{name}").layout(config, 1)
     assert layout.num_devices == 1
@@ -196,7 +197,7 @@ def test_what_is_refused_before_a_run(see, monkeypatch, capsys, num_gpus):
         with pytest.raises(UserError, match=f"is not a multiple of {num_gpus} ranks; try --global-batch {num_gpus}"):
             preflight.check_ranks([dataclasses.replace(SMALL, global_batch=num_gpus + 1)], [num_gpus])
     monkeypatch.setenv("NPROC", "1")  # a part of the machine
-    assert run_plan.read_variables().ranks_here == 1
+    assert asked().ranks_here == 1
 
 
 # --- GPUs that cannot be used -------------------------------------------------------------------------------------
@@ -206,12 +207,12 @@ def test_nothing_is_planned_on_gpus_that_cannot_be_used(see, monkeypatch):
     """Protects against training on CPUs under a GPU's name. What the user says of the machine counts, though."""
     see(8, usable=False)
     with pytest.raises(UserError, match=NOT_USABLE):
-        run_plan.read_variables()
+        asked()
     with pytest.raises(UserError, match=NOT_USABLE):
         preflight.check_ranks([SMALL], [2])
     monkeypatch.setenv("NUM_GPUS", "0")
-    assert run_plan.read_variables().ranks_here == 2
-    assert run_plan.read_variables().flags[1] == "configs/smoke.yaml"
+    assert asked().ranks_here == 2
+    assert asked().flags[1] == "configs/smoke.yaml"
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -222,18 +223,18 @@ def test_no_rank_starts_on_gpus_that_cannot_be_used(see, monkeypatch, name):
         train_on_nothing(monkeypatch, name, SMALL, drive=lambda strategy: pytest.fail("it trained"))
 
 
-@pytest.mark.parametrize("launcher", ["ddp", "all"])
-def test_a_launcher_ends_with_the_reason(recorder, tmp_path, launcher):
+@pytest.mark.parametrize("command", [["launchers/ddp.sh"], ["bench", "run"]], ids=["by hand", "bench"])
+def test_a_launcher_ends_with_the_reason(recorder, tmp_path, command):
     """Protects the first command on a machine with an old driver: one sentence, exit code 2, and nothing was run."""
     (tmp_path / "sitecustomize.py").write_text(
         "from benchmarks.common import errors, machine\n"
         f"def usable_gpus(): raise errors.UserError({NOT_USABLE!r})\n"
         "machine.usable_gpus = usable_gpus\n"
     )
-    own = {"PASSED_ON": "scripts.runner.run_plan scripts.runner.bench", "RESULTS": tmp_path / "a set", "NUM_GPUS": None}
+    own = {"PASSED_ON": OURS, "RESULTS": tmp_path / "a set", "NUM_GPUS": None, "SETUP": "no"}
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "CUDA_VISIBLE_DEVICES": None}
     env = environment(**recorder.variables | own | path)
-    done = subprocess.run([ROOT / "launchers" / f"{launcher}.sh"], env=env, capture_output=True, text=True)
+    done = subprocess.run([ROOT / command[0], *command[1:]], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (2, f"error: {NOT_USABLE}")
     assert recorder.calls() == [] and not (tmp_path / "a set").exists()
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from support import STRATEGIES, environment
+from support import OURS, STRATEGIES, asked, start_bench
 from torch._C._profiler import _EventType
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.functional import cross_entropy
@@ -27,9 +27,9 @@ from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.strategy import Layout
 from scripts.options.run_options import MemoryOptions
-from scripts.runner import run_plan
+from scripts.runner import plan
 from scripts.runner.default_batch import with_fitting_batch
-from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.request import Request
 from scripts.strategies import memory_check
 from scripts.strategies.memory_check import (
     RESERVED_BYTES,
@@ -284,12 +284,12 @@ def test_where_no_batch_fits_the_sentence_says_so():
 # --- the default batch --------------------------------------------------------------------------------------------
 
 
-def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> MakeVariables:
+def variables_on_gpus(monkeypatch, flags: str, **variables: object) -> Request:
     """Those of `make bench-all` on two GPUs that need not be here, without a configuration of the user's."""
     for name, value in {"NUM_GPUS": 2, "NPROC": 2, "ARGS": f"--loader synthetic {flags}", **variables}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.delenv("STRATEGIES", raising=False)
-    return read_variables()
+    return asked()
 
 
 @pytest.mark.medium
@@ -301,7 +301,7 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     needed_gb = {}
     for batch in (64, 128):
         own = variables_on_gpus(monkeypatch, f"{flags} --batch-per-device {batch}", GPU_MEMORY_GB=1000)
-        for run in run_plan.plan_strategies(dataclasses.replace(own, repeats=1)):
+        for run in plan.plan_strategies(dataclasses.replace(own, repeats=1)):
             config = memory_check.resolve_config(run.strategy, run.config, 2)
             bytes_needed = peak_bytes(config, layout_function(run.strategy)(config, 2)) + RESERVED_BYTES
             needed_gb[batch] = max(needed_gb.get(batch, 0), bytes_needed / 1e9)
@@ -311,8 +311,8 @@ def test_the_default_batch_is_halved_until_every_core_strategy_fits(monkeypatch,
     assert "note: 64 images on each GPU instead of 256" in (note := capsys.readouterr().err) and "on one device" in note
     alone = with_fitting_batch(dataclasses.replace(variables, strategies="ddp_amp"))
     assert alone.flags == found.flags
-    runs = run_plan.plan_strategies(dataclasses.replace(found, repeats=1))
-    assert all(not run.variables.get("SKIP") for run in run_plan.skip_what_does_not_fit(runs))
+    runs = plan.plan_strategies(dataclasses.replace(found, repeats=1))
+    assert all(not run.skip for run in plan.skip_what_does_not_fit(runs))
     monkeypatch.setattr(memory_check, "free_group_memory_bytes", lambda: 1.0)  # the host's memory
     assert with_fitting_batch(variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=1000)).flags == variables.flags
 
@@ -363,11 +363,9 @@ def started(recorder, checkout, data, results, code=0, **variables) -> tuple[str
     exit code."""
     results.mkdir()
     (results / "environment.json").write_text("{}")
-    env = environment(
-        **recorder.variables | {"PASSED_ON": "scripts.runner.bench scripts.runner.run_plan scripts.runner.supervisor"},
-        **{"RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1} | variables,
-    )
-    done = subprocess.run([checkout / "launchers/all.sh"], env=env, capture_output=True, text=True, timeout=100)
+    ours = recorder.variables | {"PASSED_ON": OURS, "RESULTS": results, "DATA": data, "NUM_GPUS": 4, "REPEATS": 1}
+    keywords = {"capture_output": True, "text": True, "timeout": 100}
+    done = start_bench(checkout, popen=subprocess.run, **ours | variables, **keywords)
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     assert ("failed: no run was timed; " in done.stderr) == bool(code)
     # of two baselines, that without a precision of its own

@@ -12,11 +12,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, environment, put
+from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, asked, environment, put
 
 from benchmarks.common import machine
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import run_plan
+from scripts.runner import plan
 from scripts.strategies import strategy_list
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
@@ -26,21 +26,23 @@ OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchr
 @pytest.fixture
 def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
     """launched(strategy, **environment): what a launcher runs in a job on two nodes with two tasks each; `words`,
-    their environment `env`, the supervisor's own words, and the half that was `asked`."""
+    their environment `env`, the record's own words, and the half that was `asked`."""
 
     def launch(name: str, **variables) -> dict:
         job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
         job |= {"TASKS_PER_NODE": 2, "CPUS_PER_TASK": 3, "THREADS_PER_RANK": 3, "SLURM_CONF": "/dev/null"}
-        ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set", "CONFIG": tiny_config}
-        ours |= {"DATA": tiny_data, "PASSED_ON": "scripts.runner.run_plan"}
+        ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set"}
+        ours |= {"PASSED_ON": "scripts.runner.by_hand"}
         env = environment(**recorder.variables | ours | job | variables)
-        done = subprocess.run([ROOT / "launchers" / f"{name}.sh"], env=env, capture_output=True, text=True)
+        words = [ROOT / "launchers" / f"{name}.sh", "--config", tiny_config, "--data", tiny_data]
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]
         at = call["words"].index("--") if "--" in call["words"] else len(call["words"])
-        folder = RunFolder(Path(env["RESULTS"]) / "logs" / call["env"]["RUN_ID"])
-        found = {"words": call["words"][at + 1 :], "supervisor": call["words"][:at], "env": call["env"]}
-        return found | {"asked": folder.settings()["asked"]}
+        folder = RunFolder(Path(after(call["words"], "--run")).parent)
+        found = {"words": call["words"][at + 1 :], "record": call["words"][:at], "env": call["env"]}
+        found |= {"run_id": folder.run_id}
+        return found | {"asked": folder.requested()}
 
     return launch
 
@@ -49,8 +51,8 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
 def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     """Protects the comparison: no strategy runs on fewer nodes than the plan, its settings and its forecast have."""
     text = (ROOT / "launchers" / f"{name}.sh").read_text().splitlines()
-    output = [word for word in ("on_one_node", "set_torchrun_command") if word in text]
-    assert output == ([] if name in OTHERWISE else ["on_one_node" if name in ON_ONE_NODE else "set_torchrun_command"])
+    output = [word for word in ("over_loopback", "set_torchrun_command") if word in text]
+    assert output == ([] if name in OTHERWISE else ["over_loopback" if name in ON_ONE_NODE else "set_torchrun_command"])
     for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
         monkeypatch.setenv(variable, value)
     assert strategy_list.total_ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
@@ -64,7 +66,7 @@ def test_torchrun_is_started_on_every_node(launched):
     assert step[0] == "srun" and "--kill-on-bad-exit=1" in step
     for flag, value in (("--nodes", "2"), ("--ntasks", "2"), ("--ntasks-per-node", "1"), ("--cpus-per-task", "6")):
         assert after(step, flag) == value
-    assert after(step, "--job-name") == run["env"]["RUN_ID"]
+    assert after(step, "--job-name") == run["run_id"]
     assert "PET_NODE_RANK=$SLURM_NODEID" in run["words"][run["words"].index("node") - 1]
     for flag, value in (("--nnodes", "2"), ("--nproc-per-node", "2"), ("--rdzv-backend", "static")):
         assert after(torchrun, flag) == value
@@ -105,9 +107,7 @@ def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched, bin_path):
     assert after(run["words"], "-H") == "localhost:4,127.0.0.2:4" and after(run["words"], "-np") == "8"
     assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
     skipped = launched("horovod_ddp", SSH="no")
-    assert skipped["words"] == [] and "`ssh 127.0.0.2` fails or asks a question" in after(
-        skipped["supervisor"], "--skip"
-    )
+    assert skipped["words"] == [] and "`ssh 127.0.0.2` fails or asks a question" in after(skipped["record"], "--skip")
     assert (skipped["asked"]["ranks"], skipped["asked"]["nodes"]) == (4, 2)
 
 
@@ -125,8 +125,8 @@ def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tm
     monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
     monkeypatch.setattr("scripts.shared.gpus.min_compute_capability", lambda: (7, 0))
     monkeypatch.setattr("benchmarks.common.machine.usable_gpus", lambda: 4)
-    variables = run_plan.read_variables()
-    runs = [run for run in run_plan.plan_strategies(variables) if run.round == 1 and run.strategy == "ddp_amp"]
+    variables = asked()
+    runs = [run for run in plan.plan_strategies(variables) if run.round == 1 and run.strategy == "ddp_amp"]
     assert sorted((run.requested["ranks"], run.requested["nodes"], run.variables.get("NODES")) for run in runs) == [
         (1, 1, "1"),
         (8, 2, None),
@@ -174,7 +174,7 @@ def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, 
     inner = run["words"][run["words"].index("node") + 1 :]
     assert inner[0] == str(bin_path / program) and after(inner, "python3") == "-m"
     if program == "apptainer":
-        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["supervisor"], "--skip")
+        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["record"], "--skip")
 
 
 @pytest.mark.medium

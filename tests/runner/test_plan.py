@@ -11,16 +11,19 @@ import subprocess
 import sys
 
 import pytest
-from support import NUM_TRAIN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish
+from support import NUM_TRAIN, ONE_RUN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish, start_bench
 
 from benchmarks.common import machine
+from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
 from scripts.data import pack
+from scripts.options.run_options import SweepOptions
 from scripts.proof import cases
-from scripts.runner import bench, preflight, run_plan
-from scripts.sets.settings import READERS
+from scripts.runner import loop, plan, preflight
+from scripts.sets.settings import READERS, requested_settings
 from scripts.shared import gpus, source_version
 from scripts.shared.nodes import ranks_and_nodes
 from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
@@ -30,18 +33,18 @@ from scripts.studies.sweep.field_flags import value_flags
 # --- done already -------------------------------------------------------------------------------------------------
 
 
-def test_a_suite_is_done_where_every_run_has_its_row(make_variables, tmp_path):
+def test_a_suite_is_done_where_every_run_has_its_row(make_request, tmp_path):
     """Protects hours of measured runs: given again, only what is missing, interrupted, or named by RETRY is run."""
-    runs, results = run_plan.plan_strategies(make_variables()), tmp_path / "a set"
+    runs, results = plan.plan_strategies(make_request()), tmp_path / "a set"
     named = [(run.round, run.strategy) for run in runs]
     assert sorted(named) == [(1, "ddp"), (1, "single"), (2, "ddp"), (2, "single")] and named[0][1] != named[2][1]
-    assert run_plan.remaining_runs(runs, results) == runs == run_plan.remaining_runs(runs, None)
+    assert plan.remaining_runs(runs, results) == runs == plan.remaining_runs(runs, None)
     for run, status in zip(runs, ("ok", "failed", "interrupted"), strict=False):
         finish([run], results, status)
-    assert run_plan.remaining_runs(runs, results) == runs[2:]
-    assert run_plan.remaining_runs(runs, results, "failed") == runs[1:]
+    assert plan.remaining_runs(runs, results) == runs[2:]
+    assert plan.remaining_runs(runs, results, "failed") == runs[1:]
     finish(runs[2:], results)  # the last row of a run counts
-    assert run_plan.remaining_runs(runs, results) == []
+    assert plan.remaining_runs(runs, results) == []
 
 
 @pytest.mark.parametrize(
@@ -58,16 +61,16 @@ def test_a_suite_is_done_where_every_run_has_its_row(make_variables, tmp_path):
         ("--checkpoint-dir /tmp/x", False),
     ],
 )
-def test_a_suite_runs_again_exactly_what_differs(make_variables, tmp_path, flags, differs):
+def test_a_suite_runs_again_exactly_what_differs(make_request, tmp_path, flags, differs):
     """Protects a set from holding one row for two models: every field that counts makes another run."""
     results = tmp_path / "a set"
-    finish(run_plan.plan_strategies(make_variables()), results)
-    other = run_plan.plan_strategies(make_variables(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
+    finish(plan.plan_strategies(make_request()), results)
+    other = plan.plan_strategies(make_request(ARGS=flags, STRATEGIES="single ddp ddp_spawn"))
     new = [run for run in other if run.strategy == "ddp_spawn"]
-    assert run_plan.remaining_runs(other, results) == (other if differs else new)
+    assert plan.remaining_runs(other, results) == (other if differs else new)
 
 
-def test_other_ranks_threads_and_images_are_other_runs(make_variables, tmp_path):
+def test_other_ranks_threads_and_images_are_other_runs(make_request, tmp_path):
     """Protects the same for what is no field of the configuration; a copy of the images elsewhere is the same."""
     results = tmp_path / "a set"
     for part, seed in (("train", 0), ("val", 1)):
@@ -76,29 +79,27 @@ def test_other_ranks_threads_and_images_are_other_runs(make_variables, tmp_path)
     shutil.copytree(tmp_path / "images", tmp_path / "changed")
     next((tmp_path / "changed" / "train").rglob("*.JPEG")).rename(tmp_path / "changed" / "train" / "waves" / "x.JPEG")
     folder = {"ARGS": "--loader folder", "DATA": tmp_path / "images"}
-    finish(run_plan.plan_strategies(make_variables(**folder)), results)
+    finish(plan.plan_strategies(make_request(**folder)), results)
 
     def left(**variables) -> int:
-        return len(run_plan.remaining_runs(run_plan.plan_strategies(make_variables(**folder | variables)), results))
+        return len(plan.remaining_runs(plan.plan_strategies(make_request(**folder | variables)), results))
 
     assert left() == left(DATA=tmp_path / "a copy") == 0
     assert left(DATA=tmp_path / "changed") == left(NPROC=4) == left(THREADS_PER_RANK=7) == 4
     assert left(NNODES=2) == 2  # of ddp: single has one node anyway
 
 
-def test_a_sweep_does_not_count_a_run_of_another_config(make_variables, tmp_path):
+def test_a_sweep_does_not_count_a_run_of_another_config(make_request, tmp_path):
     """Protects a sweep's curve from points of another model: flags alike, but another file."""
-    sweep = {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
+    sweep = SweepOptions(strategy="ddp", key="bucket_cap_mb", values=("1", "25"))
     results = tmp_path / "a set"
-    finish(sweep_plan.plan_runs(make_variables(**sweep)), results)
+    finish(sweep_plan.plan_runs(make_request(), sweep), results)
     (tmp_path / "group.yaml").write_text(SYNTHETIC_YAML + "norm: group\n")
-    other = sweep_plan.plan_runs(make_variables(**sweep, CONFIG=tmp_path / "group.yaml"))
-    assert run_plan.remaining_runs(other, results) == other
+    other = sweep_plan.plan_runs(make_request(CONFIG=tmp_path / "group.yaml"), sweep)
+    assert plan.remaining_runs(other, results) == other
     (tmp_path / "a copy.yaml").write_text(SYNTHETIC_YAML)
-    assert (
-        run_plan.remaining_runs(sweep_plan.plan_runs(make_variables(**sweep, CONFIG=tmp_path / "a copy.yaml")), results)
-        == []
-    )
+    again = sweep_plan.plan_runs(make_request(CONFIG=tmp_path / "a copy.yaml"), sweep)
+    assert plan.remaining_runs(again, results) == []
 
 
 def names_of(runs) -> list[tuple]:
@@ -107,20 +108,17 @@ def names_of(runs) -> list[tuple]:
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("strategy", "key", "values", "expected"),
     [
-        (
-            {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"},
-            1 * [("single", "fp32")] + 2 * [("ddp", "fp32")],
-        ),
-        ({"STRATEGY": "ddp", "KEY": "lr", "VALUES": "1 2"}, 2 * [("single", "fp32")] + 2 * [("ddp", "fp32")]),
-        ({"STRATEGY": "ddp_amp", "KEY": "bucket_cap_mb", "VALUES": "1"}, [("single", "bf16"), ("ddp_amp", "fp32")]),
-        ({"STRATEGY": "single", "KEY": "lr", "VALUES": "1 2"}, 2 * [("single", "fp32")]),
+        ("ddp", "bucket_cap_mb", ("1", "25"), 1 * [("single", "fp32")] + 2 * [("ddp", "fp32")]),
+        ("ddp", "lr", ("1", "2"), 2 * [("single", "fp32")] + 2 * [("ddp", "fp32")]),
+        ("ddp_amp", "bucket_cap_mb", ("1",), [("single", "bf16"), ("ddp_amp", "fp32")]),
+        ("single", "lr", ("1", "2"), 2 * [("single", "fp32")]),
     ],
 )
-def test_a_sweep_times_its_baseline_in_each_round(make_variables, variables, expected):
+def test_a_sweep_times_its_baseline_in_each_round(make_request, strategy, key, values, expected):
     """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
-    runs = sweep_plan.plan_runs(make_variables(REPEATS=1, **variables))
+    runs = sweep_plan.plan_runs(make_request(REPEATS=1), SweepOptions(strategy=strategy, key=key, values=values))
     assert [each[:2] for each in names_of(runs)] == sorted(expected)
 
 
@@ -137,33 +135,30 @@ def test_a_sweep_times_its_baseline_in_each_round(make_variables, variables, exp
         ("single ddp", {"NNODES": 2}, ""),
     ],
 )
-def test_machines_that_a_launcher_would_not_use_are_refused(
-    make_variables, monkeypatch, strategies, variables, refused
-):
+def test_machines_that_a_launcher_would_not_use_are_refused(make_request, monkeypatch, strategies, variables, refused):
     """Protects settings from naming ranks and nodes that a run never had: torchrun here does not read Slurm's words."""
     monkeypatch.delenv("ALLOCATION", raising=False)
-    make_variables(**variables)
+    make_request(**variables)
     with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
         preflight.check_nodes_variables(strategies.split())
 
 
 @pytest.mark.parametrize("variables", [{}, {"NPROC": 1}, {"NUM_GPUS": 2, "NPROC": 2}, {"STRATEGIES": "single ddp"}])
-def test_one_process_on_all_cores_is_a_reference_on_cpus(make_variables, monkeypatch, variables):
+def test_one_process_on_all_cores_is_a_reference_on_cpus(make_request, monkeypatch, variables):
     """Protects CPU results from looking faster than plain threads: a run more, where it differs from single's."""
     monkeypatch.setattr(machine, "num_cores", lambda: 4)
-    monkeypatch.setattr(run_plan, "_fingerprint", lambda *_: "")
+    monkeypatch.setattr(plan, "_fingerprint", lambda *_: "")
     runs = [
-        each
-        for each in names_of(run_plan.plan_strategies(make_variables(**{"STRATEGIES": "", "REPEATS": 1} | variables)))
+        each for each in names_of(plan.plan_strategies(make_request(**{"STRATEGIES": "", "REPEATS": 1} | variables)))
     ]
     plain = [each[2] for each in runs if each[:2] == ("single", "fp32")]
     assert plain == ([2, 4] if not variables else [4] if "NPROC" in variables and len(variables) == 1 else [2])
 
 
 @pytest.mark.parametrize("strategies", ["single ddp", "ddp"])
-def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_variables, strategies):
+def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_request, strategies):
     """Protects A/A: both halves are the same run, but for the name, and there whatever strategies are named."""
-    runs = run_plan.plan_strategies(make_variables(STRATEGIES=strategies, REPEATS=2, AA="yes"))
+    runs = plan.plan_strategies(make_request(STRATEGIES=strategies, REPEATS=2, AA="yes"))
     for number in (1, 2):
         names = {run.name: run for run in runs if run.round == number}
         assert names.keys() == {"single", "single, again", "ddp"}
@@ -172,22 +167,22 @@ def test_an_a_a_suite_runs_the_baseline_twice_a_round_under_two_names(make_varia
         assert again.flags == "--label again"
 
 
-def test_packed_files_alone_are_enough_for_a_plan(make_variables, own_data, monkeypatch, tmp_path):
+def test_packed_files_alone_are_enough_for_a_plan(make_request, own_data, monkeypatch, tmp_path):
     """Protects nodes that have a copy of the packed files and nothing else: the same run, of the same images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     variables = {"STRATEGIES": "single", "REPEATS": 1, "ARGS": "--loader packed", "DATA": own_data}
     pack.main(pack.PackOptions(str(own_data)))
-    (beside,) = run_plan.plan_strategies(make_variables(**variables))
+    (beside,) = plan.plan_strategies(make_request(**variables))
     for part in ("train", "val"):
         shutil.rmtree(own_data / part)
-    run_plan._fingerprint.cache_clear()
-    (alone,) = run_plan.plan_strategies(make_variables(**variables))
+    plan._fingerprint.cache_clear()
+    (alone,) = plan.plan_strategies(make_request(**variables))
     assert alone.requested == beside.requested and alone.requested["fingerprint"].startswith("4-40-23-")
-    run_plan._fingerprint.cache_clear()
+    plan._fingerprint.cache_clear()
     with pytest.raises(UserError, match=r"\./bench data pack --pack 256 --data "):
-        run_plan.plan_strategies(make_variables(**variables | {"ARGS": "--loader packed --pack 256"}))
+        plan.plan_strategies(make_request(**variables | {"ARGS": "--loader packed --pack 256"}))
     with pytest.raises(UserError, match="train/ is not there"):
-        cases.cases_of_variables(make_variables(**variables), 20)  # the proof's reference reads the files
+        cases.cases_of_request(make_request(**variables), 20)  # the proof's reference reads the files
 
 
 # --- which strategies, and over what ------------------------------------------------------------------------------
@@ -203,24 +198,24 @@ OPTIONS_OF_SOME = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_an_option_of_some_strategies_is_refused_by_none(make_variables, monkeypatch, name):
+def test_an_option_of_some_strategies_is_refused_by_none(make_request, monkeypatch, name):
     """Protects `make bench-all ARGS="--compression fp16"`: whoever does not read the option runs as ever. That scripts
     of others read none is in tests/benchmarks/test_host.py. Mutant: a check of KEY against STRATEGIES."""
     monkeypatch.setattr(preflight, "vector_flags", lambda: WITH_AVX512)
     flags = " ".join(value_flags(name, OPTIONS_OF_SOME[name]))
-    runs = run_plan.plan_strategies(make_variables(STRATEGIES="all", ARGS=flags))
-    assert {run.strategy for run in runs} == {*all_strategies()} and not any(run.variables.get("SKIP") for run in runs)
+    runs = plan.plan_strategies(make_request(STRATEGIES="all", ARGS=flags))
+    assert {run.strategy for run in runs} == {*all_strategies()} and not any(run.skip for run in runs)
 
 
 @pytest.mark.parametrize("strategies", ["", "all"])
-def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_variables, monkeypatch, strategies):
+def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_request, monkeypatch, strategies):
     """Protects a first `make bench-all`: two of its runs would take hours on a CPU without AVX-512. What the user has
     asked for runs. Mutants: strategies that are named are skipped; only ddp_amp is, without its baseline."""
 
     def skipped(flags: list[str], **given: str) -> list[tuple[str, str]]:
         monkeypatch.setattr(preflight, "vector_flags", lambda: flags)
-        runs = run_plan.plan_strategies(make_variables(REPEATS="1", **given))
-        return sorted((run.strategy, run.name) for run in runs if run.variables.get("SKIP"))
+        runs = plan.plan_strategies(make_request(REPEATS="1", **given))
+        return sorted((run.strategy, run.name) for run in runs if run.skip)
 
     assert skipped(WITH_AVX2, STRATEGIES=strategies) == [("ddp_amp", "ddp_amp"), ("single", "single, bf16")]
     assert skipped(WITH_AVX512, STRATEGIES=strategies) == skipped([], STRATEGIES=strategies) == []
@@ -228,12 +223,12 @@ def test_nobody_waits_for_a_bf16_that_the_cpu_emulates(make_variables, monkeypat
     assert skipped(WITH_AVX2, STRATEGIES=strategies, ARGS="--precision bf16") == []
 
 
-def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_variables):
+def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_request):
     """Protects the time of a first run: what came later than the first eleven strategies is asked for."""
     assert parse_strategies("ddp single ddp") == ["ddp", "single"]  # named twice, it runs once
-    by_default = {run.strategy for run in run_plan.plan_strategies(make_variables(STRATEGIES="", REPEATS=1))}
+    by_default = {run.strategy for run in plan.plan_strategies(make_request(STRATEGIES="", REPEATS=1))}
     assert by_default == set(CORE_STRATEGIES) < set(all_strategies())
-    named = [run.strategy for run in run_plan.plan_strategies(make_variables(STRATEGIES="all", REPEATS=1))]
+    named = [run.strategy for run in plan.plan_strategies(make_request(STRATEGIES="all", REPEATS=1))]
     assert set(named) == set(all_strategies())
 
 
@@ -249,14 +244,14 @@ def test_bench_all_runs_the_core_and_all_of_them_where_requested(make_variables)
         ("--precision fp16", (8, 0), [("ddp_amp", "fp16", 1)]),
     ],
 )
-def test_the_baseline_is_timed_in_every_precision_that_is_used(make_variables, monkeypatch, args, capability, more):
+def test_the_baseline_is_timed_in_every_precision_that_is_used(make_request, monkeypatch, args, capability, more):
     """Protects x single: without a baseline in its own precision, a mixed one has none."""
     monkeypatch.setattr(gpus, "min_compute_capability", lambda: capability)
-    chosen = make_variables(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
-    found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in run_plan.plan_strategies(chosen)]
+    chosen = make_request(STRATEGIES="single ddp ddp_amp", REPEATS=1, ARGS=args)
+    found = [(run.strategy, run.config.precision, run.requested["ranks"]) for run in plan.plan_strategies(chosen)]
     asked = args.removeprefix("--precision ") or "fp32"
     assert sorted(found) == sorted([*((name, asked, 2) for name in ("single", "ddp", "ddp_amp")), *more])
-    assert len(run_plan.plan_strategies(make_variables(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
+    assert len(plan.plan_strategies(make_request(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
 
 
 # --- the plan in words --------------------------------------------------------------------------------------------
@@ -265,19 +260,19 @@ def test_the_baseline_is_timed_in_every_precision_that_is_used(make_variables, m
 @pytest.mark.parametrize(
     ("args", "batch"), [("--global-batch 8", "global_batch 8"), ("--batch-per-device 4", "batch_per_device 4")]
 )
-def test_the_plan_has_the_batch_that_was_given(make_variables, args, batch):
+def test_the_plan_has_the_batch_that_was_given(make_request, args, batch):
     """Protects who reads the plan on GPUs, where the batch is each GPU's: it said "global_batch 0"."""
-    variables = make_variables(STRATEGIES="single", ARGS=args, REPEATS=1)
-    runs = run_plan.skip_what_does_not_fit(run_plan.plan_strategies(variables))
-    assert f", {batch}, loader synthetic" in bench.plan_text(runs, runs, variables).splitlines()[-1]
+    variables = make_request(STRATEGIES="single", ARGS=args, REPEATS=1)
+    runs = plan.skip_what_does_not_fit(plan.plan_strategies(variables))
+    assert f", {batch}, loader synthetic" in loop.plan_text(runs, runs, variables).splitlines()[-1]
 
 
-def test_the_plan_says_what_runs_read_and_compute(make_variables):
+def test_the_plan_says_what_runs_read_and_compute(make_request):
     """Protects who reads the plan: it named a folder that synthetic runs do not read, and fp32 for ddp_amp, which takes
     auto's choice there. Mutants: `data` always; the requested precision always."""
-    variables = make_variables(STRATEGIES="single ddp_amp", ARGS="--loader synthetic", REPEATS=1)
-    runs = run_plan.skip_what_does_not_fit(run_plan.plan_strategies(variables))
-    text = bench.plan_text(runs, runs, variables)
+    variables = make_request(STRATEGIES="single ddp_amp", ARGS="--loader synthetic", REPEATS=1)
+    runs = plan.skip_what_does_not_fit(plan.plan_strategies(variables))
+    text = loop.plan_text(runs, runs, variables)
     assert text.splitlines()[-1].endswith(", loader synthetic") and "data " not in text
     found = dict(re.findall(r"round 1  (\S+) +precision (auto|fp32)", text))
     assert found == {"single": "fp32", "ddp_amp": "auto"} and "precision bf16" in text, text
@@ -287,9 +282,8 @@ def test_the_plan_says_what_runs_read_and_compute(make_variables):
 def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_config, tiny_data):
     """Protects the look before the leap: no run, no folder, and what differs from run to run."""
     ours = {"CONFIG": tiny_config, "DATA": tiny_data, "PLAN": "yes", "STRATEGY": "ddp", "REPEATS": 2}
-    env = environment(**ours, KEY="bucket_cap_mb", VALUES="1 25", RESULTS=tmp_path / "new")
-    command = [checkout / "launchers" / "all.sh", "sweep"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    ours |= {"KEY": "bucket_cap_mb", "VALUES": "1 25", "RESULTS": tmp_path / "new"}
+    done = start_bench(checkout, "study sweep", subprocess.run, **ours, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, warm, *runs, _ = done.stdout.splitlines()
     assert warm.split()[:2] in (["warm-up", "ddp"], ["warm-up", "single"])
@@ -299,6 +293,13 @@ def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_confi
         for number in (1, 2)
         for strategy, value in (("ddp", "1.0"), ("ddp", "25.0"), ("single", "0.0"))
     ]
+
+
+def test_one_process_takes_a_batch_that_ranks_could_not_divide(make_request):
+    """Protects `./bench run single -- --global-batch 1`: it was refused because of two ranks."""
+    assert plan.plan_strategies(make_request(STRATEGIES="single", NPROC=2, ARGS="--global-batch 1"))
+    with pytest.raises(UserError, match="not a multiple of 2 ranks"):
+        plan.plan_strategies(make_request(STRATEGIES="single ddp", NPROC=2, ARGS="--global-batch 1"))
 
 
 # --- ranks --------------------------------------------------------------------------------------------------------
@@ -336,13 +337,12 @@ BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663
         *(({"NPROC": value}, f"NPROC is '{value}', but must be a number of ranks") for value in ("abc", "0", "-1")),
         ({"NPROC": "2.5"}, r"NPROC is '2\.5', but must be a number of ranks, 1 or more"),
         ({"CPUS_PER_TASK": "x"}, "CPUS_PER_TASK is 'x'"),
-        ({"TIMEOUT": "1e400"}, "TIMEOUT is '1e400', but must be seconds"),
     ],
 )
-def test_a_contradictory_request_is_refused_at_once(make_variables, variables, words):
+def test_a_contradictory_request_is_refused_at_once(make_request, variables, words):
     """Protects the reader from tracebacks."""
     with pytest.raises(UserError, match=words):
-        make_variables(**variables)
+        make_request(**variables)
 
 
 @pytest.mark.parametrize(
@@ -380,17 +380,16 @@ def test_a_node_that_cannot_meet_the_others_is_refused(monkeypatch, variables, o
 
 
 @pytest.mark.medium
-def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables, checkout, tmp_path):
+def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_request, checkout, tmp_path):
     """Protects comparisons of commits: the variables that a launcher is started with are all that it needs."""
     args = "--epochs 1 --steps 4 --windows 1 --window-steps 2 --warmup-steps 1 --workers 0"
-    (run,) = run_plan.plan_strategies(make_variables(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
+    (run,) = plan.plan_strategies(make_request(STRATEGIES="ddp", REPEATS=1, ARGS=args, DATA=tmp_path))
     results = tmp_path / "a set"
-    folder, launcher_variables = run_plan.create_run_folder(run, results, "1/1")
-    for name in ("PYTHON", "RESULTS", "CONFIG"):
-        assert os.path.isabs(launcher_variables[name]), name
+    folder, launcher_variables = plan.create_run_folder(run, results, "1/1")
+    assert os.path.isabs(launcher_variables["PYTHON"]) and folder.plan.is_absolute()
     ours = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
     env = ours | {"CUDA_VISIBLE_DEVICES": ""} | launcher_variables
-    command = [checkout / "launchers" / "ddp.sh"]
+    command = [checkout / "launchers" / "ddp.sh", "--run", folder.plan]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = read_table(results, "runs").to_dict("records")
@@ -402,12 +401,12 @@ def test_a_launcher_of_another_checkout_runs_with_this_ones_plan(make_variables,
 # --- rows that are kept -------------------------------------------------------------------------------------------
 
 
-IMPATIENT_SUPERVISOR = """
+IMPATIENT_RECORD = """
 import functools, runpy, sys
 from benchmarks.common import rows
 rows.hold_lock = functools.partial(rows.hold_lock, limit_s=0.5)
-sys.argv = ["supervisor", *sys.argv[1:]]
-runpy.run_module("scripts.runner.supervisor", run_name="__main__")
+sys.argv = ["record", *sys.argv[1:]]
+runpy.run_module("scripts.runner.record", run_name="__main__")
 """
 WRITES_A_ROW = """
 import os
@@ -419,13 +418,15 @@ append_rows(Path(os.environ["RUN_DIR"]).parent.parent, "windows", [{"run_id": "a
 
 @pytest.mark.medium
 def test_a_run_ends_at_its_limit_though_another_process_keeps_the_tables_locked(tmp_path):
-    """Protects TIMEOUT: neither the run nor its supervisor waits for ever, and the printed line says what became of
+    """Protects the limit: neither the run nor its record waits for ever, and the printed line says what became of
     it."""
     run_dir = tmp_path / "logs" / "single-1-120000"
     run_dir.mkdir(parents=True)
-    (run_dir / "settings.json").write_text('{"schema": 1, "asked": {"limit_s": 0.5, "timeout_s": 60}}')
-    supervisor = [sys.executable, "-c", IMPATIENT_SUPERVISOR, "--strategy", "single", "--results", tmp_path]
-    command = [*supervisor, "--run-id", run_dir.name, "--", sys.executable, "-c", WRITES_A_ROW]
+    config = Config(limit_s=0.5, timeout_s=60)
+    run = requested_settings(config, "single", 1, 1, 1, "")
+    RunFolder(run_dir).write_plan(config, {name: run[name] for name in run.keys() - FIELDS.keys()} | ONE_RUN)
+    record = [sys.executable, "-c", IMPATIENT_RECORD, "--run", run_dir / "run.yaml"]
+    command = [*record, "--", sys.executable, "-c", WRITES_A_ROW]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with hold_lock(tmp_path / ".writing"), subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) as process:
         try:

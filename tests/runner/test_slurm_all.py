@@ -1,4 +1,4 @@
-"""make slurm-all: one Slurm job in which all strategies take turns on the same nodes.
+"""./bench slurm: one Slurm job in which all strategies take turns on the same nodes.
 
     .venv/bin/python -m pytest tests/runner/test_slurm_all.py
 
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from fault_runs import until
-from support import ROOT, after, environment, few_fast, hear_sigint, put
+from support import ONE_RUN, ROOT, after, environment, few_fast, hear_sigint, put, start_bench
 
+from benchmarks.common.config import Config
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import processes
@@ -30,14 +31,14 @@ SLURM_LOCAL = ROOT / "tests/slurm_local.sh"
 
 @pytest.fixture
 def submitted(bin_path, tmp_path, tiny_data):
-    """submitted(**environment): launchers/slurm_all.sh as it ended, and the call of sbatch: words, env."""
+    """submitted(**options): ./bench slurm as it ended, and the call of sbatch: words, env. Options are in capitals."""
     put(bin_path, sbatch=f'printf "%s\\0" "$@" >"{tmp_path}/words"; env -0 >"{tmp_path}/env"; echo 7')
 
     def submit(**variables) -> tuple[subprocess.CompletedProcess, list[str], dict]:
         ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set", "DATA": tiny_data}
         ours |= {"SLURM_LOCAL_DIR": "/nowhere", "THREADS_PER_RANK": None}  # the cluster's slurm.conf is who knows where
-        env = environment(**ours | variables)
-        done = subprocess.run([ROOT / "launchers/slurm_all.sh"], env=env, capture_output=True, text=True, timeout=60)
+        keywords = {"capture_output": True, "text": True, "timeout": 60}
+        done = start_bench(ROOT, "slurm", subprocess.run, **ours | variables, **keywords)
         if not (tmp_path / "words").exists():
             return done, [], {}
         recorded = [(tmp_path / name).read_text().split("\0")[:-1] for name in ("words", "env")]
@@ -57,11 +58,11 @@ def test_a_task_has_its_share_of_the_nodes_that_the_job_may_get(submitted, parti
 
 def test_one_job_is_submitted_for_all(submitted, tmp_path):
     """Protects the shape of the job, and that a job that starts again finds the same set and the same settings."""
-    done, words, env = submitted(NODES=2, TASKS_PER_NODE=4, PARTITION="short", TIME=30)
+    done, words, env = submitted(NODES=2, TASKS_PER_NODE=4, PARTITION="short", TIME=30, REPEATS=3)
     assert done.returncode == 0, done.stderr
     shape = {"--nodes": "2", "--ntasks-per-node": "4", "--cpus-per-task": "2", "--partition": "short", "--time": "30"}
     assert {flag: after(words, flag) for flag in shape} == shape
-    assert "--requeue" in words and words[-1] == "launchers/slurm_all_job.sh"
+    assert "--requeue" in words and words[-2:] == ["--repeats", "3"]
     expected = {"NODES": "2", "TASKS_PER_NODE": "4", "NPROC": "4", "CPUS_PER_TASK": "2", "THREADS_PER_RANK": "2"}
     assert {name: env[name] for name in expected} == expected
     assert env["RESULTS"] == str(tmp_path / "a set") and Path(env["RESULTS"]).is_dir() and "NUM_CORES" not in env
@@ -80,7 +81,7 @@ def test_what_a_cluster_demands_reaches_sbatch(submitted):
 
 @pytest.mark.medium
 def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
-    """Protects PLAN=yes on a login node: the runs of the nodes, not of this machine, and no folder. The words can be
+    """Protects --plan on a login node: the runs of the nodes, not of this machine, and no folder. The words can be
     pasted. Mutant: words without quotes."""
     shape = {"NODES": 2, "TASKS_PER_NODE": 4, "ACCOUNT": "lab 7;id"}
     done, words, _ = submitted(PLAN="yes", STRATEGIES="single ddp", REPEATS=1, **shape)
@@ -97,7 +98,7 @@ def test_a_plan_is_printed_and_nothing_is_submitted(submitted, tmp_path):
             ({"SLURM_JOB_ID": "3"}, "this is in Slurm job 3"),
             ({"SINFO": "down"}, "no Slurm cluster answers sinfo; run it on a cluster"),
             ({"CONTAINER": "x.sif"}, "CONTAINER=x.sif needs apptainer"),
-            ({"REPEATS": "0"}, "REPEATS is 0, but must be at least 1"),
+            ({"REPEATS": "0"}, "--repeats is 0, but must be at least 1"),
             ({"GPUS_PER_NODE": "2", "TASKS_PER_NODE": "1"}, "TASKS_PER_NODE=1 does not match 2 GPUs a node"),
             (
                 {"GRES": "gpu:a100:4(S:0-1)"},
@@ -125,11 +126,11 @@ def test_a_mistake_is_reported_before_anything_waits_in_the_queue(submitted, tmp
 def test_near_the_time_limit_the_job_goes_back_into_the_queue_if_it_got_anywhere(tmp_path, life, came_to):
     """Protects a set longer than a job, and the cluster from a job that goes round for ever. The loop hears SIGTERM,
     and its row of the run in progress comes before the job ends. The first life has no runs.csv yet."""
+    put(tmp_path / "launchers", **{"cluster.sh": ""})
     put(
-        tmp_path / "launchers",
+        tmp_path,
         **{
-            "cluster.sh": "",
-            "all.sh": f"""trap 'echo "c,ddp,interrupted,SIGTERM" >>"$RESULTS/runs.csv"; exit 143' TERM
+            "bench": f"""trap 'echo "c,ddp,interrupted,SIGTERM" >>"$RESULTS/runs.csv"; exit 143' TERM
             [ -e "$RESULTS/runs.csv" ] || echo run_id,strategy,status,reason >"$RESULTS/runs.csv"
             echo "b,single,{came_to}," >>"$RESULTS/runs.csv"; touch "$RESULTS/began"; while :; do sleep 0.1; done""",
         },
@@ -170,12 +171,13 @@ def test_steps_that_a_killed_srun_left_are_ended(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("delay", ["0", pytest.param("0.4", marks=pytest.mark.medium)])
 def test_a_run_that_ends_with_its_job_is_interrupted_and_did_not_fail(tmp_path, delay):
-    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their supervisor hears
+    """Protects resuming: Slurm signals all processes of a job at once, the ranks may end before their record hears
     of it, and a run that failed is not run again."""
     folder = RunFolder.create(tmp_path, "ddp", 1)
-    own = ["--strategy", "ddp", "--results", tmp_path, "--run-id", folder.run_id]
+    folder.write_plan(Config(), {"strategy": "ddp", "ranks": 1, "nodes": 1, "threads_per_rank": 1} | ONE_RUN)
+    own = ["--run", folder.plan]
     ends = ["bash", "-c", f"(sleep {delay}; kill -TERM $PPID) & [ {delay} != 0 ] || wait; exit 143"]
-    command = [sys.executable, "-m", "scripts.runner.supervisor", *own, "--", *ends]
+    command = [sys.executable, "-m", "scripts.runner.record", *own, "--", *ends]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(SLURM_JOB_ID=7), capture_output=True, text=True, timeout=60
     )
@@ -208,8 +210,7 @@ def test_a_job_that_is_put_back_goes_on_on_the_same_nodes(cluster, tmp_path, tin
     variables |= {"TASKS_PER_NODE": 1, "STRATEGIES": "single ddp ddp_spawn slurm horovod_ddp"}
     runs = tmp_path / "a set" / "runs.csv"
     with open(tmp_path / "output", "w") as output:
-        env = environment(**cluster | variables)
-        process = subprocess.Popen([ROOT / "launchers/slurm_all.sh"], env=env, stdout=output, stderr=output)
+        process = start_bench(ROOT, "slurm", **cluster | variables, stdout=output, stderr=output)
         try:
             until(lambda: runs.exists() and len(read_table(runs.parent, "runs")) > 2 and _trains(runs.parent), "a run")
             jobs = subprocess.run(

@@ -52,7 +52,7 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
 @pytest.mark.real_interpreter  # variables that torch reads when it is loaded
 @pytest.mark.parametrize("name", ["ATEN_CPU_CAPABILITY", pytest.param("ONEDNN_MAX_CPU_ISA", marks=pytest.mark.slow)])
 def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tiny_config, name):
-    """The pooled pair: 47 and 18 images/s under one mean. Mutant: the supervisor records no variables."""
+    """The pooled pair: 47 and 18 images/s under one mean. Mutant: the record has no variables."""
     results, variables = tmp_path / "a set", {"DATA": tiny_data, "CONFIG": tiny_config}
     run_strategy("single", results, SHORT, **variables, REPEAT=1)
     run_strategy("single", results, SHORT, **variables, REPEAT=2, **{name: "AVX2" if "ONEDNN" in name else "default"})

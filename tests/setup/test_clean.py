@@ -14,7 +14,7 @@ from support import ROOT, environment
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
-from scripts.runner import preflight, schedule
+from scripts.runner import loop, preflight
 from scripts.shared.repository import process_space
 
 
@@ -73,7 +73,7 @@ def test_clean_asks_on_a_terminal(checkout, answer, goes):
     assert left(checkout) == (["README.md", "published"] if goes else ALL)
 
 
-@pytest.mark.parametrize("lock", ["two/.suite", "one/scaling/.suite", "one/logs/single-1-120000/unrecorded"])
+@pytest.mark.parametrize("lock", ["two/.suite", "one/scaling/.suite", "one/logs/single-1-120000/run.yaml"])
 def test_clean_leaves_a_set_that_is_in_use(checkout, lock):
     """Protects a suite that runs, and results/latest where it names its set; links are removed, and not what they
     name. A launcher that a person has started holds its run only. Mutants: locks of the set itself only; the lock not
@@ -102,10 +102,10 @@ def test_a_set_is_neither_the_folder_of_all_sets_nor_the_name_of_the_newest(tmp_
 
 def test_a_folder_in_the_place_of_latest_costs_no_suite(tmp_path, monkeypatch, capsys):
     """Protects the runs from what copying results/ without links makes of results/latest."""
-    monkeypatch.setattr(schedule, "ROOT", tmp_path)
+    monkeypatch.setattr(loop, "ROOT", tmp_path)
     for name in ("one", "latest"):
         (tmp_path / "results" / name).mkdir(parents=True)
-    schedule.link_latest(tmp_path / "results/one")
+    loop.link_latest(tmp_path / "results/one")
     assert "results/latest is not a link" in capsys.readouterr().err
     assert left(tmp_path) == ["latest", "one"]
 
@@ -129,7 +129,7 @@ def test_nothing_is_measured_into_a_published_set(tmp_path, monkeypatch, name):
     monkeypatch.setattr(preflight, "PUBLISHED", published.parent)
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="is published, and nothing is measured into it; leave RESULTS out"):
+    with pytest.raises(UserError, match="is published, and nothing is measured into it; leave --results out"):
         preflight.open_result_set(preflight.Path(name.format("results/published/made")))
     assert sorted(tmp_path.rglob("*")) == before
     preflight.open_result_set(tmp_path / "results/other")

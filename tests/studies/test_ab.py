@@ -39,7 +39,7 @@ def clone(tmp_path):
 @pytest.fixture
 def untrained(clone, recorder):
     """The clone with attempts that are real, and runs that train nothing and wait while `hold` exists."""
-    met = {"MET": '{"torch": "none"}', "PASSED_ON": "scripts.runner.supervisor"}
+    met = {"MET": '{"torch": "none"}', "PASSED_ON": "bench scripts.runner.record"}
     clone.variables |= recorder.variables | met | {"WAIT_WHILE": clone.folder.parent / "hold"}
     return clone
 
@@ -54,14 +54,14 @@ def kept_clone(tmp_path_factory):
 
 
 @pytest.fixture
-def read(kept_clone, monkeypatch, make_variables):
+def read(kept_clone, monkeypatch, make_request):
     """read(text, **variables): the variant that text says, in the clone."""
 
     def variant(text: str, **variables) -> variants.Variant:
         monkeypatch.setattr(worktrees, "ROOT", kept_clone.folder)
         monkeypatch.setattr(source_version, "ROOT", kept_clone.folder)
         source_version.local_changes.cache_clear()
-        return variants.parse_variant("B", text, make_variables(**variables), "single")
+        return variants.parse_variant("B", text, make_request(**variables), "single")
 
     yield variant
     source_version.local_changes.cache_clear()
@@ -70,7 +70,7 @@ def read(kept_clone, monkeypatch, make_variables):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "B is not set; for example: ./bench ab HEAD~1 tree:"),
+        ("", "B is missing; for example: ./bench ab HEAD~1 tree:"),
         ("nonsense", "B=nonsense is no commit of this repository"),
         ("commit:--help", "is no commit of this repository"),
         ("tree:x", "tree: is this checkout, and has no value; leave 'x' out"),
@@ -90,7 +90,7 @@ def test_what_a_commit_lacks_is_reported_before_it_is_measured(kept_clone, read)
     folder = kept_clone.folder
     for path, old, new, variables, words in (
         (folder / "launchers/single.sh", None, None, {}, "has no strategy single"),
-        (folder / "launchers/lib.sh", "${RUN_ID:-}", "${NAME:-}", {}, "older than the variables by which"),
+        (folder / "launchers/lib.sh", "--run", "--start", {}, "take no --run"),
         (
             folder / "benchmarks/common/config.py",
             " norm: Lit",
@@ -126,8 +126,9 @@ def test_a_commit_gets_every_value_that_it_knows(kept_clone, read, tmp_path):
     kept_clone.git("revert", "--no-edit", "HEAD")
     folder = RunFolder(tmp_path / "logs" / "single-1-1")
     folder.path.mkdir(parents=True)
-    worktrees.write_config(folder, vars(variant.config), variant.fields)
-    reported = read_yaml(str(folder.config))
+    folder.write_plan(variant.config, {})
+    worktrees.write_plan(folder, variant.fields)
+    reported = read_yaml(str(folder.plan))
     assert (
         reported["momentum"] == 0.9
         and reported.keys() == FIELDS.keys() - {"config"}
@@ -150,7 +151,7 @@ def test_plan_says_what_is_compared(clone):
     both = clone.run(A="python:/usr/bin/env", B=f"config:{clone.folder / 'more.yaml'}").stdout
     assert "they differ in norm (batch against group)" in both and both.splitlines()[0].endswith(" /usr/bin/env")
     for variables, words in (
-        ({"FAIL_OVER": "5"}, "FAIL_OVER is '5', but must be a percentage such as 5%"),
+        ({"FAIL_OVER": "5"}, "--fail-over is '5', but must be a percentage such as 5%"),
         ({"STRATEGY": "sngle"}, "did you mean single?"),
         ({"NNODES": 2}, "leave NNODES out"),
     ):
@@ -191,11 +192,11 @@ def test_rounds_in_blocks_leave_rows_and_a_last_line_that_says_which(untrained):
 
 @pytest.mark.medium
 def test_a_budget_ends_a_sitting(untrained):
-    """Protects BUDGET; the interval holds whenever one stops. Where no round began it says why: its words were
+    """Protects --budget; the interval holds whenever one stops. Where no round began it says why: its words were
     "another round, of about 0 s, does not fit"."""
     done = untrained.run(A="flags:", B="flags:", REPEATS=20, BUDGET="0.1s")
     assert done.returncode == 0 and "no round was done" in done.stdout
-    assert re.search(r"BUDGET=0\.1s: the warm-up alone took \d+ s; give more", done.stdout)
+    assert re.search(r"--budget 0\.1s: the warm-up alone took \d+ s; give more", done.stdout)
 
 
 @pytest.mark.medium
@@ -304,7 +305,7 @@ def test_bench_ab_has_four_exit_codes(clone, recorder, results, words, code):
     program = recorder.python.with_name("recorder.py")
     text = program.read_text().replace('{"images_per_s": 1.0}', '{"images_per_s": rate}')
     program.write_text(text.replace("\nwords = ", f"{RATES}\nwords = ", 1))
-    env = clone.variables | recorder.variables | {"PYTHON": sys.executable, "PASSED_ON": "scripts.runner.supervisor"}
+    env = clone.variables | recorder.variables | {"PYTHON": sys.executable, "PASSED_ON": "bench scripts.runner.record"}
     env |= {"SETUP": "no", "MET": '{"torch": "none"}'}
     shutil.copy(ROOT / "bench", clone.folder)
     words = [f"python:{recorder.python}", f"python:{recorder.python}", *words, "--results", f"results/{results}"]

@@ -14,7 +14,7 @@ from support import recorded
 from benchmarks.common.config import FIELDS
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows
-from scripts.runner import run_plan
+from scripts.runner import plan
 from scripts.sets.result_set import load_set
 from scripts.stats.families import ratios_to_baseline
 from scripts.studies.ablation import chart as report
@@ -30,12 +30,13 @@ from scripts.studies.ablation.analysis import (
 
 
 @pytest.fixture
-def planned(make_variables, tmp_path, monkeypatch):
+def planned(make_request, tmp_path, monkeypatch):
     """planned(**variables): the runs of the first rounds, on four cores."""
     monkeypatch.setattr("benchmarks.common.machine.num_cores", lambda: 4)
 
-    def make(**variables) -> list[run_plan.Run]:
-        return ablation_plan.plan_runs(make_variables(**{"STRATEGY": "ddp", "REPEATS": 1} | variables))
+    def make(**variables) -> list[plan.Run]:
+        strategy = variables.pop("STRATEGY", "ddp")
+        return ablation_plan.plan_runs(make_request(**{"REPEATS": 1} | variables), strategy)
 
     return make
 
@@ -54,12 +55,12 @@ def test_each_run_is_the_baseline_and_one_option(planned):
         assert by_name[option.name].requested == base | {
             n: 2 if v == CORES_OVER_RANKS else v for n, v in option.on.items()
         }
-    skipped = {name for name, run in by_name.items() if run.variables["SKIP"]}
+    skipped = {name for name, run in by_name.items() if run.skip}
     assert skipped == {
         "cudnn.benchmark", "CUDA graphs (and compile)", "fast decoder", "a loader process", "a batch copied ahead"
     }  # fmt: skip
-    fitted = run_plan.skip_what_does_not_fit(runs)  # the reasons survive the look for memory
-    assert [run.variables["SKIP"] for run in fitted] == [run.variables["SKIP"] for run in runs]
+    fitted = plan.skip_what_does_not_fit(runs)  # the reasons survive the look for memory
+    assert [run.skip for run in fitted] == [run.skip for run in runs]
     together = by_name[ALL_TOGETHER].requested
     assert together["fused"] and together["memory_format"] == "channels_last" and together["loader"] == "synthetic"
     assert not together["cuda_graphs"] and not together["cudnn_benchmark"]
@@ -72,7 +73,7 @@ def test_on_a_gpu_the_baseline_waits_for_no_decoder(planned, tmp_path, gpus, fla
     (tmp_path / "files.yaml").write_text("loader: folder\nglobal_batch: 4\n")
     runs = planned(CONFIG=tmp_path / "files.yaml", ARGS=flags, NUM_GPUS=gpus, NPROC="1")
     assert {run.requested["loader"] for run in runs if option_name(run.requested) == BASELINE_OPTION} == {loader}
-    skipped = {option_name(run.requested): run.variables["SKIP"] for run in runs}
+    skipped = {option_name(run.requested): run.skip for run in runs}
     assert ("--loader folder" in skipped["fast decoder"]) == (loader == "synthetic")
 
 
@@ -91,11 +92,6 @@ def test_a_small_gpu_gets_fewer_images(planned, tmp_path, monkeypatch, capsys, f
     (found,) = {run.requested["batch_per_device"] for run in runs if option_name(run.requested) == BASELINE_OPTION}
     num_notes = capsys.readouterr().err.count("instead of 16, which do not fit")
     assert (found < 16 and num_notes == 1) if images == 1 else (found == 16 and num_notes == 0)
-
-
-def test_without_a_strategy_there_is_a_sentence(make_variables):
-    with pytest.raises(UserError, match=r"no strategy is given; for example: \./bench study ablation"):
-        ablation_plan.plan_runs(make_variables())
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +115,8 @@ def write_set(planned, results, seed=0, **variables):
         row = {"run_id": f"{name}-{run.round}", "strategy": run.strategy, "repeat": run.round, "world_size": 2}
         row |= {"nodes": 1, "threads_per_rank": run.requested["threads_per_rank"], "status": "ok"}
         row |= {"images_per_s": 100 * (1.5 if name == "bf16" else 1) * math.exp(0.01 * noise.standard_normal())}
-        if run.variables["SKIP"] or name == "torch.compile":
-            row |= {"status": "skipped", "reason": run.variables["SKIP"] or "no compiler", "images_per_s": None}
+        if run.skip or name == "torch.compile":
+            row |= {"status": "skipped", "reason": run.skip or "no compiler", "images_per_s": None}
         own = {key: value for key, value in run.requested.items() if key in FIELDS}
         append_rows(results, "runs", [recorded(results, row, **own)])
 

@@ -44,7 +44,7 @@ def test_images_that_would_fill_the_disk_are_refused_first(monkeypatch, tiny_dat
     free_bytes = [7 * size, 9 * size]
     monkeypatch.setattr(loader_variants.shutil, "disk_usage", lambda _: SimpleNamespace(free=free_bytes[0]))
     config = Config(data=str(tiny_data), image_size=32)
-    with pytest.raises(UserError, match="GB are free; give DATA a folder of some thousand images"):
+    with pytest.raises(UserError, match="GB are free; give --data a folder of some thousand images"):
         loader_variants.prepare_variants(config, tmp_path, ["packed 256"])
     assert not [*tmp_path.iterdir()]
     assert loader_variants.prepare_variants(config, tmp_path, ["torchvision"])  # which is copied nowhere

@@ -9,12 +9,13 @@ import subprocess
 
 import numpy
 import pytest
-from support import environment, recorded, svg_text
+from support import OURS as OF_A_SUITE
+from support import asked, recorded, start_bench, svg_text
 
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
-from scripts.runner import run_plan
+from scripts.options.run_options import ScalingOptions, SweepOptions
 from scripts.sets.result_set import load_set
 from scripts.stats.intervals import strategy_throughput
 from scripts.studies.scaling import chart as plot_scaling
@@ -25,6 +26,7 @@ from scripts.studies.sweep import field_flags
 from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.analysis import sweep_points
 
+OURS = f"{OF_A_SUITE} scripts.studies.sweep.chart scripts.studies.scaling.chart"
 COMMON = {
     "schema": 1,
     "status": "ok",
@@ -39,7 +41,6 @@ COMMON = {
     "parallel": True,
     "oversubscribed": False,
 }
-OURS = "scripts.runner.bench scripts.runner.supervisor scripts.studies.sweep.chart scripts.studies.scaling.chart"
 
 
 def add_runs(folder, strategy, images_per_s, num_repeats=5, noise=0.02, asked=None, **row):
@@ -64,9 +65,9 @@ def read_csv(path):
 
 
 def launch(checkout, name, **variables):
-    """Run launchers/all.sh <name> of the copied checkout: it sets results/latest."""
-    command = [checkout / "launchers" / "all.sh", name]
-    return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, timeout=300)
+    """Run ./bench study <name> of the copied checkout: it sets results/latest."""
+    keywords = {"capture_output": True, "text": True, "timeout": 300}
+    return start_bench(checkout, f"study {name}", subprocess.run, **variables, **keywords)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +77,11 @@ def launch(checkout, name, **variables):
         ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=1,-1", ["-1", "at least 0"]),
         ("STRATEGY=ddp_amp KEY=precision VALUES=bf16,fp15", ["fp15", "did you mean fp16"]),
         ("STRATEGY=ddp KEY=global_batch VALUES=8,9", ["9", "2 ranks", "--global-batch 8"]),
-        ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["VALUES", "./bench study sweep"]),
+        ("STRATEGY=ddp KEY=bucket_cap_mb VALUES=", ["--values", "./bench study sweep"]),
         ("STRATEGY=single,ddp KEY=workers VALUES=1", ["one strategy", "'single ddp'"]),
-        ("STRATEGY=ddp KEY=workers VALUES=1 TIMEOUT=soon", ["TIMEOUT is 'soon'", "seconds"]),
-        ("STRATEGY=ddp RANKS=1,3 NUM_GPUS=0", ["3 ranks", "--global-batch 30", "RANKS"]),
-        ("STRATEGY=ddp RANKS=2,2", ["two or more"]),
-        ("STRATEGY=ddp RANKS=1,8", ["8 ranks", "2 GPUs", "lower RANKS"]),
+        ("STRATEGY=ddp RANKS=1,3 NUM_GPUS=0", ["3 ranks", "--global-batch 30", "--ranks"]),
+        ("STRATEGY=ddp RANKS=2,2", ["two numbers or more"]),
+        ("STRATEGY=ddp RANKS=1,8", ["8 ranks", "2 GPUs", "lower --ranks"]),
     ],
 )
 def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, words):
@@ -90,7 +90,11 @@ def test_a_mistake_is_named_with_what_to_do(monkeypatch, tmp_path, variables, wo
     for name, text in {"NPROC": "2", "NUM_GPUS": "2", "ARGS": "--loader synthetic", **user_variables}.items():
         monkeypatch.setenv(name, text.replace(",", " "))
     with pytest.raises(UserError) as caught:
-        (scaling_plan if "RANKS" in user_variables else sweep_plan).plan_runs(run_plan.read_variables())
+        study, options = (scaling_plan, ScalingOptions) if "RANKS" in user_variables else (sweep_plan, SweepOptions)
+        fields = {name.lower(): text.replace(",", " ") for name, text in user_variables.items() if name != "NUM_GPUS"}
+        for name in {"values", "ranks"} & fields.keys():
+            fields[name] = tuple(fields[name].split())
+        study.plan_runs(asked(), options(**fields))
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -252,8 +256,8 @@ def test_a_sweep_starts_at_zero_with_the_baseline(tmp_path, strategy, key, value
 
 def test_a_sweep_is_the_runs_that_are_alike_in_all_else(tmp_path):
     # Two sweeps of one strategy in one set share the default run; a value measured on another model is in neither.
-    for asked in ({}, {"bucket_cap_mb": 1.0}, {"bucket_cap_mb": 5.0}, {"workers": 0}, {"workers": 2}):
-        add_runs(tmp_path, "ddp", 100 + len(asked) + sum(asked.values()), num_repeats=1, asked=asked)
+    for fields in ({}, {"bucket_cap_mb": 1.0}, {"bucket_cap_mb": 5.0}, {"workers": 0}, {"workers": 2}):
+        add_runs(tmp_path, "ddp", 100 + len(fields) + sum(fields.values()), num_repeats=1, asked=fields)
     add_runs(tmp_path, "ddp", 50, num_repeats=1, asked={"bucket_cap_mb": 9.0, "norm": "group"})
     results = load_set(tmp_path)
     assert list(sweep_points(results, "ddp", "bucket_cap_mb")) == ["0", "1", "5"]

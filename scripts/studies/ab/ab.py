@@ -4,39 +4,36 @@
     ./bench ab flags: "flags:--bucket-cap-mb 100" --fail-over 5%
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
-interpreter; each has its own launchers and code. Of each run only the timed part of CONFIG is run. Two rounds are a
-block, A B B A all along or B A A B all along, by chance. sequential.py says after each round whether another is
-needed. REPEATS is the most rounds (20); BUDGET=20m ends it earlier. Rows go to the result sets RESULTS/A and
-RESULTS/B, what was compared and found to RESULTS/ab.json. PLAN=yes starts nothing.
+interpreter; each has its own launchers and code. Of each run only the timed part is run. Two rounds are a block,
+A B B A all along or B A A B all along, by chance. sequential.py says after each round whether another is needed.
+--repeats is the most rounds (20); --budget 20m ends it earlier. Rows go to the result sets A and B of the comparison's
+folder, what was compared and found to its ab.json.
 
-Exit code: 0; 1 with FAIL_OVER where B is slower by more than that with confidence; 2 for a mistake; 3 with FAIL_OVER
-where that is not decided; 4 where a variant's run fails or this program crashes; 129, 130, 131 or 143 after a signal.
+Exit code: 0; 1 with --fail-over where B is slower by more than that with confidence; 2 for a mistake; 3 with
+--fail-over where that is not decided; 4 where a variant's run fails or this program crashes; 128 + a signal.
 """
 
 import dataclasses
 import json
-import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import tyro
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_json
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.runner import lost_runs, preflight, run_plan, schedule
-from scripts.runner.make_variables import MakeVariables, read_variables, with_images
+from scripts.options.run_options import AbOptions
+from scripts.runner import loop, plan, preflight
+from scripts.runner.request import Request, read_request, with_images
 from scripts.sets.identity import Identity, differing_fields
 from scripts.sets.result_set import load_set
 from scripts.shared import source_version
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
-from scripts.shared.options_as_typed import option_as_typed
-from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
 from scripts.stats.formatting import format_setting, parse_percent, plural
 from scripts.strategies import strategy_list
@@ -55,40 +52,36 @@ class RunFailed(Exception):
     """A variant's run did not end ok. The text says why, and names its log."""
 
 
-def main(found: dict[str, Any] | None = None) -> int:
-    """Compare A and B, which are in the environment with all other variables. found: gets the result, for --json."""
-    variables = read_variables()
-    if not any(os.environ.get(name, "").startswith("config:") for name in ("A", "B")):
-        variables = with_images(variables)
-    limit = (
-        parse_percent(os.environ["FAIL_OVER"], option_as_typed("FAIL_OVER")) if os.environ.get("FAIL_OVER") else None
-    )
-    most = variables.repeats if os.environ.get("REPEATS") else MAX_ROUNDS
-    if not variables.strategy:
-        raise UserError("no strategy is given; for example: ./bench ab HEAD~1 tree: --strategy ddp")
+def main(options: AbOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
+    """Compare A and B. flags: of the configuration of both. found: gets the result, for --json."""
+    request = read_request(options, flags)
+    if not any(text.startswith("config:") for text in (options.a, options.b)):
+        request = with_images(request)
+    limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
+    most = options.repeats or MAX_ROUNDS
     if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
         raise UserError(
             "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
         )
-    strategy = strategy_list.parse_strategy(variables.strategy)
-    a, b = (variants.parse_variant(name, os.environ.get(name, "").strip(), variables, strategy) for name in ("A", "B"))
-    runs = {variant.name: run_of_variant(variant, strategy, variables) for variant in (a, b)}
-    preflight.check_ranks([run.config for run in runs.values()], [variables.ranks_here])
+    strategy = strategy_list.parse_strategy(options.strategy)
+    a, b = (
+        variants.parse_variant(name, text.strip(), request, strategy)
+        for name, text in (("A", options.a), ("B", options.b))
+    )
+    runs = {variant.name: run_of_variant(variant, strategy, request) for variant in (a, b)}
+    preflight.check_ranks([run.config for run in runs.values()], [request.ranks_here])
     print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
-    if os.environ.get("PLAN") == "yes":
+    if request.plan:
         return 0
-    if variables.results and (variables.results / "ab.json").exists():
-        another = f"choose another {option_as_typed('RESULTS', '')}"
-        raise UserError(f"{variables.results} holds a comparison already, of another session; {another}")
-    refuse_results_that_git_sees((a, b), variables.results)
-    results = preflight.open_result_set(variables.results, "ab-")
-    with schedule.lock_result_set(results), forward_signals() as child_runner, variants.checkouts((a, b)) as where:
-        for name in ("A", "B"):
-            lost_runs.record_lost_runs(results / name)
+    if request.results and (request.results / "ab.json").exists():
+        raise UserError(f"{request.results} holds a comparison already, of another session; choose another --results")
+    refuse_results_that_git_sees((a, b), request.results)
+    results = preflight.open_result_set(request.results, "ab-")
+    with loop.lock_result_set(results), forward_signals() as child_runner, variants.checkouts((a, b)) as where:
         paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
         run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, child_runner)
         try:
-            result = run_rounds(run_variant, paired, most, limit or 0.0, variables.budget_s)
+            result = run_rounds(run_variant, paired, most, limit or 0.0, request.budget_s)
         except RunFailed as failed:
             print(f"failed: {failed}", file=sys.stderr)
             if found is not None:
@@ -118,14 +111,14 @@ def refuse_results_that_git_sees(pair: VariantPair, results: Path | None) -> Non
         )
 
 
-def run_of_variant(variant: Variant, strategy: str, variables: MakeVariables) -> run_plan.Run:
+def run_of_variant(variant: Variant, strategy: str, request: Request) -> plan.Run:
     """The timed part of the variant's run, as a run of round 1."""
-    whole = run_plan.make_run(variables, run_plan.RunTemplate(strategy, variant.config, variant.flags))
-    (run,) = run_plan.skip_what_does_not_fit([whole.timed_part()])
+    whole = plan.make_run(request, plan.RunTemplate(strategy, variant.config, variant.flags))
+    (run,) = plan.skip_what_does_not_fit([whole.timed_part()])
     return run
 
 
-def describe_comparison(pair: VariantPair, runs: dict[str, run_plan.Run], most: int) -> list[str]:
+def describe_comparison(pair: VariantPair, runs: dict[str, plan.Run], most: int) -> list[str]:
     """What is compared, a line each, before anything is started."""
     strategy = runs["A"].strategy
     lines = [
@@ -157,7 +150,7 @@ class VariantRunner:
     """Runs one variant of the comparison."""
 
     results: Path
-    runs: dict[str, run_plan.Run]
+    runs: dict[str, plan.Run]
     variants: dict[str, Variant]
     checkouts: dict[str, Path]
     child_runner: SignalForwarder
@@ -166,11 +159,11 @@ class VariantRunner:
         """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
         run = dataclasses.replace(self.runs[name], round=round_number, position=position)
-        run_folder, env = run_plan.create_run_folder(run, folder, run_number)
-        worktrees.write_config(run_folder, vars(run.config), variant.fields)
+        run_folder, env = plan.create_run_folder(run, folder, run_number)
+        worktrees.write_plan(run_folder, variant.fields)
         env["PYTHON"] = variant.python
-        schedule.record_environment(folder, run, self.child_runner, variant.python)
-        code = schedule.start_launcher(run, run_folder, env, self.child_runner, self.checkouts[name])
+        loop.record_environment(folder, run, self.child_runner, variant.python)
+        code = loop.start_launcher(run, run_folder, env, self.child_runner, self.checkouts[name])
         if self.child_runner.signum:
             return None
         return self._rate(name, run_folder, round_number, code)
@@ -182,7 +175,7 @@ class VariantRunner:
             why = f"{row.status}: {row.reason}" if row is not None else f"its launcher ended with code {code}"
             log = run_folder.log if run_folder.log.exists() else run_folder.path
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
-        resolved = run_folder.settings().get("met", {})
+        resolved = run_folder.resolved()
         if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != self.variants[name].source:
             why = "its files were changed while they were measured, or git sees the result set; git status names them"
             raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
@@ -210,7 +203,7 @@ def run_rounds(
             why = f"another round, of about {longest_s:.0f} s, does not fit"
             if not paired.first:
                 why = f"the warm-up alone took {spent_s:.0f} s; give more"
-            print(f"{option_as_typed('BUDGET', f'{budget_s:g}s')}: {why}")
+            print(f"--budget {budget_s:g}s: {why}")
             if paired.first:
                 write_result(run_variant, paired, result := last_look(paired.log_ratios, most, limit))
             break
@@ -244,13 +237,3 @@ def write_result(run_variant: VariantRunner, paired: PairedRounds, result: Seque
     rounds = {"order_seed": paired.seed, "first": paired.first, "images_per_s": paired.rates}
     strategy = run_variant.runs["A"].strategy
     write_json(run_variant.results / "ab.json", {"strategy": strategy, **compared, "rounds": rounds, "b_over_a": found})
-
-
-def run_command_line() -> int:
-    return main()
-
-
-if __name__ == "__main__":
-    run_main_and_exit(
-        lambda: tyro.cli(run_command_line, description=__doc__), errors=(UserError, ValueError), writes="ab"
-    )

@@ -3,7 +3,7 @@
     commit:REV, or REV     a commit, in a git worktree of its own; its launchers and its code
     tree:                  this checkout as it is, local changes included
     flags:--x 1            this checkout with more flags
-    config:FILE            this checkout with another CONFIG
+    config:FILE            this checkout with another configuration
     python:PATH            this checkout with another interpreter
 
 Everything is checked before anything is started; git says what a commit holds.
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from benchmarks.common.config import FIELDS, Config, load_config
 from benchmarks.common.errors import UserError
-from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import interpreter_path
+from scripts.runner.plan import interpreter_path
+from scripts.runner.request import Request
 from scripts.shared import source_version
 from scripts.shared.repository import ROOT
 from scripts.studies.ab import worktrees
@@ -53,15 +53,15 @@ class Variant:
         return self.source, self.python, dataclasses.replace(self.config, config="")
 
 
-def parse_variant(name: str, text: str, variables: MakeVariables, strategy: str) -> Variant:
+def parse_variant(name: str, text: str, request: Request, strategy: str) -> Variant:
     """The variant `name` (A or B) that `text` describes. Raises UserError for what cannot be measured."""
     kind, colon, value = text.partition(":")
     if not text:
         example = './bench ab HEAD~1 tree:, or ./bench ab flags: "flags:--bucket-cap-mb 100"'
-        raise UserError(f"{name} is not set; for example: {example}")
+        raise UserError(f"{name} is missing; for example: {example}")
     if not colon or kind not in KINDS:
         kind, value = "commit", text
-    flags, interpreter = list(variables.flags), interpreter_path()
+    flags, interpreter = list(request.flags), interpreter_path()
     if kind == "tree" and value:
         raise UserError(f"{name}={text}: tree: is this checkout, and has no value; leave {value!r} out")
     if kind == "flags":
@@ -72,7 +72,7 @@ def parse_variant(name: str, text: str, variables: MakeVariables, strategy: str)
         flags += ["--config", value]
     elif kind == "python":
         interpreter = _interpreter(name, text, value)
-    typed = " ".join([variables.args, value if kind == "flags" else ""]).strip()
+    typed = " ".join([request.own_text, value if kind == "flags" else ""]).strip()
     variant = Variant(name, text, _with_absolute_data(load_config(flags)), typed, interpreter)
     return _variant_of_commit(variant, value, strategy) if kind == "commit" else variant
 

@@ -2,7 +2,7 @@
 
     with checked_out([commit]) as folders: ...
 
-launchers/README.md lists the variables by which a launcher of any checkout is started; run_plan.create_run_folder makes
+launchers/README.md lists the variables by which a launcher of any checkout is started; plan.create_run_folder makes
 them.
 """
 
@@ -10,7 +10,7 @@ import ast
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -38,29 +38,24 @@ def why_not_startable(commit: str, strategy: str) -> str:
     )  # launchers/all.sh has no benchmarks/all.py
     if not all(git_succeeds("cat-file", "-e", name) for name in files):
         return f"commit {commit[:12]} has no strategy {strategy}"
-    if '"${RUN_ID:-}"' not in git_text("show", f"{commit}:launchers/lib.sh"):
-        return (
-            f"the launchers of commit {commit[:12]} are older than the variables by which this checkout starts them "
-            "(launchers/README.md)"
-        )
+    if "--run" not in git_text("show", f"{commit}:launchers/lib.sh"):
+        return f"the launchers of commit {commit[:12]} take no --run, by which this checkout starts them"
     return ""
 
 
 def fields_of(commit: str) -> dict[str, str]:
     """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
-    package = git_succeeds("cat-file", "-e", f"{commit}:benchmarks/common/config/config.py")  # before December 2026
-    path = "benchmarks/common/config/config.py" if package else "benchmarks/common/config.py"
-    tree = ast.parse(git_text("show", f"{commit}:{path}"))
+    tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config.py"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
     fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
     return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}
 
 
-def write_config(folder: RunFolder, values: Mapping[str, object], fields: Collection[str]) -> None:
-    """Write config.yaml of a run for code that knows these fields. It sets every field: that code's defaults may
-    differ."""
-    known = {name: value for name, value in values.items() if name in fields and name != "config"}
-    write_text_atomically(folder.config, yaml.safe_dump(known, sort_keys=False))
+def write_plan(folder: RunFolder, fields: Collection[str]) -> None:
+    """Leave in run.yaml the fields that a commit's code knows. Every one is set: that code's defaults may differ."""
+    plan = yaml.safe_load(folder.plan.read_text())
+    plan["config"] = {name: value for name, value in plan["config"].items() if name in fields}
+    write_text_atomically(folder.plan, yaml.safe_dump(plan, sort_keys=False))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,6 @@ from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.sets.settings import READERS
 from scripts.shared.commands import bench_command
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.intervals import RatioEstimate
 
@@ -92,7 +91,7 @@ def option_results(results: ResultSet, strategy: str) -> list[OptionResult]:
             if name in groups and groups[name].windows_of_runs:
                 raise UserError(
                     f"{results.path} has {name} in several settings: {groups[name].label}, and {group.label}; "
-                    f"measure into a set of its own: {option_as_typed('RESULTS', 'results/new')}"
+                    f"measure into a set of its own: --results results/new"
                 )
             groups[name] = group
     baseline = groups.get(BASELINE_OPTION)

@@ -17,8 +17,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.machine import missing_compiler
 from benchmarks.common.packed import pack_path
 from scripts.runner import preflight
-from scripts.runner.make_variables import MakeVariables, names_images
-from scripts.runner.run_plan import Run, RunTemplate, make_run, order_rounds
+from scripts.runner.plan import Run, RunTemplate, make_run, order_rounds
+from scripts.runner.request import Request, names_images
 from scripts.shared import gpus
 from scripts.shared.commands import bench_command
 from scripts.shared.nodes import ranks_and_nodes
@@ -33,17 +33,15 @@ from scripts.studies.ablation.analysis import (
 )
 
 
-def plan_runs(variables: MakeVariables) -> list[Run]:
-    """STRATEGY without options, with each option, and with all that can run here, REPEATS times. Raises UserError for a
-    variable that is missing or wrong."""
-    if not variables.strategy:
-        raise UserError("no strategy is given; for example: ./bench study ablation --strategy ddp")
-    strategy, config = strategy_list.parse_strategy(variables.strategy), load_config(variables.flags)
-    if machine.num_gpus() and not names_images(variables):
+def plan_runs(request: Request, strategy: str) -> list[Run]:
+    """The strategy without options, with each option, and with all that can run here. Raises UserError for a value that
+    is wrong."""
+    strategy, config = strategy_list.parse_strategy(strategy), load_config(request.flags)
+    if machine.num_gpus() and not names_images(request):
         config = dataclasses.replace(config, loader="synthetic")  # else Pillow's decoding would be most of the time
-    config = with_a_batch_that_fits(variables, strategy, config)
-    preflight.check_ranks([config], [variables.ranks_here])
-    why_not = {option.name: missing(option, config, variables.ranks_here) for option in OPTIONS}
+    config = with_a_batch_that_fits(request, strategy, config)
+    preflight.check_ranks([config], [request.ranks_here])
+    why_not = {option.name: missing(option, config, request.ranks_here) for option in OPTIONS}
     able = [option for option in OPTIONS if not why_not[option.name]]
     combinations: list[tuple[str, list[Option]]] = [(BASELINE_OPTION, [])]
     combinations += [(option.name, [option]) for option in OPTIONS]
@@ -55,32 +53,31 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
             fields["loader"] = "synthetic"
         threads = fields.pop("threads_per_rank")
         if threads == CORES_OVER_RANKS:
-            threads = machine.threads_per_rank(variables.ranks_here)
+            threads = machine.threads_per_rank(request.ranks_here)
         changed = dataclasses.replace(config, **fields)
-        template = RunTemplate(strategy, changed, variables.args, threads, num_seeds=variables.num_seeds)
-        run = make_run(variables, template, round_number)
-        env = run.variables | {"SKIP": why_not.get(name, "")}
-        return dataclasses.replace(run.timed_part(), variables=env, variant=name)
+        template = RunTemplate(strategy, changed, request.own_text, threads, num_seeds=request.num_seeds)
+        run = make_run(request, template, round_number)
+        return dataclasses.replace(run.timed_part(), skip=why_not.get(name, ""), variant=name)
 
     def of_round(round_number: int) -> list[Run]:
         runs = [make(round_number, name, options) for name, options in combinations]
         # an option that changes nothing here, such as one thread per rank where a rank has one core, is no run
         return [run for place, run in enumerate(runs) if run.key not in {other.key for other in runs[:place]}]
 
-    return order_rounds(variables, of_round)
+    return order_rounds(request, of_round)
 
 
-def with_a_batch_that_fits(variables: MakeVariables, strategy: str, config: Config) -> Config:
+def with_a_batch_that_fits(request: Request, strategy: str, config: Config) -> Config:
     """The configuration with fewer images on a GPU where the baseline does not fit, unless the user named a batch."""
-    words = {word.split("=")[0] for word in variables.args.split()}
+    words = {word.split("=")[0] for word in request.own_flags}
     if not config.batch_per_device or words & {"--batch-per-device", "--global-batch"}:
         return config
     fields: dict[str, Any] = {**requested_fields([]), "loader": config.loader}
     fields.pop("threads_per_rank")
     baseline = dataclasses.replace(config, **fields)
-    num_ranks, num_nodes = ranks_and_nodes(variables.ranks_here)
+    num_ranks, num_nodes = ranks_and_nodes(request.ranks_here)
     case = memory_check.MemoryCase(strategy, baseline, num_ranks, num_nodes)
-    return dataclasses.replace(config, batch_per_device=fitting_batch(case, variables.ranks_here))
+    return dataclasses.replace(config, batch_per_device=fitting_batch(case, request.ranks_here))
 
 
 @functools.cache
@@ -116,6 +113,6 @@ def missing(option: Option, config: Config, ranks_here: int) -> str:
     return ""
 
 
-def chart_command(variables: MakeVariables) -> list[str]:
+def chart_command(strategy: str) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.ablation.chart", "--strategy", strategy_list.parse_strategy(variables.strategy)]
+    return ["scripts.studies.ablation.chart", "--strategy", strategy_list.parse_strategy(strategy)]

@@ -26,7 +26,6 @@ from benchmarks.common.files import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
 from scripts.shared.forward_signals import die_with_parent
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
 from scripts.stats.formatting import format_interval
@@ -56,7 +55,7 @@ def main(options: AllreduceOptions) -> int:
     if options.largest % SMALLEST_BYTES:
         raise UserError(f"--largest {options.largest} is no multiple of {SMALLEST_BYTES} bytes")
     if num_ranks < 2:
-        raise UserError(f"an all-reduce needs two ranks; set {option_as_typed('NPROC', 2)} or more")
+        raise UserError("an all-reduce needs two ranks; set --nproc 2 or more")
     paths = choose_paths(options.only)
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []

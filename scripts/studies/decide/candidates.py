@@ -182,7 +182,7 @@ def settings_that_differ(one: Candidate, other: Candidate) -> list[str]:
 
 
 def _has_all_cores(candidate: Candidate) -> bool:
-    """Whether it is the second baseline of a CPU, one process on all cores (scripts/runner/run_plan.py)."""
+    """Whether it is the second baseline of a CPU, one process on all cores (scripts/runner/plan.py)."""
     return candidate.label.endswith(ALL_CORES)
 
 

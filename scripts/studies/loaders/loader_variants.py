@@ -21,7 +21,6 @@ from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import Rank
 from scripts.data import pack
 from scripts.options.data_options import PackOptions
-from scripts.shared.options_as_typed import option_as_typed
 
 Batches = Callable[[Config, int], Iterator[int]]
 """(configuration, number of cores) -> the sizes of the batches that the loader yields, without end."""
@@ -107,7 +106,7 @@ def check_disk_space(data: str, folder: Path) -> None:
         some = range(0, len(listing), max(1, len(listing) // NUM_SIZED_IMAGES))
         size += len(listing) * sum(os.path.getsize(listing.path(index)) for index in some) / len(some)
     if DISK_FACTOR * size > free:
-        folder_of_some = f"give {option_as_typed('DATA')} a folder of some thousand images, or none"
+        folder_of_some = "give --data a folder of some thousand images, or none"
         raise UserError(
             f"all of {data} is packed first, which takes about {DISK_FACTOR * size / 1e9:.3g} GB in "
             f"{folder.parent}, and {free / 1e9:.3g} GB are free; {folder_of_some}, or TMPDIR a larger disk"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas
-import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
@@ -26,12 +25,9 @@ from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config,
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rows import lock_tables, read_table, table_text
-from scripts.options.study_options import MeasureLoaderLimitOptions
 from scripts.runner import preflight
-from scripts.runner.make_variables import read_variables
 from scripts.runner.round_order import run_order
 from scripts.shared.forward_signals import die_with_parent
-from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
@@ -173,8 +169,8 @@ def cpu_s(process: "psutil.Process") -> float:
     )
 
 
-def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
-    """Measure with the configuration of these flags, else with Make's variables. Raises UserError for no result set."""
+def measure_set(results: Path | None, flags: Sequence[str]) -> None:
+    """Measure with the configuration of these flags. Raises UserError for no result set."""
     if results and not results.is_dir():
         raise UserError(f"{results} is no result set; start ./bench run first, or leave --results out")
     if results and (why := preflight.why_not_writable(results)):
@@ -182,14 +178,4 @@ def measure_set(results: Path | None, flags: Sequence[str] = ()) -> None:
     if results and (why := why_not_here(hardware_of_set(results), hardware_here())):
         raise UserError(f"{results}: {why}; measure there, or leave --results out")
     os.environ.setdefault("THREADS_PER_RANK", str(machine.threads_per_rank(machine.num_ranks())))
-    main(resolve_global_batch(load_config([*flags] or read_variables().flags), num_devices=1), results)
-
-
-def run_command_line() -> None:
-    """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(MeasureLoaderLimitOptions, description=__doc__, return_unknown_args=True)
-    measure_set(options.results, flags)
-
-
-if __name__ == "__main__":
-    run_main_and_exit(run_command_line)
+    main(resolve_global_batch(load_config([*flags]), num_devices=1), results)

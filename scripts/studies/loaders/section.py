@@ -1,12 +1,8 @@
 """The loader's verdict in the report: whether loading limits training, and the images/s that say so."""
 
-import sys
-from pathlib import Path
-
 import numpy
 
-from benchmarks.common.rows import read_table
-from scripts.pages.study_sections import Measurement, ReportTable, StudySection, StudySets
+from scripts.pages.study_sections import ReportTable, StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.stats.formatting import format_interval, format_number
 from scripts.studies.loaders.loader_limit import describe_limit, throughput_by_kind
@@ -36,19 +32,9 @@ def tables(results: ResultSet) -> list[ReportTable]:
     return [ReportTable("Is the loader the limit?", f"{describe_limit(windows)}.", header, cells)]
 
 
-def missing(results: Path) -> list[Measurement]:
-    """The measurement of loader.csv, unless the set has one or its runs read no images."""
-    runs = read_table(results, "runs")
-    loaders = {*runs[runs.status == "ok"].loader}
-    if loaders == {"synthetic"} or (results / "loader.csv").exists():
-        return []
-    command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--results", str(results)]
-    return [Measurement(command, {})]
-
-
 def families(sets: StudySets) -> int:
     """Two ratios to training alone, each with an interval of its own: of the loader, and of both together."""
     return 0 if sets.main.table("loader").empty else 2
 
 
-SECTION = StudySection(order=5, tables=tables, families=families, missing=missing)
+SECTION = StudySection(order=5, tables=tables, families=families)

@@ -14,22 +14,17 @@ import itertools
 import math
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
-import tyro
 from tqdm import tqdm
 
-from benchmarks.common.config import Config, load_config
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.images import DECODERS, import_problem, resolve_decoder
 from benchmarks.common.listing import list_images
 from benchmarks.common.rows import read_table
 from scripts.data import pack
 from scripts.options.data_options import PackOptions
-from scripts.options.study_options import WorkerCountsOptions
-from scripts.runner.make_variables import read_variables
-from scripts.shared.programs import run_main_and_exit
 from scripts.stats.formatting import format_interval, format_number, plural
 from scripts.stats.intervals import Estimate, run_interval
 from scripts.studies.loaders.loader_limit import TRAINING
@@ -43,8 +38,8 @@ Curve = dict[int, Estimate]
 """By the number of workers, each with a core of its own: images/s of them together."""
 
 
-def main(options: WorkerCountsOptions, config: Config) -> None:
-    print("\n".join(describe_needed_cores(config, options.images_per_s or training_images_per_s(options.results))))
+def main(results: Path, config: Config) -> None:
+    print("\n".join(describe_needed_cores(config, training_images_per_s(results))))
 
 
 def training_images_per_s(results: Path) -> float:
@@ -52,9 +47,7 @@ def training_images_per_s(results: Path) -> float:
     rows = read_table(results, "loader")
     alone = rows[rows.what == TRAINING]
     if alone.empty:
-        raise UserError(
-            f"{results} does not say what a device trains; run ./bench study loader-limit, or give --images-per-s"
-        )
+        raise UserError(f"{results} does not say what a device trains; run ./bench study loader-limit")
     return float(alone.images.sum() / alone.seconds.sum())
 
 
@@ -137,18 +130,3 @@ def _rate(estimate: Estimate) -> str:
         f"{format_number(estimate.value)} {bounds}".rstrip()
         + f" images/s (n = {plural(estimate.num_windows, 'window')}{over_what})"
     )
-
-
-def main_with_flags(options: WorkerCountsOptions, flags: Sequence[str] = ()) -> None:
-    """`main` with the configuration of these flags, else with Make's variables."""
-    main(options, load_config([*flags] or read_variables().flags))
-
-
-def run_command_line() -> None:
-    """`main` with the command line, which has the flags of a configuration, too."""
-    options, flags = tyro.cli(WorkerCountsOptions, description=__doc__, return_unknown_args=True)
-    main_with_flags(options, flags)
-
-
-if __name__ == "__main__":
-    run_main_and_exit(run_command_line)

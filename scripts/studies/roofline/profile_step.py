@@ -31,11 +31,11 @@ from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.rank import NotStarted, device_name, synchronize
 from benchmarks.common.rows import table_text
 from scripts.options.study_options import ProfileOptions
-from scripts.runner.make_variables import default_config
+from scripts.runner.request import default_config
 from scripts.sets.device_use import peak_tflops
 from scripts.sets.output_files import check_output, write_output
+from scripts.shared.command_line import split_at_dashes
 from scripts.shared.forward_signals import forward_signals
-from scripts.shared.options_as_typed import split_at_dashes
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
 from scripts.strategies import memory_check, strategy_list

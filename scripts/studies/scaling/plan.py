@@ -5,30 +5,28 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from benchmarks.common import machine
 from benchmarks.common.config import load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
+from scripts.options.run_options import ScalingOptions
 from scripts.runner import preflight
-from scripts.runner.make_variables import MakeVariables
-from scripts.runner.run_plan import MAX_VALUES, Run, RunTemplate, make_runs
-from scripts.shared.options_as_typed import option_as_typed
+from scripts.runner.plan import MAX_VALUES, Run, RunTemplate, make_runs
+from scripts.runner.request import Request
 from scripts.strategies import strategy_list
 
 
-def plan_runs(variables: MakeVariables) -> list[Run]:
-    """The runs of STRATEGY on each of RANKS, and the baseline's, REPEATS times.
+def plan_runs(request: Request, options: ScalingOptions) -> list[Run]:
+    """The runs of the strategy on each number of ranks, and the baseline's.
 
     Strong scaling: every number of ranks has the configured batch. Weak scaling: every rank has as many images as a
     rank of the most ranks has in strong scaling. Every rank has as many threads as among the most ranks. The baseline
-    computes in the strategy's precision. Raises UserError for a variable that is missing or wrong.
+    computes in the strategy's precision. Raises UserError for a number that is missing or wrong.
     """
-    if not variables.strategy or not variables.ranks:
-        both = f"{option_as_typed('STRATEGY')} and {option_as_typed('RANKS')}"
-        raise UserError(f"{both} must be set; for example: ./bench study scaling --strategy ddp --ranks 1 2 4")
-    strategy, ranks = strategy_list.parse_strategy(variables.strategy), parse_ranks(variables.ranks)
-    config, most = load_config(variables.flags), ranks[-1]
-    preflight.check_ranks([config], ranks, "RANKS")
+    strategy, ranks = strategy_list.parse_strategy(options.strategy), parse_ranks(options.ranks)
+    config, most = load_config(request.flags), ranks[-1]
+    preflight.check_ranks([config], ranks, "--ranks")
     batch, threads = resolve_global_batch(config, most).global_batch, machine.threads_per_rank(most)
     # with the most ranks, strong and weak scaling are the same run
     shapes = dict.fromkeys([(n, batch) for n in ranks] + [(n, batch // most * n) for n in ranks])
@@ -41,33 +39,28 @@ def plan_runs(variables: MakeVariables) -> list[Run]:
 
     def make_template(name: str, num_ranks: int, global_batch: int) -> RunTemplate:
         scaled = dataclasses.replace(config, global_batch=global_batch, batch_per_device=0)
-        flags = f"{variables.args} --global-batch {global_batch}".strip()
+        flags = f"{request.own_text} --global-batch {global_batch}".strip()
         if precision := precision_of.get(name):
             scaled, flags = dataclasses.replace(scaled, precision=precision), f"{flags} --precision {precision}"
         return RunTemplate(name, scaled, flags, threads, num_ranks)
 
-    return make_runs(variables, [make_template(*point) for point in points])
+    return make_runs(request, [make_template(*point) for point in points])
 
 
-def parse_ranks(text: str) -> list[int]:
-    """The numbers of ranks in RANKS, in their order. Raises UserError where there are fewer than two, or the text is no
-    list of numbers."""
-    words = text.split()
+def parse_ranks(words: Sequence[str]) -> list[int]:
+    """The numbers of ranks, in their order. Raises UserError where there are fewer than two, or a word is no number."""
+    text, example = " ".join(words), "for example: ./bench study scaling --strategy ddp --ranks 1 2 4"
     valid = [word.isascii() and word.isdecimal() and int(word) > 0 for word in words]
     if not all(valid) or len(words) > MAX_VALUES:
-        raise UserError(
-            f"{option_as_typed('RANKS')} is {text[:80]!r}, but must be some numbers of ranks, such as 1 2 4"
-        )
+        raise UserError(f"--ranks is {text[:80]!r}, but must be some numbers of ranks; {example}")
     if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]:
-        raise UserError(f"{option_as_typed('RANKS')} are numbers of ranks on this machine; leave {elsewhere[0]} out")
+        raise UserError(f"--ranks are numbers of ranks on this machine; leave {elsewhere[0]} out")
     ranks = sorted({int(word) for word in words})
     if len(ranks) < 2:
-        raise UserError(
-            f"{option_as_typed('RANKS')} is {text!r}: one number of ranks shows no scaling; give two or more"
-        )
+        raise UserError(f"--ranks is {text!r}, which shows no scaling; give two numbers or more; {example}")
     return ranks
 
 
-def chart_command(variables: MakeVariables) -> list[str]:
+def chart_command(options: ScalingOptions) -> list[str]:
     """The module that draws the chart of these runs, and its flags."""
-    return ["scripts.studies.scaling.chart", "--strategy", strategy_list.parse_strategy(variables.strategy)]
+    return ["scripts.studies.scaling.chart", "--strategy", strategy_list.parse_strategy(options.strategy)]

@@ -15,7 +15,6 @@ from benchmarks.common.rows import format_cell, lock_tables
 from scripts.sets.identity import key_without_derived
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
-from scripts.shared.options_as_typed import option_as_typed
 from scripts.stats.families import ratios_to_baseline
 from scripts.stats.formatting import format_interval, format_setting, plural, text_table
 from scripts.studies.measured_csv import read_rows
@@ -60,7 +59,7 @@ def several_settings_error(results: ResultSet, first: RunGroup, second: RunGroup
     """The error that two groups differ in other settings, so that one curve cannot have both."""
     return UserError(
         f"{results.path} has such runs in several settings: {first.label}, and {second.label}; measure into a set of "
-        f"its own: {option_as_typed('RESULTS', 'results/new')}"
+        f"its own: --results results/new"
     )
 
 

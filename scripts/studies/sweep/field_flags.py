@@ -5,7 +5,6 @@ import typing
 
 from benchmarks.common.config import FIELD_TYPES
 from benchmarks.common.errors import UserError
-from scripts.shared.options_as_typed import option_as_typed
 
 BOOLEAN_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
@@ -17,18 +16,18 @@ def value_flags(key: str, text: str) -> list[str]:
         field_type = typing.get_args(field_type)[0]
     if field_type is bool:
         if text.lower() not in BOOLEAN_WORDS:
-            raise UserError(f"{option_as_typed('VALUES')}: {key} is yes or no, not {text!r}")
+            raise UserError(f"--values: {key} is yes or no, not {text!r}")
         return [flag if BOOLEAN_WORDS[text.lower()] else f"--no-{flag[2:]}"]
     if typing.get_origin(field_type) is typing.Literal:
         choices = typing.get_args(field_type)
         if text not in choices:
             near = difflib.get_close_matches(text, choices, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"{option_as_typed('VALUES')}: {key} is {text!r}; {hint}Choose one of {', '.join(choices)}")
+            raise UserError(f"--values: {key} is {text!r}; {hint}Choose one of {', '.join(choices)}")
     elif field_type in (int, float):
         try:
             field_type(text)
         except ValueError:
             kind = "whole number" if field_type is int else "number"
-            raise UserError(f"{option_as_typed('VALUES')}: {key} is {text!r}, but must be a {kind}") from None
+            raise UserError(f"--values: {key} is {text!r}, but must be a {kind}") from None
     return [flag, text]

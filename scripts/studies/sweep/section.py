@@ -4,7 +4,7 @@ import functools
 
 from matplotlib.figure import Figure
 
-from scripts.pages.study_sections import StudyCommand, StudySection, StudySets
+from scripts.pages.study_sections import StudySection, StudySets
 from scripts.sets.result_set import ResultSet
 from scripts.sets.run_group import RunGroup
 from scripts.studies.measured_csv import read_whole_rows
@@ -32,15 +32,8 @@ def figures(sets: StudySets) -> dict[str, Figure]:
     }
 
 
-def commands(results: ResultSet) -> list[StudyCommand]:
-    return [
-        StudyCommand("study sweep", strategy, {"--key": [key], "--values": [*points]})
-        for (strategy, key), points in sweeps(results).items()
-    ]
-
-
 def families(sets: StudySets) -> int:
     return sum(len(sweeps(results)) for results in sets.all_of(*FOLDERS))
 
 
-SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, families=families, commands=commands)
+SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, families=families)

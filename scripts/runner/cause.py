@@ -9,7 +9,6 @@ from benchmarks.common.errors import timed_out
 from benchmarks.common.machine import boot_id
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner.telemetry import Sampler
-from scripts.shared.options_as_typed import option_as_typed
 
 # The errors that a rank reports when it has lost another rank. They are not the cause. A rank's note is an exception,
 # as `Name: text`, or a sentence of this suite. Some exceptions always mean a lost rank. For others, the library's words
@@ -57,8 +56,7 @@ SLURM_ENDED = {
     "CANCELLED": ("interrupted", "by scancel"),
     "TIMEOUT": (
         "timeout",
-        f"at the job's time limit; raise {option_as_typed('TIME', '')}, "
-        "or add --checkpoint-dir to be requeued and resume",
+        "at the job's time limit; raise --time-min, or add --checkpoint-dir to be requeued and resume",
     ),
     "NODE_FAIL": ("failed", "a node went down"),
     "PREEMPTED": ("interrupted", "by a job of higher priority; with --checkpoint-dir it would resume"),
@@ -95,7 +93,7 @@ def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
         return {"status": "interrupted", "reason": why_interrupted(run_end, folder)}
     if run_end.timed_out:
         hung = f"; {describe_stopped(run_end.stopped)}" if run_end.stopped else ""
-        slow = f"; the stacks are in the log; raise {option_as_typed('TIMEOUT')} if the run is only slow"
+        slow = "; the stacks are in the log; raise -- --limit-s if the run is only slow"
         return {"status": "timeout", "reason": f"not done after {run_end.limit_s:g} s{hung}{slow}"}
     if run_end.exit_code == 0 and (measured or os.environ.get("NODE_RANK", "0") != "0"):
         return measured | {"status": "ok"}

@@ -1,11 +1,11 @@
 """Which rank is named: the one that failed, and not the ones that it left.
 
-.venv/bin/python -m pytest tests/runner/test_run_status.py
+.venv/bin/python -m pytest tests/runner/test_cause.py
 """
 
 import pytest
 
-from scripts.runner.run_status import SMALLER_BATCH, first_cause
+from scripts.runner.cause import SMALLER_BATCH, first_cause
 
 # As gloo, NCCL, the stores, Horovod and torch.multiprocessing word it.
 LEFT = [

@@ -1,158 +1,141 @@
-"""The supervisor of one run: starts its command, times and watches it, ends what is left of it, and writes its row.
+"""Records one run: starts its command, times and watches it, ends what is left of it, and appends its row.
 
-    python -m scripts.runner.supervisor --strategy ddp --results results/x --run-id ddp-1-120000 -- torchrun ... -m ...
-    python -m scripts.runner.supervisor --strategy slurm --results results/x --run-id slurm-1-120000 --skip "no cluster"
+    python -m scripts.runner.record --run results/x/logs/ddp-1-120000/run.yaml -- torchrun ... -m benchmarks.ddp ...
+    python -m scripts.runner.record --run results/x/logs/slurm-1-120000/run.yaml --skip "no cluster"
 
 Launchers call it, in a folder that the plan has made. Exit code: 0 ok or skipped, 1 failed, timeout or invalid, 128 +
 the signal.
 """
 
 import contextlib
-import dataclasses
-import json
+import datetime
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-import tyro
 from tqdm import tqdm
 
-from benchmarks.common.errors import UserError, timed_out
+from benchmarks.common.columns import columns_from
+from benchmarks.common.errors import timed_out
 from benchmarks.common.files import hold_lock
 from benchmarks.common.machine import boot_id
-from benchmarks.common.rows import WARM_UP, append_rows
+from benchmarks.common.rows import SCHEMA, WARM_UP, append_rows, read_table
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
 from scripts.runner import processes
+from scripts.runner.cause import RunEnd, find_status
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.kernel_variables import kernel_variables
-from scripts.runner.run_status import RunEnd, find_status
-from scripts.runner.start_row import row_at_start, warm_up_status
 from scripts.runner.telemetry import Sampler
 from scripts.sets.settings import add_settings
 from scripts.shared import source_version
 from scripts.shared.forward_signals import die_with_parent, ending_signals
-from scripts.shared.options_as_typed import option_as_typed, split_at_dashes
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
 from scripts.stats.formatting import printable
 
 POLL_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 1.0, 12
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
-@dataclasses.dataclass(frozen=True)
-class SupervisorOptions:
-    strategy: str
-    results: Path
-    run_id: str
-    round: int = 1
-    skip: str = ""
-    """Do not run; record why."""
-    run_number: str = ""
-    """Printed before the result, such as 3/15."""
-    name: str = ""
-    """Of the run in its lines; default: the strategy."""
-
-
-def main(options: SupervisorOptions, command: list[str]) -> int:
-    folder = RunFolder(options.results.resolve() / "logs" / options.run_id)
-    folder.path.mkdir(parents=True, exist_ok=True)
-    if options.skip:
-        return record_skipped(options, folder)
-    with hold_lock(folder.unrecorded) as unrecorded:
-        code = run(options, command, folder, unrecorded)
-        folder.unrecorded.unlink()
-        return code
-
-
-def record_skipped(options: SupervisorOptions, folder: RunFolder) -> int:
-    """It is printed in the first round only."""
-    requested, flags = read_requested(folder)
-    row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
-    row |= {"status": "skipped", "reason": options.skip}
-    if options.round == 0:
-        row |= warm_up_status(row)
-    write_row(options, folder, row, requested, {}, prints=options.round == 1)
-    return 0
-
-
-def run(options: SupervisorOptions, command: list[str], folder: RunFolder, unrecorded: int) -> int:
-    """Run the command, and record its row. unrecorded: descriptor of the run folder's file of this name, for the
-    process that has to write the row if this one cannot."""
-    requested, flags = read_requested(folder)
-    row = row_at_start(folder, options.strategy, options.round, requested, os.environ) | {"options": flags}
-    save_unrecorded(unrecorded, row)
+def main(folder: RunFolder, command: list[str]) -> int:
+    """Run the command, and append its row."""
+    plan = folder.read_plan()
+    row = row_at_start(folder, plan, os.environ)
     sampler, cores = Sampler(folder.path), CoreCounters()
-    run_end = run_command(command, folder, requested, sampler, options)
+    run_end = run_command(command, folder, plan, sampler)
     telemetry = sampler.stop()
     row |= {"exit_code": run_end.exit_code, "wall_s": run_end.wall_s} | cores.shares(rank_cpu_s(folder))
     row |= find_status(run_end, folder, sampler)
     if row["status"] == "ok" and "images_per_s" not in row:
-        print(f"{options.strategy} #{options.round} is done; the first node has its row")
+        print(f"{row['strategy']} #{plan['round']} is done; the first node has its row")
         return 0
+    # the commit and the changes are those of the start: a commit that is made during the run is not what ran
+    changes = {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
+    folder.add_resolved(changes | {"variables": kernel_variables(os.environ)})
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
-    if options.round == 0:
-        row |= warm_up_status(row)
-    resolved = (folder.summary() or {}).get("met", {})
-    save_unrecorded(unrecorded, row)
-    write_row(options, folder, row, requested, resolved)
+    row = write_row(folder, plan, row)
     if row.get("other_gpu_processes"):
         print("warning: other processes used its GPUs meanwhile (nvidia-smi names them)", file=sys.stderr)
     of_run = {"run_id": row["run_id"]}
-    append_rows(options.results, "telemetry", [of_run | sample for sample in telemetry])
-    append_rows(options.results, "wall", [of_run | part for part in wall_time_parts(run_end, folder)])
-    if run_end.signum:
-        return 128 + run_end.signum
-    return exit_code
+    append_rows(folder.results, "telemetry", [of_run | sample for sample in telemetry])
+    append_rows(folder.results, "wall", [of_run | part for part in wall_time_parts(run_end, folder)])
+    return 128 + run_end.signum if run_end.signum else exit_code
 
 
-def save_unrecorded(unrecorded: int, row: dict) -> None:
-    content = json.dumps(row, default=float).encode()
-    with contextlib.suppress(OSError):  # a full disk; what is there stays, up to where it was written over
-        if os.pwrite(unrecorded, content.ljust(os.fstat(unrecorded).st_size), 0) >= len(content):
-            os.ftruncate(unrecorded, len(content))
+def record_skipped(folder: RunFolder, reason: str, env: Mapping[str, str]) -> int:
+    """Append the row of a run that is not started. env: of its launcher."""
+    plan = folder.read_plan()
+    row = row_at_start(folder, plan, env) | {"status": "skipped", "reason": reason}
+    write_row(folder, plan, row, prints=plan["round"] == 1)
+    return 0
 
 
-def read_requested(folder: RunFolder) -> tuple[dict, str]:
-    """The requested settings, and the flags that people typed; both empty where they cannot be read."""
-    try:
-        settings = folder.settings()
-    except UserError as error:
-        print(f"warning: {error}; its row is kept, and can be grouped with no other", file=sys.stderr)
-        return {}, ""
-    return settings["asked"], settings.get("flags", "")
+def record_lost(folder: RunFolder, code: int, signum: int, env: Mapping[str, str]) -> None:
+    """End the processes of a run whose launcher ended with `code`, and append its row where nobody has. signum: the
+    signal that the suite got, 0 without one. env: of the launcher."""
+    processes.end_processes(folder.path, processes.GRACE_S)
+    if (read_table(folder.results, "runs").run_id == folder.run_id).any():
+        return
+    if signum and code < 0:
+        why = {"status": "interrupted", "reason": f"{signal.Signals(signum).name} to the suite, before the run began"}
+    else:
+        ended = f"{signal.Signals(-code).name} ended its record" if code < 0 else f"its launcher ended with code {code}"
+        why = {"status": "failed", "reason": f"{ended}; its processes were ended, and nothing is known"}
+    plan = folder.read_plan()
+    write_row(folder, plan, row_at_start(folder, plan, env) | why, shows_log=False)
+
+
+def row_at_start(folder: RunFolder, plan: Mapping[str, Any], env: Mapping[str, str]) -> dict:
+    """Columns of runs.csv that are known before the run starts. env: NPROC, NUM_CORES, NUM_GPUS of the launcher."""
+    ranks, cores, gpus = (int(env.get(name) or 0) for name in ("NPROC", "NUM_CORES", "NUM_GPUS"))
+    commit = source_version.commit()
+    return {
+        "schema": SCHEMA,
+        "run_id": folder.run_id,
+        "strategy": plan["strategy"],
+        "repeat": plan["round"],
+        "position": plan["position"] or None,
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **{name: plan["requested"].get(name) for name in columns_from("requested")},
+        "oversubscribed": ranks > cores and not gpus,
+        "commit": commit,
+        "dirty": bool(source_version.local_changes()) if commit else None,
+        "load_average": os.getloadavg()[0],
+        "governor": GOVERNOR.read_text() if GOVERNOR.exists() else None,
+        "log_path": str(folder.log.relative_to(folder.results)),
+        "options": plan["flags"],
+    }
 
 
 def write_row(
-    options: SupervisorOptions, folder: RunFolder, row: dict, requested: dict, resolved: dict, prints: bool = True
-) -> None:
-    """Write the row and its settings, and print what became of the run. resolved: the half that the reporting rank
-    left in summary.json, {} without one; the commit, the local changes and the kernels' variables are added here."""
+    folder: RunFolder, plan: Mapping[str, Any], row: dict, prints: bool = True, shows_log: bool = True
+) -> dict:
+    """Append the row and its settings, print what became of the run, and return the row. A run of round 0 warms the
+    machine, and no analysis counts it."""
+    if plan["round"] == 0:
+        why = row.get("reason") or "it warmed the machine, and is not counted"
+        row |= {"status": WARM_UP, "reason": why if row["status"] == "ok" else f"{row['status']}: {why}"}
     try:
-        if requested:
-            if resolved:
-                # those of the start: a commit that is made during the run is not what ran
-                resolved = resolved | {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
-                resolved |= {"variables": kernel_variables(os.environ)}
-                folder.add_resolved(resolved)
-            row = row | {"settings": add_settings(options.results, requested, resolved)}
-        append_rows(options.results, "runs", [row])
+        row |= {"settings": add_settings(folder.results, plan["requested"], folder.resolved())}
+        append_rows(folder.results, "runs", [row])
     finally:  # also on a full disk, where the line is all that is left
         if prints:
-            print(result_line(options, row))
-        if row["status"] not in ("ok", "skipped", WARM_UP):
+            print(result_line(plan, row), flush=True)
+        if shows_log and row["status"] not in ("ok", "skipped", WARM_UP) and folder.log.exists():
             print_tail(folder.log)
+    return row
 
 
-def run_command(
-    command: list[str], folder: RunFolder, requested: dict, sampler: Sampler, options: SupervisorOptions
-) -> RunEnd:
+def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], sampler: Sampler) -> RunEnd:
     """Run `command` to its end, to the limit, or to the first ending signal; leave no process of it."""
     signals: list[int] = []
+    requested = plan["requested"]
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
@@ -166,7 +149,7 @@ def run_command(
         child = start_command(command, folder, requested, log)
         try:
             sampler.start()
-            wait_for_end(child, folder, options, run_end, signals, log)
+            wait_for_end(child, folder, plan, run_end, signals, log)
             if child.poll() and not signals and "SLURM_JOB_ID" in os.environ:
                 time.sleep(LEEWAY_S)  # Slurm signals all processes of a job, and this one may get its signal last
             if signals and child.poll() != 0:
@@ -226,7 +209,7 @@ def checkpoint_grace_s(requested: dict, folder: RunFolder, ran_s: float) -> floa
 def wait_for_end(
     child: subprocess.Popen[bytes],
     folder: RunFolder,
-    options: SupervisorOptions,
+    plan: Mapping[str, Any],
     run_end: RunEnd,
     signals: list[int],
     log: IO[bytes],
@@ -237,7 +220,7 @@ def wait_for_end(
     before torchrun kills them; where it waited for one in vain, write all stacks.
     """
     limit_s, limit_from = run_end.limit_s, time.monotonic()
-    name = f"{options.run_number} {options.name or options.strategy} #{options.round}".strip()
+    name = f"{plan['number']} {plan['name']} #{plan['round']}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
         while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -274,10 +257,9 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
     return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
 
 
-def result_line(options: SupervisorOptions, row: dict) -> str:
+def result_line(plan: Mapping[str, Any], row: dict) -> str:
     seconds = f"{row['wall_s']:7.1f} s" if "wall_s" in row else " " * 9
-    name = options.name or options.strategy
-    head = f"{options.run_number:>7} {name:<22} #{options.round}  {row['status']:<11} {seconds}"
+    head = f"{plan['number']:>7} {plan['name']:<22} #{plan['round']}  {row['status']:<11} {seconds}"
     if row["status"] != "ok":
         return f"{head}  {printable(row['reason'])}"
     rate = f"{row['images_per_s']:9.1f} images/s" if row.get("images_per_s") else ""
@@ -290,15 +272,21 @@ def print_tail(log: Path) -> None:
     print(f"        last lines of {log}:", *shown, sep="\n", file=sys.stderr)
 
 
-def run_command_line() -> int:
-    words, command = split_at_dashes(sys.argv[1:])
+def run_command_line(words: list[str]) -> int:
+    _, path, *rest = words
+    folder = RunFolder(Path(path).absolute().parent)  # `logs` may be a link: the set is where it was named
     try:
-        return main(tyro.cli(SupervisorOptions, args=words), command)
+        if rest[0] == "--skip":
+            return record_skipped(folder, rest[1], os.environ)
+        with hold_lock(folder.plan):  # while it is held, nobody takes this for a lost run
+            return main(folder, rest[1:])
     except OSError as error:  # such as a full disk under the log
-        remedy = f"free space, or choose another {option_as_typed('RESULTS', '')}"
-        print(f"error: {error.filename or 'the run'}: {error.strerror}; {remedy}", file=sys.stderr)
+        print(
+            f"error: {error.filename or 'the run'}: {error.strerror}; free space, or choose another --results",
+            file=sys.stderr,
+        )
         return 1
 
 
 if __name__ == "__main__":
-    run_main_and_exit(run_command_line)
+    run_main_and_exit(lambda: run_command_line(sys.argv[1:]))

@@ -1,7 +1,4 @@
-"""The plan of a suite: a list of runs with their requested settings, made from Make's variables. It starts nothing.
-
-    python -m scripts.runner.run_plan ddp      # makes a run's folder, and prints the variables of launchers/ddp.sh
-    python -m scripts.runner.run_plan          # makes a result set, and prints the variables of launchers/slurm_all.sh
+"""The plan of a suite: a list of runs with their requested settings, made from a request. It starts nothing.
 
 Round 1 of all runs comes first, then round 2, so that a slow spell of the machine hits all. Imports torch only where
 GPUs may have to be counted.
@@ -15,10 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-
 from benchmarks.common import machine
-from benchmarks.common.config import Config, PackKind, load_config
+from benchmarks.common.config import FIELDS, Config, PackKind, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
 from benchmarks.common.packed import has_files, open_packs
@@ -26,13 +21,11 @@ from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.data.check import check_image_folder
 from scripts.runner import preflight
-from scripts.runner.make_variables import MakeVariables, read_variables
+from scripts.runner.request import Request
 from scripts.runner.round_order import run_order, timed_part
 from scripts.sets.identity import Identity, group_labels
 from scripts.sets.settings import requested_settings, seed_in_turn, settings_hash
 from scripts.shared.nodes import ranks_and_nodes
-from scripts.shared.options_as_typed import option_as_typed
-from scripts.shared.programs import run_main_and_exit
 from scripts.strategies import memory_check, strategy_list
 from scripts.strategies.external import NAME_VARIABLE, STRATEGY_SOURCE, external_script, source_hash
 
@@ -52,7 +45,7 @@ class RunTemplate:
     threads: int = 0
     """Of each rank; 0: this machine's default."""
     ranks_here: int = 0
-    """Ranks on this machine; 0: as many as Make's variables say."""
+    """Ranks on this machine; 0: as many as the request says."""
     one_node: bool = False
     """On this machine only, also where the strategy could span nodes."""
     num_seeds: int = 0
@@ -78,6 +71,8 @@ class Run:
     """Its name in its round (name_runs); '' for a run that is not of a round."""
     variant: str = ""
     """What a study calls it among the runs of its strategy, such as bf16."""
+    skip: str = ""
+    """Why it is recorded as skipped, and not started; '': it is started."""
 
     @functools.cached_property
     def requested_hash(self) -> str:
@@ -92,10 +87,6 @@ class Run:
     def name(self) -> str:
         return self.own_name or self.strategy
 
-    def with_skip(self, reason: str) -> "Run":
-        """With a reason in SKIP the launcher starts nothing, and records it."""
-        return dataclasses.replace(self, variables=self.variables | {"SKIP": reason})
-
     def with_config(self, config: Config) -> "Run":
         """This run with another configuration, in its requested settings as well."""
         return dataclasses.replace(self, config=config, requested=self.requested | dataclasses.asdict(config))
@@ -105,16 +96,14 @@ class Run:
         return self.with_config(timed_part(self.config, self.requested["fingerprint"], self.requested["ranks"]))
 
 
-def make_run(variables: MakeVariables, template: RunTemplate, round_number: int = 1) -> Run:
+def make_run(request: Request, template: RunTemplate, round_number: int = 1) -> Run:
     """The run of round `round_number`."""
     config = template.config
     seeds = [config.seed + n for n in range(template.num_seeds)]
     if seeds:
         config = dataclasses.replace(config, seed=seed_in_turn(seeds, round_number))
-    ranks_here = template.ranks_here or variables.ranks_here
+    ranks_here = template.ranks_here or request.ranks_here
     threads = template.threads or machine.threads_per_rank(ranks_here)
-    if variables.limit_s is not None:
-        config = dataclasses.replace(config, limit_s=variables.limit_s)
     if config.checkpoint_dir:
         folder = Path(config.checkpoint_dir) / f"{template.strategy}-{round_number}"
         config = dataclasses.replace(config, checkpoint_dir=str(folder), resume=config.resume or was_requeued())
@@ -152,16 +141,16 @@ def memory_cases(runs: Sequence[Run]) -> list[memory_check.MemoryCase]:
 
 
 def skip_what_does_not_fit(runs: list[Run]) -> list[Run]:
-    """The runs; a run that does not fit in the GPUs' memory gets the variable SKIP, which holds the reason."""
+    """The runs; one that does not fit in the GPUs' memory is skipped, with the reason."""
     num_gpus = max((int(run.variables["NPROC"]) for run in runs), default=0)
     reasons = memory_check.why_runs_do_not_fit(memory_cases(runs), num_gpus)
-    return [run.with_skip(run.variables.get("SKIP") or reason) for run, reason in zip(runs, reasons, strict=True)]
+    return [dataclasses.replace(run, skip=run.skip or reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def skip_emulated_bf16(runs: list[Run], remedy: str) -> list[Run]:
-    """The runs; one in bf16 on a CPU that emulates it gets SKIP."""
+    """The runs; one in bf16 on a CPU that emulates it is skipped, with the reason."""
     reasons = [preflight.why_bf16_is_too_slow(run.strategy, run.config, remedy) for run in runs]
-    return [run.with_skip(reason) for run, reason in zip(runs, reasons, strict=True)]
+    return [dataclasses.replace(run, skip=reason) for run, reason in zip(runs, reasons, strict=True)]
 
 
 def images_fingerprint(config: Config) -> str:
@@ -180,49 +169,50 @@ def _fingerprint(data: str, pack: Literal[""] | PackKind = "") -> str:
     return fingerprint(Path(data))
 
 
-def plan_strategies(variables: MakeVariables) -> list[Run]:
-    """REPEATS rounds of STRATEGIES, and of the baseline in every precision in which these compute.
+def plan_strategies(request: Request) -> list[Run]:
+    """The rounds of the strategies, and of the baseline in every precision in which these compute.
 
-    Without STRATEGIES: CORE_STRATEGIES. On CPUs these, and `all`, have one more run a round: the baseline's one
-    process on all cores. With AA the baseline is there twice. bf16 that a CPU emulates, and nobody asked for, is
+    Without names: CORE_STRATEGIES. On CPUs these, and `all`, have one more run a round: the baseline's one
+    process on all cores. With `with_aa` the baseline is there twice. bf16 that a CPU emulates, and nobody asked for, is
     skipped.
     """
-    config = load_config(variables.flags)
-    strategies = strategy_list.parse_strategies(variables.strategies or " ".join(strategy_list.CORE_STRATEGIES))
-    preflight.check_ranks([config], [variables.ranks_here])
-    threads, num_cores = machine.threads_per_rank(variables.ranks_here), machine.num_cores()
-    templates = [RunTemplate(name, config, variables.args, threads) for name in strategies]
+    config = load_config(request.flags)
+    strategies = strategy_list.parse_strategies(request.strategies or " ".join(strategy_list.CORE_STRATEGIES))
+    divides = strategies != [strategy_list.BASELINE]  # which is one rank whatever NPROC says
+    preflight.check_ranks([config], [request.ranks_here if divides else 1])
+    threads, num_cores = machine.threads_per_rank(request.ranks_here), machine.num_cores()
+    templates = [RunTemplate(name, config, request.own_text, threads) for name in strategies]
     # on one GPU a baseline may be there already
     same = {(template.strategy, template.config, template.ranks_here) for template in templates}
-    for baseline in baselines_in_other_precisions(variables, config, strategies):
+    for baseline in baselines_in_other_precisions(request, config, strategies):
         if (baseline.strategy, baseline.config, baseline.ranks_here) not in same:
             templates.append(baseline)
-    if variables.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
-        templates.append(RunTemplate(strategy_list.BASELINE, config, variables.args, num_cores))
-    if variables.with_aa:
+    if request.strategies in ("", "all") and not machine.num_gpus() and threads != num_cores:
+        templates.append(RunTemplate(strategy_list.BASELINE, config, request.own_text, num_cores))
+    if request.with_aa:
         if strategy_list.BASELINE not in strategies:
-            templates.append(RunTemplate(strategy_list.BASELINE, config, variables.args, threads))
+            templates.append(RunTemplate(strategy_list.BASELINE, config, request.own_text, threads))
         again = dataclasses.replace(config, label="again")
         if config.label == again.label:
             raise UserError("--aa gives its second runs the label again: leave out --label again")
-        templates.append(RunTemplate(strategy_list.BASELINE, again, f"{variables.args} --label again".strip(), threads))
-    runs = make_runs(variables, templates)
-    if variables.strategies not in ("", "all") or config.precision == "bf16":
+        templates.append(
+            RunTemplate(strategy_list.BASELINE, again, f"{request.own_text} --label again".strip(), threads)
+        )
+    runs = make_runs(request, templates)
+    if request.strategies not in ("", "all") or config.precision == "bf16":
         return runs
-    return skip_emulated_bf16(runs, option_as_typed("STRATEGIES", "'single ddp_amp'"))
+    return skip_emulated_bf16(runs, "./bench run single ddp_amp")
 
 
-def baselines_in_other_precisions(
-    variables: MakeVariables, config: Config, strategies: Sequence[str]
-) -> list[RunTemplate]:
+def baselines_in_other_precisions(request: Request, config: Config, strategies: Sequence[str]) -> list[RunTemplate]:
     """The baselines of mixed-precision strategies: their speed-ups are ratios to these."""
-    threads = machine.threads_per_rank(variables.ranks_here)
-    is_one_rank = ranks_and_nodes(variables.ranks_here) == (1, 1)
+    threads = machine.threads_per_rank(request.ranks_here)
+    is_one_rank = ranks_and_nodes(request.ranks_here) == (1, 1)
     return [
         RunTemplate(
             name,
             dataclasses.replace(config, precision=precision),
-            f"{variables.args} --precision {precision}".strip(),
+            f"{request.own_text} --precision {precision}".strip(),
             threads,
             0 if is_one_rank else ranks_here,
             one_node=not is_one_rank and ranks_here > 0,
@@ -231,17 +221,17 @@ def baselines_in_other_precisions(
     ]
 
 
-def make_runs(variables: MakeVariables, templates: Sequence[RunTemplate]) -> list[Run]:
-    templates = [dataclasses.replace(template, num_seeds=variables.num_seeds) for template in templates]
+def make_runs(request: Request, templates: Sequence[RunTemplate]) -> list[Run]:
+    templates = [dataclasses.replace(template, num_seeds=request.num_seeds) for template in templates]
     return order_rounds(
-        variables, lambda round_number: [make_run(variables, template, round_number) for template in templates]
+        request, lambda round_number: [make_run(request, template, round_number) for template in templates]
     )
 
 
-def order_rounds(variables: MakeVariables, of_round: Callable[[int], list[Run]]) -> list[Run]:
+def order_rounds(request: Request, of_round: Callable[[int], list[Run]]) -> list[Run]:
     """Rounds 1 to REPEATS, each in its order."""
     planned = []
-    for round_number in range(1, variables.repeats + 1):
+    for round_number in range(1, request.repeats + 1):
         runs = separate_checkpoint_folders(of_round(round_number))
         runs = [dataclasses.replace(run, own_name=name) for run, name in zip(runs, name_runs(runs), strict=True)]
         ordered = [runs[index] for index in run_order(len(runs), round_number)]
@@ -305,52 +295,18 @@ def interpreter_path() -> str:
     return os.path.abspath(name) if os.sep in name else name
 
 
-def create_run_folder(run: Run, results: Path, run_number: str = "") -> tuple[RunFolder, dict[str, str]]:
-    """Make the run's folder; returns it and the variables of its launcher, which are the interface between commits.
-    run_number: such as 3/15, for the run's line."""
+def create_run_folder(run: Run, results: Path, number: str = "") -> tuple[RunFolder, dict[str, str]]:
+    """Make the run's folder, with its run.yaml; returns it and the variables of its launcher, which gets the file by
+    `--run`. number: such as 3/15, for the run's line."""
     folder = RunFolder.create(results, run.strategy, run.round)
-    folder.write_requested(run.config, run.requested, run.flags)
-    env = {
-        "RUN_ID": folder.run_id,
-        "RESULTS": str(folder.results),
-        "CONFIG": str(folder.config),
-        "ARGS": "",  # CONFIG has them
-        # A container's launcher mounts it: images that nobody reads are no reason to mount a folder.
-        "DATA": "" if run.config.loader == "synthetic" else run.config.data,
-        "PYTHON": interpreter_path(),
-        "REPEAT": str(run.round),
-        "POSITION": str(run.position or ""),
-        "LABEL": run_number,
-        "RUN_NAME": run.name,
-        "SKIP": "",
-    }
-    return folder, env | run.variables
-
-
-def main(strategy: str = "", /) -> None:
-    """Prints environment variables, a line each: of one run, for a launcher that a person starts by hand; without a
-    strategy those of the machine, and the set, which is made unless PLAN=yes."""
-    variables = read_variables()
-    if strategy:
-        preflight.check_rendezvous()
-        name = strategy_list.parse_strategy(strategy)
-        preflight.check_nodes_variables([name])
-        config = load_config(variables.flags)
-        run = make_run(variables, RunTemplate(name, config, variables.args), variables.round_number)
-        (run,) = skip_what_does_not_fit([run])
-        _, env = create_run_folder(run, preflight.open_result_set(variables.results), os.environ.get("LABEL", ""))
-    else:
-        ranks_and_nodes(variables.ranks_here)  # slurm_all.sh calculates with NODES and TASKS_PER_NODE
-        env = machine_variables(variables.ranks_here, machine.threads_per_rank(variables.ranks_here))
-        results = variables.results if os.environ.get("PLAN") == "yes" else preflight.open_result_set(variables.results)
-        env |= {"RESULTS": str(results or "")}
-    for name, value in env.items():
-        if not value.isprintable():
-            raise UserError(
-                f"{name} is {value!r}, which has a line end or another unprintable character; choose another"
-            )
-    print("\n".join(f"{name}={value}" for name, value in env.items()))
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: tyro.cli(main, description=__doc__), errors=(UserError, ValueError, OSError))
+    settings = {name: value for name, value in run.requested.items() if name not in FIELDS}
+    of_one_run = {"round": run.round, "position": run.position, "number": number, "name": run.name, "flags": run.flags}
+    folder.write_plan(run.config, settings | of_one_run)
+    # a container's launcher mounts it: images that nobody reads are no reason to mount a folder
+    data = "" if run.config.loader == "synthetic" else run.config.data
+    env = {"PYTHON": interpreter_path(), "DATA": data} | run.variables
+    if endpoint := os.environ.get("RDZV_ENDPOINT", ""):  # of torchrun's nodes: a port of its own for each run
+        host, _, port = endpoint.rpartition(":")
+        place = number.partition("/")[0]
+        env["RDZV_ENDPOINT"] = f"{host}:{int(port) + (int(place) if place.isdecimal() else 0)}"
+    return folder, env

@@ -1,0 +1,47 @@
+"""A run that a person starts by its launcher: makes the run's folder, and starts the launcher again with its run.yaml.
+
+    launchers/ddp.sh --epochs 5 --global-batch 64
+
+What follows the launcher are configuration fields. RESULTS names the result set; default: a new one. NPROC, and what
+launchers/README.md lists for several machines, come from the environment.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from benchmarks.common import machine
+from benchmarks.common.config import load_config
+from benchmarks.common.errors import UserError
+from scripts.runner import plan, preflight
+from scripts.runner.request import Request, default_config
+from scripts.shared.command_line import flags_from_folder
+from scripts.shared.programs import run_main_and_exit
+from scripts.strategies import strategy_list
+from scripts.strategies.external import NAME_VARIABLE
+
+
+def main(folder: Path, launcher: Path, flags: list[str]) -> int:
+    """Replaces this process by the launcher. folder: where the person typed the command."""
+    preflight.check_rendezvous()
+    name = os.environ.get(NAME_VARIABLE, "") if launcher.stem == "external" else launcher.stem
+    strategy = strategy_list.parse_strategy(name)
+    preflight.check_nodes_variables([strategy])
+    flags = typed = flags_from_folder(flags, folder)
+    if not any(flag.partition("=")[0] == "--config" for flag in flags):
+        flags = ["--config", default_config(), *flags]
+    config = load_config(flags)
+    request = Request(flags=flags, own_flags=tuple(typed), ranks_here=machine.num_ranks())
+    run = plan.make_run(request, plan.RunTemplate(strategy, config, request.own_text))
+    (run,) = plan.skip_what_does_not_fit([run])
+    results = os.environ.get("RESULTS", "")
+    opened = preflight.open_result_set(folder / results if results else None)
+    run_folder, env = plan.create_run_folder(run, opened)
+    words = [str(launcher), "--run", str(run_folder.plan), *(["--skip", run.skip] if run.skip else [])]
+    os.execve(launcher, words, os.environ | env)
+
+
+if __name__ == "__main__":
+    run_main_and_exit(
+        lambda: main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]), errors=(UserError, ValueError, OSError)
+    )

@@ -1,0 +1,298 @@
+"""The loop of a suite: starts the launchers of a plan one after the other, goes on after a failure, and draws the
+charts after each round.
+
+Exit code: 0 when every run is ok or skipped; 1 otherwise, and where nothing fits in memory; 2 for a mistake found
+before the first run; 128 + the signal.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.common import machine
+from benchmarks.common.columns import TABLES
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import hold_lock
+from benchmarks.common.rows import WARM_UP, append_rows, read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.runner import plan as planner
+from scripts.runner import preflight, processes, record, rounds
+from scripts.runner.default_batch import with_fitting_batch
+from scripts.runner.plan import Run
+from scripts.runner.request import Request, with_images
+from scripts.setup.first_minute import unused_device_line
+from scripts.setup.libraries import build_missing, library_of
+from scripts.shared.forward_signals import SignalForwarder, forward_signals
+from scripts.shared.repository import ROOT
+from scripts.stats.formatting import format_duration, plural, printable
+from scripts.strategies import strategy_list
+from scripts.strategies.external import NAME_VARIABLE
+
+WIDTH = 100
+NOTHING_TIMED = (
+    "failed: no run was timed; the column reason of runs.csv says why, and what would fit, such as a smaller batch: "
+    "-- --batch-per-device 64"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """Which runs a command starts, and the module that draws them, with its flags."""
+
+    plan_runs: Callable[[Request], list[Run]]
+    chart_command: Callable[[], Sequence[str]] = lambda: ["scripts.charts.plot"]
+
+
+STRATEGIES = Suite(planner.plan_strategies)
+
+
+def main(request: Request, suite: Suite = STRATEGIES) -> int:
+    """Plan the runs of a request, and run what is left of them in its set."""
+    request = with_images(request)
+    if not machine.num_gpus() and (line := unused_device_line()):
+        print(line, file=sys.stderr)
+    preflight.check_rendezvous()
+    if suite is STRATEGIES:
+        request = with_fitting_batch(request)
+
+    def of_round(round_number: int) -> list[Run]:
+        runs = suite.plan_runs(dataclasses.replace(request, repeats=round_number))
+        return planner.skip_what_does_not_fit([run for run in runs if run.round == round_number])
+
+    num_rounds = rounds.num_planned_rounds(request, of_round)
+    runs = suite.plan_runs(dataclasses.replace(request, repeats=num_rounds))
+    rounds.check_rounds(runs, request)
+    preflight.check_nodes_variables([run.strategy for run in runs])
+    remaining = planner.remaining_runs(runs, request.results, request.retry)
+    left = planner.skip_what_does_not_fit(remaining)
+    if request.plan:
+        print(plan_text(left, runs, request))
+        return 0
+    results = preflight.open_result_set(request.results)
+    with lock_result_set(results), forward_signals() as child_runner:
+        link_latest(results)
+        print(start_text(left, results, request), flush=True)
+        loop = Loop(results, child_runner, suite.chart_command(), len(left), rounds.open_ended(request))
+        return loop.run(rounds.generate_rounds(left, of_round, request, results))
+
+
+# --- what is printed before the first run -------------------------------------------------------------------------
+
+
+def start_text(left: Sequence[Run], results: Path, request: Request) -> str:
+    end = rounds.describe_end(request)
+    if not left:
+        return printable(f"{results}: every planned run has a row already{f'; {end}' if end else ''}")
+    warm_up = "" if rounds.is_only_run(left, request) else ", after a warm-up that does not count"
+    num_rounds = len({run.round for run in left})
+    names = "; ".join(dict.fromkeys(run.name for run in left))
+    lines = [
+        printable(f"{results}: {plural(len(left), 'run')} in {plural(num_rounds, 'round')}{warm_up}"),
+        *textwrap.wrap(printable(names), WIDTH, initial_indent="  ", subsequent_indent="  "),
+        *([end] if end else []),
+    ]
+    return "\n".join(lines)
+
+
+def plan_text(left: Sequence[Run], runs: Sequence[Run], request: Request) -> str:
+    """The runs that are left, a line each: round, strategy, and what differs between the runs."""
+    differing = [
+        name for name in runs[0].requested if name != "strategy" and len({str(run.requested[name]) for run in runs}) > 1
+    ]
+    lines = [f"{len(left)} of {len(runs)} runs, in {request.results or 'a new set'}; none is started"]
+    if left and not rounds.is_only_run(left, request):
+        warm = rounds.warm_up_runs([run for run in left if run.round == left[0].round])[:1]
+        lines += [f"  warm-up  {run.strategy:<18}  its timed part only, not counted" for run in warm]
+    for run in left:
+        differences = ", ".join(f"{name} {shown_setting(run, name)}" for name in differing)
+        what = run.name if run.variant else f"{run.strategy:<18}  {differences}"
+        skipped = f"  skipped: {run.skip}" if run.skip else ""
+        lines.append(f"  round {run.round}  {what}".rstrip() + skipped)
+    if rounds.describe_end(request):
+        lines.append(rounds.describe_end(request))
+    batch = "global_batch" if runs[0].requested["global_batch"] else "batch_per_device"
+    images = "loader" if all(run.requested["loader"] == "synthetic" for run in runs) else "data"
+    same = ("ranks", "threads_per_rank", "arch", batch, images)
+    lines.append("all: " + ", ".join(f"{name} {runs[0].requested[name]}" for name in same if name not in differing))
+    return "\n".join(lines)
+
+
+def shown_setting(run: Run, name: str) -> object:
+    """A requested setting; a mixed-precision strategy runs auto's choice where fp32 is requested."""
+    requested = run.requested[name]
+    if name == "precision" and requested == "fp32" and strategy_list.has_fact(run.strategy, "mixed_precision"):
+        return "auto"
+    return requested
+
+
+# --- the runs -----------------------------------------------------------------------------------------------------
+
+
+class Loop:
+    """Runs rounds in a set whose lock is held. open_ended: more runs than `total` may follow."""
+
+    def __init__(
+        self,
+        results: Path,
+        child_runner: SignalForwarder,
+        chart_command: Sequence[str],
+        total: int,
+        open_ended: bool = False,
+    ):
+        module, *flags = chart_command
+        self.draw = [planner.interpreter_path(), "-m", module, "--results", results, *flags]
+        self.results, self.child_runner = results, child_runner
+        self.total, self.open_ended = total, open_ended
+        self.began, self.num_done, self.num_unfit = time.monotonic(), 0, 0
+
+    def run(self, batches: Iterable[list[Run]]) -> int:
+        """Run each round, taken when the one before is done; returns the exit code."""
+        all_ok = True
+        for runs in batches:
+            if self.num_done:
+                self._draw_so_far(runs[0].round - 1)
+            self.total = max(self.total, self.num_done + len(runs))
+            all_ok &= self._run_round(runs)
+            record_environment(self.results, runs[0], self.child_runner)  # the first run does not wait for its imports
+            self.num_done += len(runs) if runs[0].round else 0
+            self.began = self.began if runs[0].round else time.monotonic()
+            if self.child_runner.signum:
+                break
+        print(flush=True)
+        if (self.results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
+            all_ok &= self._draw_last()
+        return 128 + self.child_runner.signum if self.child_runner.signum else int(not all_ok)
+
+    def _run_round(self, runs: Sequence[Run]) -> bool:
+        """Whether all ended ok or skipped, but for a warm-up."""
+        all_ok = True
+        for number, run in enumerate(runs, self.num_done + 1):
+            if self.child_runner.signum:
+                break
+            folder, env = planner.create_run_folder(
+                run, self.results, f"{number}/{self.total}" if run.round else WARM_UP
+            )
+            self.num_unfit += bool(run.skip)
+            is_ok = start_launcher(run, folder, env, self.child_runner) == 0
+            all_ok &= is_ok or run.round == 0
+        return all_ok
+
+    def _draw_so_far(self, round_number: int) -> None:
+        quiet = subprocess.DEVNULL  # the last call prints the table
+        drawn = self.child_runner.run(self.draw, cwd=ROOT, stdout=quiet, stderr=quiet) == 0
+        text = f"round {round_number} is done"
+        if not self.open_ended:
+            left_s = (time.monotonic() - self.began) / self.num_done * (self.total - self.num_done)
+            end = datetime.datetime.now() + datetime.timedelta(seconds=left_s)
+            text += f"; the suite ends at about {end:%H:%M}, in {format_duration(left_s)}"
+        print(f"{text}{f'; charts so far: {self.results}/charts' if drawn else ''}", flush=True)
+
+    def _draw_last(self) -> bool:
+        """False where the charts could not be drawn, or nothing was timed since nothing fits."""
+        drawn = self.child_runner.run(self.draw, after_signal=True, cwd=ROOT) == 0
+        if (read_table(self.results, "runs").status == "ok").any():
+            return drawn
+        if self.num_unfit and not self.child_runner.signum:
+            print(NOTHING_TIMED, file=sys.stderr)
+            return False
+        return True
+
+
+def start_launcher(
+    run: Run,
+    folder: RunFolder,
+    env: dict[str, str],
+    child_runner: SignalForwarder,
+    checkout: Path = ROOT,
+    stdout: int | None = None,
+) -> int:
+    """Run the launcher of a checkout, and make sure that the run has a row and no processes; returns the exit code.
+
+    A run that is skipped gets its row and no launcher. A library that the strategy needs is built first, where it is
+    missing; where it cannot be, the row says why.
+    """
+    why_skipped = run.skip
+    if (library := library_of(run.strategy)) and not why_skipped:
+        build = functools.partial(child_runner.run, start_new_session=True)
+        why_skipped = build_missing(library, env.get("PYTHON") or planner.interpreter_path(), build)
+    if why_skipped:
+        return record.record_skipped(folder, why_skipped, os.environ | env)
+    name = "external" if NAME_VARIABLE in run.variables else run.strategy
+    launcher = checkout / "launchers" / f"{name}.sh"
+    code = child_runner.run([launcher, "--run", folder.plan], cwd=checkout, env=os.environ | env, stdout=stdout)
+    if code:
+        record.record_lost(folder, code, child_runner.signum, os.environ | env)
+    return code
+
+
+@contextlib.contextmanager
+def lock_result_set(results: Path) -> Iterator[None]:
+    """Hold the lock of a set, its file .suite: one suite at a time writes it. First end what lost runs have left.
+
+    Launchers inherit the lock. So if a suite is killed, its set stays in use until the run in progress has its row.
+    Raises UserError where another process holds it, and for a set of a version with other columns.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            lock = stack.enter_context(hold_lock(results / ".suite", limit_s=0))
+        except TimeoutError:
+            raise UserError(
+                f"{results} is in use by another suite, or by the last run of a killed one; choose another --results"
+            ) from None
+        os.set_inheritable(lock, True)
+        for table in TABLES:
+            if (results / f"{table}.csv").exists():
+                append_rows(results, table, [])  # raises now, and not after the first run, where columns are others
+        end_lost_runs(results)
+        yield
+
+
+def end_lost_runs(results: Path) -> None:
+    """A run folder without a row, whose record is not alive, is a lost run: it is run again, and no process of it is
+    left."""
+    recorded = {*read_table(results, "runs").run_id}
+    for path in sorted(results.absolute().glob("logs/*/run.yaml")):
+        if path.parent.name not in recorded:
+            with contextlib.suppress(TimeoutError), hold_lock(path, limit_s=0):
+                processes.end_processes(path.parent, processes.GRACE_S)
+
+
+def link_latest(results: Path) -> None:
+    folder = ROOT / "results"
+    if results.resolve().parent == folder.resolve() and os.environ.get("NODE_RANK", "0") == "0":
+        latest, link = folder / "latest", folder / f".latest-{os.getpid()}"
+        if latest.exists() and not latest.is_symlink():
+            print(f"warning: {latest} is not a link, and is left as it is; move it away", file=sys.stderr)
+            return
+        link.symlink_to(results.resolve().name)
+        link.replace(latest)
+
+
+def typed_command(words: Sequence[str]) -> str:
+    """The command of ./bench that starts a set like this one, as it was typed, but for where the rows go."""
+    pairs = zip(["", *words], words, strict=False)
+    return shlex.join(["./bench", *(word for before, word in pairs if "--results" not in (before, word.split("=")[0]))])
+
+
+def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
+    """Write environment.json of the set, unless it is there. interpreter: that of the runs, where this one has
+    another."""
+    if not child_runner.signum and not (results / "environment.json").exists():
+        print("noting hardware and versions in environment.json", flush=True)
+        child_runner.run(
+            [
+                *(interpreter or planner.interpreter_path(), "-m", "scripts.runner.environment"),
+                *("--results", results, f"--command={typed_command(sys.argv[1:])}"),
+            ],
+            cwd=ROOT,
+            env=os.environ | run.variables,
+        )

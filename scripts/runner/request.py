@@ -1,0 +1,127 @@
+"""What a person asks of a suite of runs: the options of a command, checked, with their defaults."""
+
+import dataclasses
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import machine
+from benchmarks.common.errors import UserError
+from scripts.shared.nodes import node_rank
+from scripts.stats.formatting import parse_percent
+
+GPU_CONFIG, CPU_CONFIG = "configs/imagenet-bench.yaml", "configs/smoke.yaml"
+NO_IMAGES = """\
+warning: there are GPUs and no images are named: all runs repeat one SYNTHETIC batch.
+warning: They time training alone, and have no accuracy. With images: --data /path/to/imagenet"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    flags: list[str]
+    """Of the configuration: the file, the data, then the user's own, which win."""
+    own_flags: tuple[str, ...] = ()
+    results: Path | None = None
+    """None: a new set."""
+    names_config: bool = False
+    """Whether the user named a file."""
+    ranks_here: int = 2
+    """On this machine."""
+    repeats: int = 5
+    until: float | None = None
+    """Half-width of the intervals at which no more rounds are added; None: `repeats` rounds."""
+    budget_s: float | None = None
+    """Seconds for everything after the first round; None: no limit."""
+    num_seeds: int = 0
+    """Rounds take so many seeds in turn; 0: all have the configuration's."""
+    with_aa: bool = False
+    """The baseline runs twice a round, under two names."""
+    retry: str = ""
+    """Runs with this status are run again."""
+    strategies: str = ""
+    """Their names; '': the core strategies."""
+    plan: bool = False
+    """Print the runs, and start none."""
+
+    @property
+    def own_text(self) -> str:
+        """The user's own flags, as typed."""
+        return shlex.join(self.own_flags)
+
+
+def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
+    """The request of a command. options: one of the classes of scripts/options. own_flags: of the configuration.
+
+    Launchers and ranks read NPROC, which --nproc sets. Raises UserError for a value that is out of range.
+    """
+    given = vars(options)
+    if given.get("nproc"):
+        os.environ["NPROC"] = str(given["nproc"])
+    flags = ["--config", str(given.get("config") or default_config())]
+    if given.get("data"):
+        flags += ["--data", str(given["data"])]
+    node_rank()
+    machine.number_from_env("CPUS_PER_TASK", "a number of cores")
+    results = given.get("results")
+    if results and results.is_symlink():  # results/latest is about to be linked anew
+        results = Path(os.path.relpath(results.resolve()))
+    for name in ("repeats", "seeds"):
+        if given.get(name) is not None and given[name] < 1:
+            raise UserError(f"--{name} is {given[name]}, but must be at least 1")
+    return Request(
+        flags=[*flags, *own_flags],
+        own_flags=tuple(own_flags),
+        results=results,
+        names_config=bool(given.get("config")),
+        ranks_here=machine.num_ranks(),
+        repeats=given.get("repeats") or 5,
+        until=_until(given.get("until", "")),
+        budget_s=_budget_s(given.get("budget", "")),
+        num_seeds=given.get("seeds") or 0,
+        with_aa=given.get("aa", False),
+        retry=given.get("retry", ""),
+        strategies=" ".join(given.get("strategies", ())),
+        plan=given.get("plan", False),
+    )
+
+
+def with_images(request: Request) -> Request:
+    """The request, with synthetic images, and a warning, where there are GPUs and nobody has named images or a
+    configuration: imagenet-mini has 480 training images, which is no work for a GPU."""
+    if request.names_config or names_images(request) or default_config() == CPU_CONFIG:
+        return request
+    print(NO_IMAGES, file=sys.stderr)
+    flags = [*request.flags[:2], "--loader", "synthetic", *request.flags[2:]]
+    return dataclasses.replace(request, flags=flags)
+
+
+def names_images(request: Request) -> bool:
+    """Whether the user named a data set or a loader."""
+    return bool({"--data", "--loader"} & {word.split("=")[0] for word in request.flags[2:]})
+
+
+def default_config() -> str:
+    """The benchmark's configuration where this machine or the job's nodes have GPUs, else that of a smoke test."""
+    num_gpus = machine.number_from_env("GPUS_PER_NODE", "a number of GPUs", least=0)
+    num_gpus = machine.num_gpus() if num_gpus is None else num_gpus
+    return GPU_CONFIG if num_gpus else CPU_CONFIG
+
+
+def _until(text: str) -> float | None:
+    width = parse_percent(text, "--until") if text else None
+    if width == 0:
+        raise UserError("--until is 0%, which no number of rounds reaches; give a width such as 5%")
+    return width
+
+
+def _budget_s(text: str) -> float | None:
+    if not text:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([smh])", text.strip())
+    if not found or not float(found[1]):
+        raise UserError(f"--budget is {text!r}, but must be a time such as 90s, 20m or 1.5h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]

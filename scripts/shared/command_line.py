@@ -1,0 +1,26 @@
+"""Words of a command line: those after `--`, and paths that were typed in another folder than the checkout's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+PATH_FLAGS = ("--config", "--data", "--checkpoint-dir", "--checkpoint_dir")
+"""Configuration fields that are paths."""
+
+
+def flags_from_folder(flags: Sequence[str], folder: Path) -> list[str]:
+    """The flags, with paths that hold in every folder."""
+    made = []
+    for before, flag in zip(["", *flags], flags, strict=False):
+        name, equals, value = flag.partition("=")
+        if before in PATH_FLAGS and flag:
+            flag = str(folder / flag)
+        elif name in PATH_FLAGS and equals and value:
+            flag = f"{name}={folder / value}"
+        made.append(flag)
+    return made
+
+
+def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line before the first `--`, and those after it."""
+    at = [*words, "--"].index("--")
+    return [*words[:at]], [*words[at + 1 :]]
