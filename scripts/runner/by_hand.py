@@ -7,6 +7,7 @@ launchers/README.md lists for several machines, come from the environment.
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from scripts.runner import plan, preflight
 from scripts.runner.request import Request, default_config
+from scripts.setup.libraries import build_missing, library_of
 from scripts.shared.command_line import flags_from_folder
 from scripts.shared.programs import run_main_and_exit
 from scripts.strategies import strategy_list
@@ -37,7 +39,9 @@ def main(folder: Path, launcher: Path, flags: list[str]) -> int:
     results = os.environ.get("RESULTS", "")
     opened = preflight.open_result_set(folder / results if results else None)
     run_folder, env = plan.create_run_folder(run, opened)
-    words = [str(launcher), "--run", str(run_folder.plan), *(["--skip", run.skip] if run.skip else [])]
+    library = library_of(strategy)
+    skip = run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else "")
+    words = [str(launcher), "--run", str(run_folder.plan), *(["--skip", skip] if skip else [])]
     os.execve(launcher, words, os.environ | env)
 
 
