@@ -48,7 +48,7 @@ def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
-    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: in the middle of the fourth."""
+    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: halfway through epoch 3."""
     warmup = args.epochs // 18
     if epoch < warmup:
         return args.lr * epoch / warmup
@@ -68,6 +68,8 @@ def train_epoch_by_amp(
     model.train()
     device = next(model.parameters()).device
     loss_sum = torch.zeros((), device=device)
+    if not len(loader):
+        raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
     for step, (images, target) in enumerate(loader):
         images, target = images.to(device, non_blocking=True), target.to(device, non_blocking=True)
         for group in optimizer.param_groups:

@@ -50,7 +50,7 @@ def open_images(args: Namespace) -> tuple[ImageFolder, ImageFolder]:
 
 
 def learning_rate(args: Namespace, epoch: float) -> float:
-    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: in the middle of the fourth."""
+    """Climbs to --lr in the first 5 of 90 epochs, then falls to 0 as a cosine; 3.5: halfway through epoch 3."""
     warmup = args.epochs // 18
     if epoch < warmup:
         return args.lr * epoch / warmup
@@ -103,6 +103,8 @@ def train_in_stages(
 ) -> float:
     """Train on each image once; returns the mean loss. Rank 0 reads images, and sends targets to the last rank."""
     loss_sum = torch.zeros((), device=device)
+    if not len(loader):
+        raise SystemExit(f"--batch-size {args.batch_size} is more than the images of a process; lower it")
     target = torch.empty(args.batch_size, dtype=torch.int64, device=device)
     batches = iter(loader) if dist.get_rank() == 0 else None
     for step in range(len(loader)):

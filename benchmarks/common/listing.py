@@ -271,9 +271,9 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
                     files += one.images
     if refused:
         raise UserError(
-            f"{str(folder)!r} has {len(refused):,} entries that would not be read: {format_names(refused)}; sort "
-            f"images into class folders with names that end in {', '.join(IMG_EXTENSIONS)}, mount what links lead to, "
-            "and move the rest away"
+            f"{str(folder)!r}: what would not be read ({len(refused):,}): {format_names(refused)}; sort images into "
+            "class folders, mount what links lead to, and move the rest away; images end in "
+            + ", ".join(IMG_EXTENSIONS)
         )
     metadata = {"version": VERSION, "classes": json.dumps(classes), "folders": json.dumps(folders)}
     metadata |= {"times": json.dumps(times), "left_out": json.dumps(left_out)}

@@ -101,7 +101,7 @@ def refuse(entries: Iterable[Entry], where: str) -> None:
     refused = [f"{entry.path!r} {entry.refused}" for entry in entries]
     if refused:
         rest = f"; and {len(refused) - 3:,} more" if len(refused) > 3 else ""
-        raise UserError(f"{where}: {'; '.join(refused[:3])}{rest}. Mend them, or move them out of the source")
+        raise UserError(f"{where}: {'; '.join(refused[:3])}{rest}. Mend what is named, or move it out of the source")
 
 
 def entries_words(num_images: int, left_out: collections.Counter[str]) -> str:

@@ -140,8 +140,8 @@ def refuse_gaps(paths: list[str]) -> None:
         missing = [f"{before}{number:0{width}}{of_all}{after}" for number in expected if number not in there]
         if missing or len(there) > len(expected):
             raise UserError(
-                f"{before}* should have the numbers {expected.start} to {expected.stop - 1}, and {len(missing):,} are "
-                f"missing: {', '.join(missing[:3])}; download them, or give one file as FROM"
+                f"{before}* should have the numbers {expected.start} to {expected.stop - 1}; missing "
+                f"({len(missing):,}): {', '.join(missing[:3])}; download what is missing, or give the files that are there the next numbers"
             )
 
 

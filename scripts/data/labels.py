@@ -157,10 +157,12 @@ def classes_by_table(names: list[str], table: dict[str, str], path: Path) -> dic
         if key in rows:
             found[name] = rows.pop(key)
     if missing := [name for name in names if name not in found]:
-        raise UserError(f"{path} does not have the class of {format_names(missing)}; mend it, or move them away")
+        raise UserError(
+            f"{path} does not have the class of {format_names(missing)}; add a line for each, or move these images away"
+        )
     if rows:
         raise UserError(
-            f"{path} has {len(table):,} images, and {len(rows):,} of them are not there: {format_names(rows)}; "
+            f"{path} has {len(table):,} images; not there ({len(rows):,}): {format_names(rows)}; "
             "is the folder whole? Else remove their lines"
         )
     return found

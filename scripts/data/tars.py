@@ -25,6 +25,7 @@ from scripts.data.entries import (
 )
 from scripts.data.labels import classes_by_number
 
+GZIP = b"\x1f\x8b"
 MAX_END_BYTES = tarfile.RECORDSIZE + tarfile.BLOCKSIZE  # of zeros at the end of an archive
 LINK = "is a link or a sparse file: make the tar again with --dereference --hard-dereference"
 
@@ -57,6 +58,8 @@ def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | Non
                     yield Member(found.name, found.offset_data, found.size, is_file)
             rest = os.pread(file.fileno(), min(max(end - archive.offset, 0), MAX_END_BYTES + 1), archive.offset)
     except (tarfile.TarError, ValueError) as error:
+        if os.pread(file.fileno(), 2, begin) == GZIP:
+            raise UserError(f"{shard_name} is compressed by gzip; unpack it: gzip -d") from None
         raise UserError(f"{shard_name} cannot be read: {error}; is the download whole?") from None
     if not rest or any(rest):
         raise UserError(f"{shard_name} is cut off or damaged after {archive.offset - begin} bytes; is it whole?")

@@ -146,7 +146,7 @@ def test_images_with_other_endings_are_read_by_their_content(tmp_path, images, c
     assert (target_of(source) / "train" / CLASSES[0] / "b.JPEG").read_bytes() == JPEG
     assert (target_of(source) / "val" / CLASSES[1] / "val_2.JPEG").read_bytes() == JPEG + b"2"
     (images / "train" / CLASSES[0] / "b.jfif").write_bytes(JPEG)
-    assert f"1 entries that would not be read: '{CLASSES[0]}/b.jfif'" in check_refused(images)
+    assert f"what would not be read (1): '{CLASSES[0]}/b.jfif'" in check_refused(images)
 
 
 def test_what_is_no_image_is_refused_with_three_names_and_the_number(tmp_path, images):
@@ -189,7 +189,7 @@ def test_a_val_that_is_half_flat_is_read_whole(tmp_path, images, capsys):
     printed(source, capsys)
     assert contents(target_of(source)) == contents(images)
     message = check_refused(source)
-    assert "6 entries that would not be read: 'ILSVRC2012_val_00000003.JPEG'" in message
+    assert "what would not be read (6): 'ILSVRC2012_val_00000003.JPEG'" in message
 
 
 def test_a_folder_and_a_table_that_say_two_classes_are_refused(tmp_path, images):
@@ -262,10 +262,10 @@ def test_a_shard_that_is_not_there_is_named(tmp_path, images):
     second.rename(f"{second}.incomplete")
     assert f"{second.name}.incomplete' is a download that did not end" in refused(source)
     (source / "data" / f"{second.name}.incomplete").unlink()
-    assert f"1 are missing: data/{second.name}" in refused(source)
+    assert f"missing (1): data/{second.name}" in refused(source)
     source = write_webdataset(tmp_path / "tars", images)
     (source / "imagenet1k-train-0001.tar").unlink()
-    assert "1 are missing: imagenet1k-train-0001.tar" in refused(source)
+    assert "missing (1): imagenet1k-train-0001.tar" in refused(source)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.6])
@@ -309,7 +309,7 @@ def test_a_table_with_images_that_are_not_there_is_refused(tmp_path, images):
     gone = sorted((source / "val").glob("*.JPEG"))[:3]
     for path in gone:
         path.unlink()
-    assert f"has 12 images, and 3 of them are not there: '{gone[0].name}'" in refused(source)
+    assert f"has 12 images; not there (3): '{gone[0].name}'" in refused(source)
 
 
 def test_a_devkit_that_was_unpacked_is_no_image(tmp_path, images, capsys):

@@ -310,7 +310,7 @@ def test_counts_are_image_folders(tree):
 def test_what_would_not_be_read_is_refused_by_its_name(tree, capsys):
     write(tree, "train/loose.JPEG", "train/a/jpg", "train/a/b.jfif")
     error = refusal(tree, capsys)
-    assert "3 entries that would not be read: 'a/b.jfif', 'a/jpg', 'loose.JPEG'" in error and "move the rest" in error
+    assert "what would not be read (3): 'a/b.jfif', 'a/jpg', 'loose.JPEG'" in error and "move the rest" in error
 
 
 def test_val_may_lack_classes(tree, capsys):
@@ -329,7 +329,7 @@ def test_refuses_what_is_no_data_set(tree, tmp_path, capsys):
     os.rename(tree / "val", tree / "validation")
     assert "val/ is not there" in refusal(tree, capsys)
     write(tree, "val/ILSVRC2012_val_00000001.JPEG", "val/ILSVRC2012_val_00000002.JPEG")
-    assert "2 entries that would not be read: 'ILSVRC2012_val_00000001.JPEG'" in refusal(tree, capsys)
+    assert "what would not be read (2): 'ILSVRC2012_val_00000001.JPEG'" in refusal(tree, capsys)
     shutil.rmtree(tree / "val")
     (tree / "val").mkdir()
     error = refusal(tree, capsys)
@@ -361,4 +361,4 @@ def test_links_are_followed_and_one_to_nowhere_is_refused(tree, tmp_path, capsys
         (linked / "train" / name).symlink_to(tree / "train" / name)
     assert check_image_folder(linked) == Counts(2, 3, 2)
     (tree / "train/a/3.JPEG").symlink_to(tmp_path / "gone.JPEG")
-    assert "1 entries that would not be read: 'a/3.JPEG'" in refusal(linked, capsys)
+    assert "what would not be read (1): 'a/3.JPEG'" in refusal(linked, capsys)

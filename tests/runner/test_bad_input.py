@@ -82,7 +82,7 @@ def refuse_program(checkout, tmp_path, tiny_config):
         (without_val, ["val/ is not there; expected train/<class>/"]),
         (with_an_empty_class, ["train/ has class folders without an image: 'waves'; fill or remove them"]),
         (with_an_unknown_class, ["val/ has classes that train/ lacks: 'unheard of'; remove them from val/ or add"]),
-        (with_loose_images, ["val", "has 23 entries that would not be read", "sort images into class folders"]),
+        (with_loose_images, ["val", "what would not be read (23)", "sort images into class folders"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
