@@ -141,7 +141,8 @@ def refuse_gaps(paths: list[str]) -> None:
         if missing or len(there) > len(expected):
             raise UserError(
                 f"{before}* should have the numbers {expected.start} to {expected.stop - 1}; missing "
-                f"({len(missing):,}): {', '.join(missing[:3])}; download what is missing, or give the files that are there the next numbers"
+                f"({len(missing):,}): {', '.join(missing[:3])}; download what is missing, or give the "
+                "files that are there the next numbers"
             )
 
 
