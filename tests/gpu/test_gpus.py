@@ -51,7 +51,7 @@ FREE_SHARE = 0.8  # of an idle GPU's memory: CUDA's own context takes some, and 
 def test_versions_clocks_and_free_memory(machine, record_property):
     """First: nobody else computes on the GPU, or no time below is to be believed."""
     record_property("python", platform.python_version())
-    record_property("torch", torch.__version__)
+    record_property("torch", str(torch.__version__))  # xdist sends plain text only
     record_property("cores", this_machine.num_cores())
     if not machine.on_gpu:
         return
