@@ -31,6 +31,7 @@ class Clone:
         self.git("init", "-q", "-b", "main")
         self.commit("the suite")
         self.variables = {"CONFIG": self.folder / "short.yaml", "STRATEGY": "single", "REPEATS": 2, "TMPDIR": folder}
+        self.variables |= {"DATA": "unused"}  # images are synthetic
 
     def git(self, *words: str) -> str:
         return subprocess.run([*GIT, "-C", self.folder, *words], check=True, capture_output=True, text=True).stdout

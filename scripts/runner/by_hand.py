@@ -6,6 +6,7 @@ What follows the launcher are configuration fields. RESULTS names the result set
 launchers/README.md lists for several machines, come from the environment.
 """
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -36,9 +37,11 @@ def main(folder: Path, launcher: Path, flags: list[str]) -> int:
     request = Request(flags=flags, own_flags=tuple(typed), ranks_here=machine.num_ranks())
     run = plan.make_run(request, plan.RunTemplate(strategy, config, request.own_text))
     (run,) = plan.skip_what_does_not_fit([run])
-    results = os.environ.get("RESULTS", "")
-    opened = preflight.open_result_set(folder / results if results else None)
-    run_folder, env = plan.create_run_folder(run, opened)
+    named = os.environ.get("RESULTS", "")
+    results = preflight.open_result_set(folder / named if named else None)
+    earlier = [number for name, number in plan.last_statuses(results) if name == run.requested_hash]
+    run = dataclasses.replace(run, round=1 + max(earlier, default=0))  # the checkpoints stay those of the first
+    run_folder, env = plan.create_run_folder(run, results)
     library = library_of(strategy)
     skip = run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else "")
     words = [str(launcher), "--run", str(run_folder.plan), *(["--skip", skip] if skip else [])]

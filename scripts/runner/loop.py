@@ -81,7 +81,7 @@ def main(request: Request, suite: Suite = STRATEGIES) -> int:
     with lock_result_set(results), forward_signals() as child_runner:
         link_latest(results)
         print(start_text(left, results, request), flush=True)
-        loop = Loop(results, child_runner, suite.chart_command(), len(left), rounds.open_ended(request))
+        loop = Loop(results, child_runner, suite.chart_command(), runs[0], len(left), rounds.open_ended(request))
         return loop.run(rounds.generate_rounds(left, of_round, request, results))
 
 
@@ -138,20 +138,21 @@ def shown_setting(run: Run, name: str) -> object:
 
 
 class Loop:
-    """Runs rounds in a set whose lock is held. open_ended: more runs than `total` may follow."""
+    """Runs rounds in a set whose lock is held. planned: a run of the plan. open_ended: more than `total` may follow."""
 
     def __init__(
         self,
         results: Path,
         child_runner: SignalForwarder,
         chart_command: Sequence[str],
+        planned: Run,
         total: int,
         open_ended: bool = False,
     ):
         module, *flags = chart_command
         self.draw = [planner.interpreter_path(), "-m", module, "--results", results, *flags]
         self.results, self.child_runner = results, child_runner
-        self.total, self.open_ended = total, open_ended
+        self.planned, self.total, self.open_ended = planned, total, open_ended
         self.began, self.num_done, self.num_unfit = time.monotonic(), 0, 0
 
     def run(self, batches: Iterable[list[Run]]) -> int:
@@ -162,13 +163,14 @@ class Loop:
                 self._draw_so_far(runs[0].round - 1)
             self.total = max(self.total, self.num_done + len(runs))
             all_ok &= self._run_round(runs)
-            record_environment(self.results, runs[0], self.child_runner)  # the first run does not wait for its imports
+            record_environment(self.results, self.planned, self.child_runner)  # after the first run: it takes seconds
             self.num_done += len(runs) if runs[0].round else 0
             self.began = self.began if runs[0].round else time.monotonic()
             if self.child_runner.signum:
                 break
         print(flush=True)
         if (self.results / "runs.csv").exists():  # the second of two machines has no rows: the first one writes them
+            record_environment(self.results, self.planned, self.child_runner)  # where a signal had stopped it
             all_ok &= self._draw_last()
         return 128 + self.child_runner.signum if self.child_runner.signum else int(not all_ok)
 

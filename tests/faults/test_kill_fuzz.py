@@ -52,7 +52,8 @@ def suites_in(folder: Path) -> list[psutil.Process]:
     found = []
     for process in processes_of(folder):
         with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two looks
-            found += [process] if str(ROOT / "bench") in process.cmdline() else []
+            words = process.cmdline()
+            found += [process] if str(ROOT / "bench") in words and {"run", "study"} & {*words} else []
     return found
 
 

@@ -51,7 +51,7 @@ def test_one_run_has_no_interval_and_a_failure_is_told(tmp_path):
     append_rows(own, "runs", [recorded(own, row)])
     tex = paper_tex(load_set(own), {})
     assert r"95\,\%" not in tex and "One run has no interval." in tex
-    assert "Attempts without a time: slurm failed" in tex and "make report" in tex
+    assert "Attempts without a time: slurm failed" in tex and "./bench report" in tex
 
 
 def test_letters_that_latex_has_not():

@@ -34,7 +34,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set"}
         ours |= {"PASSED_ON": "scripts.runner.by_hand"}
         env = environment(**recorder.variables | ours | job | variables)
-        words = [ROOT / "launchers" / f"{name}.sh", "--config", tiny_config, "--data", tiny_data]
+        words = [ROOT / "launchers" / f"{name}.sh", "--config", tiny_config, "--data", variables.get("DATA", tiny_data)]
         done = subprocess.run(words, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         call = recorder.calls()[-1]

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import environment, run_strategy
+from support import environment, launcher_flags, run_strategy
 
 from benchmarks.common.rows import read_table
 from scripts.sets.identity import differing_fields
@@ -36,8 +36,8 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
     results, fewer = tmp_path / "a set", tmp_path / "fewer images"
     shutil.copytree(tiny_data, fewer)
     next((fewer / "train").rglob("*.JPEG")).unlink()
-    for repeat in (1, 2):
-        run_strategy("single", results, SHORT, DATA=tiny_data, CONFIG=tiny_config, REPEAT=repeat)
+    for _ in range(2):
+        run_strategy("single", results, SHORT, DATA=tiny_data, CONFIG=tiny_config)
     for name, flags in FLAGS.items():
         data = fewer if name == "fingerprint" else tiny_data
         run_strategy("single", results, f"{SHORT} {flags}", DATA=data, CONFIG=tiny_config)
@@ -54,8 +54,8 @@ def test_real_runs_that_differ_in_one_field_are_groups_that_differ_in_it(tmp_pat
 def test_a_run_with_other_kernels_is_a_group_of_its_own(tmp_path, tiny_data, tiny_config, name):
     """The pooled pair: 47 and 18 images/s under one mean. Mutant: the record has no variables."""
     results, variables = tmp_path / "a set", {"DATA": tiny_data, "CONFIG": tiny_config}
-    run_strategy("single", results, SHORT, **variables, REPEAT=1)
-    run_strategy("single", results, SHORT, **variables, REPEAT=2, **{name: "AVX2" if "ONEDNN" in name else "default"})
+    run_strategy("single", results, SHORT, **variables)
+    run_strategy("single", results, SHORT, **variables, **{name: "AVX2" if "ONEDNN" in name else "default"})
     one, other = load_set(results).groups
     assert [group.status_counts for group in (one, other)] == [{"ok": 1}] * 2
     aten = ["cpu_capability"] if name == "ATEN_CPU_CAPABILITY" else []
@@ -71,19 +71,20 @@ def test_runs_of_two_commits_and_of_local_changes_are_three_groups(tmp_path, che
         who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
         subprocess.run(["git", "-C", here, *who, *words], check=True, capture_output=True)
 
-    def run(number):
-        env = environment(RESULTS=results, ARGS=SHORT, DATA=tiny_data, CONFIG=tiny_config, REPEAT=number)
-        subprocess.run([here / "launchers" / "single.sh"], env=env, check=True, capture_output=True)
+    def run():
+        words = launcher_flags(SHORT, {"CONFIG": tiny_config, "DATA": tiny_data})
+        command = [here / "launchers" / "single.sh", *words]
+        subprocess.run(command, env=environment(RESULTS=results), check=True, capture_output=True)
 
     git("init", "-q")
     git("add", "-A")
     git("commit", "-qm", "one")
-    run(1)
+    run()
     (here / "note.py").write_text("")
-    run(2)
+    run()
     git("add", "-A")
     git("commit", "-qm", "two")
-    run(3)
+    run()
     assert [*read_table(results, "runs").status] == ["ok"] * 3
     groups = load_set(results).groups
     assert [group.status_counts for group in groups] == [{"ok": 1}] * 3

@@ -206,7 +206,7 @@ def test_a_side_that_fails_is_named_with_its_log(untrained):
     bad = untrained.commit("does not start")
     done = untrained.run(A="HEAD~1", B=bad)
     assert done.returncode == 4 and untrained.left_over() == []
-    assert f"failed: B, {bad}: warm-up: failed: the launcher ended with code 3" in done.stderr
+    assert f"failed: B, {bad}: warm-up: failed: its launcher ended with code 3" in done.stderr
     assert "; its log: " in done.stderr.splitlines()[-1]
 
 

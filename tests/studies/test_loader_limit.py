@@ -4,7 +4,6 @@
 """
 
 import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import numpy
 import psutil
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, start_bench
 
 from benchmarks import single
 from benchmarks.common.config import Config
@@ -61,10 +60,11 @@ def test_windows_are_timed_in_the_order_of_their_launch(monkeypatch, launch):
 
 @pytest.mark.medium
 @pytest.mark.real_interpreter
-def test_a_measurement_that_is_ended_leaves_no_process(tiny_config, tiny_data):
+def test_a_measurement_that_is_ended_leaves_no_process(tiny_config, tiny_data, tmp_path):
     """Protects the cores that the next measurement needs. Mutant: a launch that does not end with its parent."""
-    command = [sys.executable, "-m", "scripts.studies.loaders.measure_loader_limit", "--config", str(tiny_config)]
-    ended = subprocess.Popen([*command, "--data", str(tiny_data)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    (tmp_path / "a set").mkdir()
+    given = {"CONFIG": tiny_config, "DATA": tiny_data, "RESULTS": tmp_path / "a set"}
+    ended = start_bench(ROOT, "study loader-limit", **given, stderr=subprocess.DEVNULL)
     launches: list[psutil.Process] = []
     while not launches:
         assert ended.poll() is None

@@ -1,6 +1,6 @@
 """Is the loader the limit? Times the loader alone, training alone, and both together, in turn, in several launches.
 
-    python -m scripts.studies.loaders.measure_loader_limit --config configs/smoke.yaml --results results/latest
+    ./bench study loader-limit --config configs/smoke.yaml --results results/latest
 
 Every other flag is a configuration field, as of benchmarks.single, whose step, loader and threads are timed: one
 rank's. Training alone repeats one batch that is on the device already. With --results the windows replace those of the
