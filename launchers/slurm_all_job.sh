@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The batch job of launchers/slurm_all.sh, which is all runs of a set: calls ./bench run, with its arguments, on the job's first node. Near the time
-# limit it ends the run in progress, whose row says so, and puts the job back into the queue; started again, the job goes on
-# with what is missing.
+# The batch job of launchers/slurm_all.sh, which is all runs of a set: calls ./bench run, with its arguments, on the job's
+# first node. Near the time limit it ends the run in progress, whose row says so, and puts the job back into the queue;
+# started again, the job goes on with what is missing.
 set -uo pipefail
 # Slurm starts a job in /tmp where the node cannot enter the folder that submitted it.
 cd -- "${SLURM_SUBMIT_DIR:-.}" || { echo "error: start the command from a folder that all nodes share" >&2; exit 1; }

@@ -11,7 +11,6 @@ import tyro
 Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 OptionalInt = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 OptionalPath = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
-OptionalSeconds = Annotated[float | None, tyro.conf.arg(metavar="SECONDS", help_behavior_hint="")]
 OptionalText = Annotated[str, tyro.conf.arg(metavar="TEXT", help_behavior_hint="")]
 """'' where it is left out."""
 Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]

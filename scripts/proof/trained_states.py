@@ -42,7 +42,7 @@ def why_no_reference(training: Training) -> str:
 
 
 def training_of(config: Config, resolved: dict[str, Any]) -> Training:
-    """What a run trained. config: as requested. resolved: settings.json's `met`. Sets torch's number of threads."""
+    """What a run trained. config: as requested. resolved: what `auto` became. Sets torch's number of threads."""
     layout = Layout(**{name: resolved[name] for name in STORED_FIELDS})
     config = dataclasses.replace(config, **{name: getattr(Config(), name) for name in NOT_READ})
     batch = resolved.get("global_batch", config.global_batch)  # where images per device were requested
