@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy
 
-from scripts.stats import stopping_rule
-from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
-from scripts.stats.intervals import RatioEstimate
+from scripts.results import stopping_rule
+from scripts.results.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
+from scripts.results.intervals import RatioEstimate
 from scripts.studies.ab import sequential
 from scripts.studies.compare import two_days
 

@@ -25,9 +25,9 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import Rank
 from benchmarks.common.rows import append_rows, read_table
-from scripts.sets.settings import add_settings, requested_settings
+from scripts.results.settings import add_settings, requested_settings
 from scripts.shared.forward_signals import ENDING_SIGNALS
-from scripts.strategies.strategy_list import all_strategies
+from scripts.shared.strategy_list import all_strategies
 
 if typing.TYPE_CHECKING:
     from scripts.runner.request import Request

@@ -15,8 +15,8 @@ from support import ROOT, STRATEGIES, environment
 
 from benchmarks.common.config import load_config
 from benchmarks.common.engine import check_windows_fit
-from scripts.commands.command_table import find_command
-from scripts.commands.run_command import parse
+from scripts.cli.command_table import find_command
+from scripts.cli.run_command import parse
 
 # Of benchmarks/common, in the order of a reader: a module imports only those before it.
 COMMON = """
@@ -29,18 +29,18 @@ LAYERS = [
     ["common"],
     ["benchmarks", "shared"],
     ["options"],
-    ["strategies"],
-    ["stats", "setup"],
+    ["memory"],
+    ["setup"],
     ["data"],
-    ["sets"],
+    ["results"],
     ["charts", "runner"],
-    ["pages"],
-    ["proof", "studies"],
-    ["publish", "export"],
-    ["commands"],
+    ["report"],
+    ["verify", "studies"],
+    ["publish"],
+    ["cli"],
 ]
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
-READS_RESULTS = ["charts.plot", "pages.page", "studies.compare.compare", "runner.loop", "runner.record"]
+READS_RESULTS = ["charts.plot", "report.page", "studies.compare.compare", "runner.loop", "runner.record"]
 
 
 def imported(path) -> set[str]:

@@ -11,10 +11,10 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from scripts.charts.figures import COLORS, RUN_STYLE, SET_HATCHES, footnote, make_figure, wrap
-from scripts.sets.result_set import ResultSet
-from scripts.sets.set_text import describe_failures
-from scripts.stats.formatting import printable
-from scripts.stats.intervals import NO_REPEAT
+from scripts.results.formatting import printable
+from scripts.results.intervals import NO_REPEAT
+from scripts.results.result_set import ResultSet
+from scripts.results.set_text import describe_failures
 
 NOT_PARALLEL = "////"
 IDEAL = "#D55E00"

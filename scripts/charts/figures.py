@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import replace_atomically
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.sets.set_text import describe_sets
-from scripts.stats.formatting import printable, printable_lines
+from scripts.results.formatting import printable, printable_lines
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import describe_sets
 
 # a matplotlibrc of the user's would change charts
 matplotlib.rcdefaults()

@@ -24,10 +24,10 @@ from scripts.charts.figures import (
     legend_shape,
     make_figure,
 )
-from scripts.sets.accuracy import recorded_seeds, top1_accuracy
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.stats.formatting import plural
+from scripts.results.accuracy import recorded_seeds, top1_accuracy
+from scripts.results.formatting import plural
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
 
 PANELS = (("train", "loss", "train loss"), ("val", "loss", "val loss"), ("val", "acc1", "val top-1, %"))
 

@@ -18,13 +18,13 @@ from scripts.charts.learning_curves import learning_chart
 from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
 from scripts.options.set_options import PlotOptions
-from scripts.sets.accuracy import describe_top1
-from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.set_text import describe_failures, describe_sets
-from scripts.sets.set_warnings import find_warnings
-from scripts.sets.strategy_cells import STRATEGY_COLUMNS, strategy_cells
+from scripts.results.accuracy import describe_top1
+from scripts.results.formatting import printable, text_table
+from scripts.results.result_set import ResultSet, load_set
+from scripts.results.set_text import describe_failures, describe_sets
+from scripts.results.set_warnings import find_warnings
+from scripts.results.strategy_cells import STRATEGY_COLUMNS, strategy_cells
 from scripts.shared.programs import exit_code, run_main_and_exit
-from scripts.stats.formatting import printable, text_table
 
 CHARTS = {
     "throughput": throughput.throughput_chart,

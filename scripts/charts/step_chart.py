@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from scripts.charts.figures import footnote, label_with_set, make_figure
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.sets.step_breakdown import (
+from scripts.results.formatting import format_number, plural, printable
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.step_breakdown import (
     PHASES,
     PipelineBubble,
     StepMean,
@@ -19,7 +20,6 @@ from scripts.sets.step_breakdown import (
     pipeline_bubbles,
     step_parts,
 )
-from scripts.stats.formatting import format_number, plural, printable
 
 PHASE_LABELS = {"data": "waiting for data", "copy": "copy to device", "exposed_comm": "exposed communication"}
 PHASE_LABELS |= {"wait": "waiting for other ranks"}

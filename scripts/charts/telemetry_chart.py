@@ -14,9 +14,9 @@ from scripts.charts.figures import (
     legend_shape,
     make_figure,
 )
-from scripts.sets.result_set import ResultSet
-from scripts.sets.used_gpus import drop_unused_gpus
-from scripts.stats.formatting import plural
+from scripts.results.formatting import plural
+from scripts.results.result_set import ResultSet
+from scripts.results.used_gpus import drop_unused_gpus
 
 # device, column, title, factor, how the devices of one sample become one value
 TELEMETRY = (

@@ -6,12 +6,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, draw_bars, finish, make_bar_figure
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.sets.strategy_cells import over_which_baseline
-from scripts.stats.formatting import format_interval, format_number, format_setting
-from scripts.stats.intervals import NO_REPEAT, strategy_throughput
-from scripts.strategies.strategy_list import BASELINE
+from scripts.results.formatting import format_interval, format_number, format_setting
+from scripts.results.intervals import NO_REPEAT, strategy_throughput
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.strategy_cells import over_which_baseline
+from scripts.shared.strategy_list import BASELINE
 
 # Seconds of one ImageNet epoch on 4 Tesla V100-PCIe: the chart in the README of
 # github.com/tczhangzhi/pytorch-distributed. ResNet-18, 224 px, global batch 3200; Apex 6400; one run, no interval.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from benchmarks.common.rows import read_table
-from scripts.sets.result_set import ResultSet
+from scripts.results.result_set import ResultSet
 from scripts.shared.repository import ROOT
 
 PLACES = ("config", "data", "checkpoint_dir", "container", "CONFIG", "DATA", "CONTAINER")

@@ -20,11 +20,11 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from scripts.options.set_options import PublishOptions
-from scripts.pages.page import make_report
 from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private, without_words
-from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.safe_names import file_inside
-from scripts.sets.settings import settings_hash
+from scripts.report.page import make_report
+from scripts.results.result_set import ResultSet, load_set
+from scripts.results.safe_names import file_inside
+from scripts.results.settings import settings_hash
 from scripts.shared.commands import shell_word
 from scripts.shared.repository import ROOT
 

@@ -18,10 +18,10 @@ from benchmarks.common.errors import UserError
 from scripts.runner import plan, preflight
 from scripts.runner.request import Request, default_config
 from scripts.setup.libraries import build_missing, library_of
+from scripts.shared import strategy_list
 from scripts.shared.command_line import flags_from_folder
+from scripts.shared.external import NAME_VARIABLE
 from scripts.shared.programs import run_main_and_exit
-from scripts.strategies import strategy_list
-from scripts.strategies.external import NAME_VARIABLE
 
 
 def main(folder: Path, launcher: Path, flags: list[str]) -> int:

@@ -122,7 +122,7 @@ def measured_columns(folder: RunFolder, sampler: Sampler) -> dict:
         return {}
     measured = summary["row"]
     if windows := measured.pop("windows", []):
-        from scripts.stats.intervals import run_interval  # scipy, which nothing needs while the run is timed
+        from scripts.results.intervals import run_interval  # scipy, which nothing needs while the run is timed
 
         interval = run_interval([(images, seconds) for images, seconds, _ in windows])
         measured |= {"images_per_s_ci_low": interval.low, "images_per_s_ci_high": interval.high}

@@ -6,10 +6,10 @@ import sys
 
 from benchmarks.common.config import load_config
 from benchmarks.common.rows import read_table
+from scripts.memory import memory_check
 from scripts.runner import plan
 from scripts.runner.request import Request, default_config
 from scripts.shared import gpus
-from scripts.strategies import memory_check
 
 NAMED_OPTIONS = ("--batch-per-device", "--global-batch", "--config")
 

@@ -1,6 +1,6 @@
 """The most TFLOP/s that this device was seen to compute: the fastest of some matrix products and convolutions.
 
-scripts/sets/device_use.py takes it as the peak of a device of which no data sheet is known.
+scripts/results/device_use.py takes it as the peak of a device of which no data sheet is known.
 """
 
 import os

@@ -24,6 +24,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import WARM_UP, append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.results.formatting import format_duration, plural, printable
 from scripts.runner import plan as planner
 from scripts.runner import preflight, processes, record, rounds
 from scripts.runner.default_batch import with_fitting_batch
@@ -31,11 +32,10 @@ from scripts.runner.plan import Run
 from scripts.runner.request import Request, with_images
 from scripts.setup.first_minute import unused_device_line
 from scripts.setup.libraries import build_missing, library_of
+from scripts.shared import strategy_list
+from scripts.shared.external import NAME_VARIABLE
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
 from scripts.shared.repository import ROOT
-from scripts.stats.formatting import format_duration, plural, printable
-from scripts.strategies import strategy_list
-from scripts.strategies.external import NAME_VARIABLE
 
 WIDTH = 100
 NOTHING_TIMED = (

@@ -20,14 +20,15 @@ from benchmarks.common.packed import has_files, open_packs
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.data.check import check_image_folder
+from scripts.memory import memory_check
+from scripts.results.identity import Identity, group_labels
+from scripts.results.settings import requested_settings, seed_in_turn, settings_hash
 from scripts.runner import preflight
 from scripts.runner.request import Request
 from scripts.runner.round_order import run_order, timed_part
-from scripts.sets.identity import Identity, group_labels
-from scripts.sets.settings import requested_settings, seed_in_turn, settings_hash
+from scripts.shared import strategy_list
+from scripts.shared.external import NAME_VARIABLE, STRATEGY_SOURCE, external_script, source_hash
 from scripts.shared.nodes import ranks_and_nodes
-from scripts.strategies import memory_check, strategy_list
-from scripts.strategies.external import NAME_VARIABLE, STRATEGY_SOURCE, external_script, source_hash
 
 MAX_VALUES = 200
 """Of a sweep, and of the ranks of a scaling study."""

@@ -17,7 +17,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.machine import vector_flags
 from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.repository import ROOT
-from scripts.strategies.strategy_list import has_fact, total_ranks_and_nodes
+from scripts.shared.strategy_list import has_fact, total_ranks_and_nodes
 
 PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"
 

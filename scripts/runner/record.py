@@ -27,17 +27,17 @@ from benchmarks.common.files import hold_lock
 from benchmarks.common.machine import boot_id
 from benchmarks.common.rows import SCHEMA, WARM_UP, append_rows, read_table
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
+from scripts.results.formatting import printable
+from scripts.results.settings import add_settings
 from scripts.runner import processes
 from scripts.runner.cause import RunEnd, find_status
 from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.kernel_variables import kernel_variables
 from scripts.runner.telemetry import Sampler
-from scripts.sets.settings import add_settings
 from scripts.shared import source_version
 from scripts.shared.forward_signals import die_with_parent, ending_signals
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
-from scripts.stats.formatting import printable
 
 POLL_S, LEEWAY_S, LOG_TAIL_LINES = 0.1, 1.0, 12
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")

@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
+from scripts.results.formatting import parse_percent
 from scripts.shared.nodes import node_rank
-from scripts.stats.formatting import parse_percent
 
 GPU_CONFIG, CPU_CONFIG = "configs/imagenet-bench.yaml", "configs/smoke.yaml"
 NO_IMAGES = """\

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
+from scripts.results.settings import settings_hash
 from scripts.runner.plan import Run, last_statuses
 from scripts.runner.request import Request
-from scripts.sets.settings import settings_hash
 from scripts.shared.nodes import ranks_and_nodes
 
 if TYPE_CHECKING:
-    from scripts.stats.families import ThroughputSample
+    from scripts.results.families import ThroughputSample
 
 MAX_ROUNDS = 40  # of --until without --budget; as far as the simulations of its coverage go
 
@@ -135,7 +135,7 @@ def _longest_round_s(runs: Sequence[Run], results: Path) -> float:
 
 def _is_finished(runs: Sequence[Run], request: Request, results: Path, left_s: float, round_s: float) -> bool:
     """Whether no more rounds are added; prints why. runs: the next round."""
-    from scripts.stats.stopping_rule import precise_enough, widest_half_width  # scipy: more than all other imports
+    from scripts.results.stopping_rule import precise_enough, widest_half_width  # scipy: more than all other imports
 
     done, until = runs[0].round - 1, f"--until {format_percent(request.until or 0)}"
     samples, baselines = timed_samples(runs, results)
@@ -179,7 +179,7 @@ def estimate_rounds(width: float | None, until: float, done: int) -> str:
 def timed_samples(runs: Sequence[Run], results: Path) -> "tuple[dict[str, ThroughputSample], dict[str, str]]":
     """The timed runs of the plan's groups, by label, and the label of each one's baseline. Without a baseline: all
     groups."""
-    from scripts.sets.result_set import load_set  # pandas
+    from scripts.results.result_set import load_set  # pandas
 
     requested, found = {run.requested_hash for run in runs}, load_set(results)
     groups = [group for group in found.timed_groups if settings_hash(group.identity.requested) in requested]

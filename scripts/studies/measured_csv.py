@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_csv
-from scripts.sets.output_files import check_output
+from scripts.results.output_files import check_output
 from scripts.shared import source_version
 
 

@@ -15,11 +15,11 @@ from matplotlib.transforms import ScaledTranslation
 
 from benchmarks.common.errors import UserError
 from scripts.charts.figures import COLORS, RUN_STYLE, save_chart
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.sets.set_text import describe_failures
-from scripts.stats.formatting import format_number
-from scripts.stats.intervals import strategy_throughput
+from scripts.results.formatting import format_number
+from scripts.results.intervals import strategy_throughput
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import describe_failures
 
 Points = TypeVar("Points")
 

@@ -37,7 +37,7 @@ from benchmarks.common.images import (
     resize_into,
     resolve_decoder,
 )
-from scripts.proof.reference_images import REFERENCE_DECODERS
+from scripts.verify.reference_images import REFERENCE_DECODERS
 
 HERE = [
     pytest.param(name, marks=pytest.mark.skipif(bool(import_problem(name)), reason=str(import_problem(name))))

@@ -13,9 +13,9 @@ from support import ROOT, STRATEGIES
 
 from benchmarks.common import machine
 from benchmarks.common.machine import host, machine_facts, nccl_conf
+from scripts.memory.group_memory import free_group_memory_bytes
+from scripts.results.settings import READERS
 from scripts.runner.kernel_variables import kernel_variables
-from scripts.sets.settings import READERS
-from scripts.strategies.group_memory import free_group_memory_bytes
 
 
 def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():

@@ -29,7 +29,7 @@ from benchmarks.common.rank import Rank, prepare
 from benchmarks.common.run_folder import RUN_DIR_VARIABLE
 from benchmarks.common.strategy import Layout, resolve_layout
 from benchmarks.common.summary import Record
-from scripts.sets.settings import requested_settings, settings_hash
+from scripts.results.settings import requested_settings, settings_hash
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
 ADDED = ("compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph")

@@ -14,8 +14,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common.config import Config
 from benchmarks.common.model import autocast_forward, build_model
 from benchmarks.common.rank import Rank, prepare
-from scripts.strategies.memory_check import resolve_config
-from scripts.strategies.strategy_list import has_fact
+from scripts.memory.memory_check import resolve_config
+from scripts.shared.strategy_list import has_fact
 
 CPU = torch.device("cpu")
 

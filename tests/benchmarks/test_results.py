@@ -20,8 +20,8 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import append_rows, format_cell, read_table
+from scripts.results.settings import add_settings, settings_hash
 from scripts.runner.loop import lock_result_set
-from scripts.sets.settings import add_settings, settings_hash
 
 APPENDER = """
 import sys
@@ -170,7 +170,7 @@ MEASURER = """
 import sys
 from pathlib import Path
 from scripts.runner.loop import lock_result_set
-from scripts.sets.settings import add_settings
+from scripts.results.settings import add_settings
 from scripts.studies import measured_csv
 measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(40):

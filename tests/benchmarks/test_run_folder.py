@@ -20,7 +20,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.rank import Rank
 from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.summary import Record
-from scripts.sets.settings import requested_settings
+from scripts.results.settings import requested_settings
 
 ASKED = requested_settings(Config(), "ddp", 2, 1, 1, "")
 OWN = {name: value for name, value in ASKED.items() if name not in FIELD_TYPES}

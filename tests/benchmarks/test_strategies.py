@@ -15,8 +15,8 @@ from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATE
 from benchmarks.common.config import load_config
 from benchmarks.common.rows import read_table
 from benchmarks.common.strategy import STORED_FIELDS, Layout
+from scripts.memory.memory_check import layout_function
 from scripts.runner.telemetry import PERIOD_S
-from scripts.strategies.memory_check import layout_function
 
 SHARDS = {"num_shards": 2}  # on two ranks; the others are in one process
 # Not taken from the scripts, whose rows are compared with it. Those that are not here compute what plain data

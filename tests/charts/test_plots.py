@@ -17,8 +17,8 @@ from scripts.charts import bars, step_chart, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS, PlotOptions, draw, main, run_command_line, summary_table
 from scripts.charts.telemetry_chart import telemetry_chart
-from scripts.sets.result_set import load_set
-from scripts.sets.step_breakdown import step_parts
+from scripts.results.result_set import load_set
+from scripts.results.step_breakdown import step_parts
 
 
 def add_row(folder, **row):

@@ -60,7 +60,7 @@ KINDS = (
     ("record", "scripts.runner.record"),
     ("torchrun", "torch.distributed.run"),
     ("plot", "scripts.charts."),
-    ("plot", "scripts.pages."),
+    ("plot", "scripts.report."),
     ("pack", "scripts.data.pack"),
     # These three have the words of a rank behind their own. bash and one process of srun ignore SIGQUIT.
     ("submitter", "slurm_submit.sh"),
@@ -383,7 +383,7 @@ def play_pack(number: int, base: Path, data: Path, rng: random.Random) -> Kill:
 def play_report(number: int, base: Path, results: Path, rng: random.Random) -> Kill:
     """Drawing leaves the tables as they are, whenever it is killed."""
     base.mkdir()
-    module = rng.choice(("scripts.charts.plot", "scripts.pages.page"))
+    module = rng.choice(("scripts.charts.plot", "scripts.report.page"))
     before = {path: path.read_bytes() for path in results.glob("*.csv")}
     command = [sys.executable, "-m", module, "--results", results]
     kill = play_one("report", number, command, {"TMPDIR": base}, base, rng, within_s=12)

@@ -28,9 +28,9 @@ from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError, timed_out
 from benchmarks.common.rows import append_rows, read_table
+from scripts.results.settings import add_settings, requested_settings, settings_hash
 from scripts.runner.cause import first_cause
 from scripts.runner.plan import last_statuses
-from scripts.sets.settings import add_settings, requested_settings, settings_hash
 
 SLURM = ROOT / "tests/slurm_local.sh"
 SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
@@ -493,8 +493,8 @@ def test_a_hostile_data_set_trains_and_its_names_do_no_harm(matrix, results, own
     lines = (results / "runs.csv").read_text().splitlines()
     assert (read_table(results, "runs").repeat > 0).sum() == 2  # beside those that warmed up
     assert not any(cell.startswith(("=", "+", "@")) for line in lines for cell in line.split(","))
-    if find_spec("scripts.pages.page"):
-        reporting = [sys.executable, "-m", "scripts.pages.page", "--results", results]
+    if find_spec("scripts.report.page"):
+        reporting = [sys.executable, "-m", "scripts.report.page", "--results", results]
         done = subprocess.run(reporting, cwd=ROOT, env=environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert "<script>.JPEG" not in (results / "report.html").read_text()

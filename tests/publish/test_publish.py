@@ -18,8 +18,8 @@ from benchmarks.common.rows import read_table
 from scripts.options.set_options import PublishOptions
 from scripts.publish import publish
 from scripts.publish.private_words import PATH, without_private, without_words
-from scripts.sets.result_set import load_set
-from scripts.sets.settings import settings_hash
+from scripts.results.result_set import load_set
+from scripts.results.settings import settings_hash
 
 pytestmark = pytest.mark.medium
 

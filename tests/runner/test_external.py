@@ -14,11 +14,11 @@ from support import ROOT, environment, run_strategy
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.run_folder import RunFolder
+from scripts.results.identity import Identity, comparable
+from scripts.results.settings import requested_settings
 from scripts.runner import plan
-from scripts.sets.identity import Identity, comparable
-from scripts.sets.settings import requested_settings
-from scripts.strategies import run_external, strategy_list
-from scripts.strategies.external import STRATEGY_SOURCE, source_hash
+from scripts.shared import run_external, strategy_list
+from scripts.shared.external import STRATEGY_SOURCE, source_hash
 
 
 @pytest.fixture

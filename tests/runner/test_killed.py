@@ -18,8 +18,8 @@ from support import ONE_RUN, OURS, ROOT, environment, hear_sigint, start_bench
 from benchmarks.common.config import FIELDS, Config
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.results.settings import requested_settings
 from scripts.runner import loop
-from scripts.sets.settings import requested_settings
 from scripts.shared.forward_signals import forward_signals
 
 pytestmark = pytest.mark.real_interpreter  # signals, and who is whose child

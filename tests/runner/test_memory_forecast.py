@@ -26,12 +26,8 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.strategy import Layout
-from scripts.options.run_options import MemoryOptions
-from scripts.runner import plan
-from scripts.runner.default_batch import with_fitting_batch
-from scripts.runner.request import Request
-from scripts.strategies import memory_check
-from scripts.strategies.memory_check import (
+from scripts.memory import memory_check
+from scripts.memory.memory_check import (
     RESERVED_BYTES,
     MemoryCase,
     batch_of_device,
@@ -42,7 +38,11 @@ from scripts.strategies.memory_check import (
     why_not_fitting,
     why_runs_do_not_fit,
 )
-from scripts.strategies.memory_forecast import forecast, peak_bytes
+from scripts.memory.memory_forecast import forecast, peak_bytes
+from scripts.options.run_options import MemoryOptions
+from scripts.runner import plan
+from scripts.runner.default_batch import with_fitting_batch
+from scripts.runner.request import Request
 
 SMALL = Config(arch="resnet18", image_size=64, global_batch=32)
 V100_16GB, V100_32GB = 16.9e9, 34.1e9
@@ -349,7 +349,7 @@ def test_a_set_keeps_its_batch(monkeypatch, tmp_path):
 def test_a_batch_that_is_named_stays(monkeypatch, flags, more):
     """Protects a comparison with another machine, ranks of several nodes, each with a command of its own, from unequal
     batches, and a laptop from a forecast."""
-    monkeypatch.setitem(sys.modules, "scripts.strategies.memory_forecast", None)  # an import of it would fail
+    monkeypatch.setitem(sys.modules, "scripts.memory.memory_forecast", None)  # an import of it would fail
     monkeypatch.delenv("CONFIG", raising=False)
     variables = variables_on_gpus(monkeypatch, flags, GPU_MEMORY_GB=2, **more)
     assert with_fitting_batch(variables) == variables
@@ -394,7 +394,7 @@ def test_a_suite_skips_what_does_not_fit_and_runs_the_rest(recorder, checkout, t
 def test_a_machine_without_gpus_pays_nothing(monkeypatch):
     """Protects start-up on a laptop: no torch for an answer that is known. A variable that is no number is refused."""
     monkeypatch.setenv("NUM_GPUS", "0")
-    monkeypatch.setitem(sys.modules, "scripts.strategies.memory_forecast", None)  # an import of it would fail
+    monkeypatch.setitem(sys.modules, "scripts.memory.memory_forecast", None)  # an import of it would fail
     cases = [MemoryCase("ddp", Config(arch="resnet152", global_batch=2**16), 2, 1)]
     assert why_runs_do_not_fit(cases, 2) == [""]
     monkeypatch.setenv("NUM_GPUS", "2")  # and nobody can ask them

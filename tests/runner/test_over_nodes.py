@@ -17,7 +17,7 @@ from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, asked, environment,
 from benchmarks.common import machine
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import plan
-from scripts.strategies import strategy_list
+from scripts.shared import strategy_list
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun

@@ -21,14 +21,14 @@ from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.data import pack
 from scripts.options.run_options import SweepOptions
-from scripts.proof import cases
+from scripts.results.settings import READERS, requested_settings
 from scripts.runner import loop, plan, preflight
-from scripts.sets.settings import READERS, requested_settings
 from scripts.shared import gpus, source_version
 from scripts.shared.nodes import ranks_and_nodes
-from scripts.strategies.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
+from scripts.shared.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
 from scripts.studies.sweep import plan as sweep_plan
 from scripts.studies.sweep.field_flags import value_flags
+from scripts.verify import cases
 
 # --- done already -------------------------------------------------------------------------------------------------
 

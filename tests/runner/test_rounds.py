@@ -18,10 +18,10 @@ from benchmarks.common import machine
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import WARM_UP, read_table
+from scripts.results.accuracy import top1_accuracy
+from scripts.results.result_set import load_set
 from scripts.runner import plan, rounds
 from scripts.runner.round_order import run_order, timed_part
-from scripts.sets.accuracy import top1_accuracy
-from scripts.sets.result_set import load_set
 
 # --- the order ----------------------------------------------------------------------------------------------------
 

@@ -351,7 +351,7 @@ def test_the_sd_is_that_of_a_run_and_the_gate_says_which(capsys, tmp_path):
 @pytest.mark.slow
 def test_a_planted_delay_is_found(clone, tmp_path):
     """A delay of 0.2 s in each step of B is found. It is long, so that other work on the machine does not hide it.
-    How often smaller ones are found, and equal things called different, is in tests/stats/test_simulations.py."""
+    How often smaller ones are found, and equal things called different, is in tests/results/test_simulations.py."""
     wrapper = tmp_path / "slow python"
     wrapper.write_text(
         f'#!/bin/bash\nexport PYTHONPATH="{ROOT}/tests/faults" FAULT=slow SLOW_S=0.2\nexec "{sys.executable}" "$@"\n'

@@ -14,9 +14,9 @@ from support import recorded
 from benchmarks.common.config import FIELDS
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows
+from scripts.results.families import ratios_to_baseline
+from scripts.results.result_set import load_set
 from scripts.runner import plan
-from scripts.sets.result_set import load_set
-from scripts.stats.families import ratios_to_baseline
 from scripts.studies.ablation import chart as report
 from scripts.studies.ablation import plan as ablation_plan
 from scripts.studies.ablation.analysis import (

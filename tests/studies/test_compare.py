@@ -233,7 +233,7 @@ def test_the_command_itself(base, tmp_path):
 def test_a_planted_slowdown_is_found(compare, tmp_path, tiny_config):
     """Five pairs of real runs, of which one of each pair waits in every step for as long as four steps take. That is
     long, so that other work on the machine does not hide it: 10 % were not found beside other tests. How often smaller
-    ones are found is in tests/stats/test_simulations.py."""
+    ones are found is in tests/results/test_simulations.py."""
     args = "--loader synthetic --image-size 64 --global-batch 16 --steps 45 --epochs 1 --windows 8 --window-steps 5"
     slow = {"FAULT": "slow", "PYTHONPATH": ROOT / "tests" / "faults", "CONFIG": tiny_config}
     first = run_strategy("single", tmp_path / "first", args, CONFIG=tiny_config)

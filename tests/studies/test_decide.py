@@ -15,10 +15,10 @@ from scipy.special import stdtrit
 from support import recorded, svg_text
 
 from benchmarks.common.rows import append_rows
-from scripts.commands.command_table import BY_WORDS
-from scripts.commands.run_command import parse
+from scripts.cli.command_table import BY_WORDS
+from scripts.cli.run_command import parse
+from scripts.results.families import ThroughputSample
 from scripts.shared.programs import exit_code
-from scripts.stats.families import ThroughputSample
 from scripts.studies.compare.two_days import DaySpread
 from scripts.studies.decide import chart, decide
 from scripts.studies.decide.analysis import Family, cheapest

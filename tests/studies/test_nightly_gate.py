@@ -12,8 +12,8 @@ import pytest
 import yaml
 from support import ROOT, put
 
-from scripts.commands.command_table import find_command
-from scripts.commands.run_command import parse
+from scripts.cli.command_table import find_command
+from scripts.cli.run_command import parse
 
 STEPS = yaml.safe_load((ROOT / "docs" / "nightly-gate.yaml").read_text())["jobs"]["gate"]["steps"]
 (GATE,) = [step for step in STEPS if "./bench ab" in step.get("run", "")]

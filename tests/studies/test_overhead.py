@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.common.errors import UserError
 from scripts.options.study_options import OverheadOptions
-from scripts.stats.intervals import geometric_mean
+from scripts.results.intervals import geometric_mean
 from scripts.studies.overhead import overhead
 
 EXAMPLE = "epoch {}: loss 2.000, top-1 9.0 %, {:.1f} images/s"

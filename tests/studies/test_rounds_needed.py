@@ -9,9 +9,9 @@ from scipy import stats
 from simulate import samples_of
 
 from benchmarks.common.errors import UserError
-from scripts.sets.result_set import load_set
-from scripts.stats.families import ratios_to_baseline
-from scripts.stats.independence import AUTOCORRELATED
+from scripts.results.families import ratios_to_baseline
+from scripts.results.independence import AUTOCORRELATED
+from scripts.results.result_set import load_set
 from scripts.studies.power import rounds_needed
 
 

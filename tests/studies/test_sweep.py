@@ -16,8 +16,8 @@ from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
 from scripts.options.run_options import ScalingOptions, SweepOptions
-from scripts.sets.result_set import load_set
-from scripts.stats.intervals import strategy_throughput
+from scripts.results.intervals import strategy_throughput
+from scripts.results.result_set import load_set
 from scripts.studies.scaling import chart as plot_scaling
 from scripts.studies.scaling import plan as scaling_plan
 from scripts.studies.scaling.analysis import scaling_points

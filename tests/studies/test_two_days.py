@@ -6,8 +6,8 @@ import numpy
 import pytest
 from scipy.special import stdtrit
 
-from scripts.stats.families import ThroughputSample
-from scripts.stats.intervals import sidak_critical_value
+from scripts.results.families import ThroughputSample
+from scripts.results.intervals import sidak_critical_value
 from scripts.studies.compare.two_days import (
     DaySpread,
     day_spread,

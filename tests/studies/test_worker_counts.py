@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.common.config import Config
 from benchmarks.common.listing import list_images
-from scripts.stats.intervals import Estimate
+from scripts.results.intervals import Estimate
 from scripts.studies.loaders import worker_counts
 from scripts.studies.loaders.worker_counts import cores_for, needed_cores_text, sample
 

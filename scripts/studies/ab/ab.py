@@ -28,15 +28,14 @@ from benchmarks.common.files import write_json
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.options.run_options import AbOptions
+from scripts.results.formatting import format_setting, parse_percent, plural
+from scripts.results.identity import Identity, differing_fields
+from scripts.results.result_set import load_set
 from scripts.runner import loop, plan, preflight
 from scripts.runner.request import Request, read_request, with_images
-from scripts.sets.identity import Identity, differing_fields
-from scripts.sets.result_set import load_set
-from scripts.shared import source_version
+from scripts.shared import source_version, strategy_list
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
 from scripts.shared.repository import ROOT
-from scripts.stats.formatting import format_setting, parse_percent, plural
-from scripts.strategies import strategy_list
 from scripts.studies.ab import variants, worktrees
 from scripts.studies.ab.paired_rounds import PairedRounds, format_ratio, report_verdict
 from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, last_look, look_at_rounds

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.stats.formatting import format_interval, format_number, plural
-from scripts.stats.intervals import RatioEstimate
+from scripts.results.formatting import format_interval, format_number, plural
+from scripts.results.intervals import RatioEstimate
 from scripts.studies.ab.sequential import SequentialResult, carry_over
 
 

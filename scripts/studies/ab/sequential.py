@@ -8,7 +8,7 @@ proportion (round / most) ** RHO (Kim and DeMets 1987), so that all intervals co
 Rounds may take after the one before: a standard error is that of n (1 - r) / (1 + r) independent rounds, with their
 lag-1 correlation r (Bayley and Hammersley 1946); intervals are as wide as rounds need that are AR(1; 0.5), or
 independent, whichever need more; and where r is more than chance explains there is no verdict. Limits come from
-NUM_PATHS seeded paths. scripts/stats/README.md has the error rates.
+NUM_PATHS seeded paths. scripts/results/README.md has the error rates.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.intervals import (
+from scripts.results.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
     NO_SPREAD,

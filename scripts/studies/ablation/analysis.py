@@ -10,12 +10,12 @@ from pathlib import Path
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rows import table_text
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.sets.settings import READERS
+from scripts.results.families import ratios_to_baseline
+from scripts.results.intervals import RatioEstimate
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.settings import READERS
 from scripts.shared.commands import bench_command
-from scripts.stats.families import ratios_to_baseline
-from scripts.stats.intervals import RatioEstimate
 
 BASELINE_OPTION, ALL_TOGETHER = "baseline", "all together"
 CORES_OVER_RANKS = "cores / ranks"  # a value of threads_per_rank

@@ -14,13 +14,13 @@ from matplotlib.figure import Figure
 
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import footnote
-from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.run_group import RunGroup
-from scripts.sets.set_text import describe_rows
+from scripts.results.families import count_compared, method_text
+from scripts.results.formatting import format_interval, format_number, text_table
+from scripts.results.intervals import FEW_ROUNDS
+from scripts.results.result_set import ResultSet, load_set
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import describe_rows
 from scripts.shared.programs import run_main_and_exit
-from scripts.stats.families import count_compared, method_text
-from scripts.stats.formatting import format_interval, format_number, text_table
-from scripts.stats.intervals import FEW_ROUNDS
 from scripts.studies.ablation.analysis import OptionResult, option_results, write_csv
 from scripts.studies.study_chart import StudyChartOptions, report_nothing, save_study_chart
 

@@ -16,13 +16,13 @@ from benchmarks.common.config import Config, load_config, resolve_precision
 from benchmarks.common.errors import UserError
 from benchmarks.common.machine import missing_compiler
 from benchmarks.common.packed import pack_path
+from scripts.memory import memory_check
 from scripts.runner import preflight
 from scripts.runner.plan import Run, RunTemplate, make_run, order_rounds
 from scripts.runner.request import Request, names_images
-from scripts.shared import gpus
+from scripts.shared import gpus, strategy_list
 from scripts.shared.commands import bench_command
 from scripts.shared.nodes import ranks_and_nodes
-from scripts.strategies import memory_check, strategy_list
 from scripts.studies.ablation.analysis import (
     ALL_TOGETHER,
     BASELINE_OPTION,

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from scripts.pages.study_sections import StudySection, StudySets
+from scripts.report.study_sections import StudySection, StudySets
 from scripts.studies.ablation.analysis import option_results, studied_strategies
 from scripts.studies.ablation.chart import ablate_chart
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy
 import pandas
 
-from scripts.stats.formatting import format_interval, text_table
-from scripts.stats.intervals import geometric_mean
+from scripts.results.formatting import format_interval, text_table
+from scripts.results.intervals import geometric_mean
 
 SMALLEST_BYTES = 2**10
 LARGE_BYTES = 2**20  # as much as a gradient bucket holds, or more

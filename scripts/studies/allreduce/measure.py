@@ -25,10 +25,10 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.options.study_options import AllreduceOptions
+from scripts.results.formatting import format_interval
 from scripts.shared.forward_signals import die_with_parent
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
-from scripts.stats.formatting import format_interval
 from scripts.studies.allreduce.analysis import (
     LARGE_BYTES,
     SMALLEST_BYTES,

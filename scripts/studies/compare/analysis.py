@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from scripts.sets.identity import Identity, differing_fields, incomparable_fields, same_work
-from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.run_group import RunGroup
-from scripts.sets.settings import SOURCE_FIELDS
-from scripts.stats.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
-from scripts.stats.formatting import format_setting, parse_percent, printable
-from scripts.stats.intervals import RatioEstimate
-from scripts.strategies.external import STRATEGY_SOURCE
+from scripts.results.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
+from scripts.results.formatting import format_setting, parse_percent, printable
+from scripts.results.identity import Identity, differing_fields, incomparable_fields, same_work
+from scripts.results.intervals import RatioEstimate
+from scripts.results.result_set import ResultSet, load_set
+from scripts.results.run_group import RunGroup
+from scripts.results.settings import SOURCE_FIELDS
+from scripts.shared.external import STRATEGY_SOURCE
 from scripts.studies.compare.two_days import DaySpread, day_spread, ratios_between_days
 
 # Two sets are often compared for these: a difference is printed, and no reason to refuse.

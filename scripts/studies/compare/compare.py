@@ -19,11 +19,11 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from scripts.options.set_options import CompareOptions
-from scripts.sets.result_set import ResultSet, load_set
+from scripts.results.families import METHOD
+from scripts.results.formatting import format_interval, parse_percent, text_table
+from scripts.results.intervals import MIN_ROUNDS, NO_REPEAT
+from scripts.results.result_set import ResultSet, load_set
 from scripts.shared.programs import exit_code, run_main_and_exit
-from scripts.stats.families import METHOD
-from scripts.stats.formatting import format_interval, parse_percent, text_table
-from scripts.stats.intervals import MIN_ROUNDS, NO_REPEAT
 from scripts.studies.compare.analysis import Comparison, between_sets, find_day_spread, timed_by_label, within_set
 from scripts.studies.compare.two_days import METHOD as METHOD_BETWEEN_DAYS
 from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT, DaySpread

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy
 
-from scripts.stats.families import ThroughputSample, log_table
-from scripts.stats.intervals import (
+from scripts.results.families import ThroughputSample, log_table
+from scripts.results.intervals import (
     CONFIDENCE,
     FEW_ROUNDS,
     MIN_ROUNDS,

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from scripts.stats.intervals import RatioEstimate
+from scripts.results.intervals import RatioEstimate
 from scripts.studies.compare.two_days import DaySpread, largest_day_sd, ratio_between_days
 from scripts.studies.decide.candidates import Candidate
 

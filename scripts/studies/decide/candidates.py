@@ -12,14 +12,14 @@ import numpy
 
 from benchmarks.common.config import IMAGE_FIELDS
 from benchmarks.common.errors import UserError
-from scripts.sets.epoch_time import epoch_time
-from scripts.sets.identity import ALL_CORES, DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.sets.set_text import UNKNOWN, describe_images
-from scripts.stats.families import ThroughputSample
-from scripts.stats.formatting import format_setting, printable
-from scripts.stats.intervals import log_throughput, mean_interval
+from scripts.results.epoch_time import epoch_time
+from scripts.results.families import ThroughputSample
+from scripts.results.formatting import format_setting, printable
+from scripts.results.identity import ALL_CORES, DERIVED_FIELDS, MACHINE_FIELDS, RESOLVED_SUFFIX, differing_fields
+from scripts.results.intervals import log_throughput, mean_interval
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import UNKNOWN, describe_images
 from scripts.studies.compare.analysis import FIELDS_THAT_MAY_DIFFER
 from scripts.studies.decide.training_cost import NUM_EPOCHS, num_machines
 

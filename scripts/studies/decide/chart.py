@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, draw_legend, footnote, legend_shape, make_figure
-from scripts.sets.result_set import ResultSet
-from scripts.stats.formatting import format_number, plural_of_several, printable
+from scripts.results.formatting import format_number, plural_of_several, printable
+from scripts.results.result_set import ResultSet
 from scripts.studies.decide.analysis import pareto_frontier
 from scripts.studies.decide.candidates import Candidate, Interval
 from scripts.studies.decide.decision_text import NO_EQUAL_SETTINGS

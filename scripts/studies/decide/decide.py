@@ -22,11 +22,11 @@ from benchmarks.common.rows import table_text
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import load_sets
 from scripts.options.set_options import DecideOptions
-from scripts.sets.identity import compute_precision
-from scripts.sets.result_set import ResultSet
-from scripts.sets.set_warnings import warnings_by_cause
+from scripts.results.formatting import printable
+from scripts.results.identity import compute_precision
+from scripts.results.result_set import ResultSet
+from scripts.results.set_warnings import warnings_by_cause
 from scripts.shared.commands import shell_word
-from scripts.stats.formatting import printable
 from scripts.studies.compare.analysis import find_day_spread
 from scripts.studies.decide.analysis import (
     Family,

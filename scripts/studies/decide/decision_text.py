@@ -6,9 +6,9 @@ No sentence says more than the intervals do. Needs no torch.
 import math
 from collections.abc import Sequence
 
-from scripts.pages.headline import join
-from scripts.sets.identity import compute_precision
-from scripts.stats.formatting import format_number, format_setting, format_with_interval, printable, text_table
+from scripts.report.headline import join
+from scripts.results.formatting import format_number, format_setting, format_with_interval, printable, text_table
+from scripts.results.identity import compute_precision
 from scripts.studies.compare.two_days import UNKNOWN_DAY_EFFECT
 from scripts.studies.decide.analysis import Family, Winner, cheapest
 from scripts.studies.decide.candidates import Candidate, Interval
@@ -149,7 +149,7 @@ def _named(labels: Sequence[str]) -> str:
 TABLE_NOTES = (
     "[a, b]: 95 % interval over the runs of a set. It covers neither another day nor another machine of this kind.",
     "x lowest cost: simultaneous 95 % intervals within each of the two comparisons, which include the day-to-day "
-    "spread (scripts/stats/README.md).",
+    "spread (scripts/results/README.md).",
     "Each machine's best was picked after looking. Its settings are its own, so that accuracy may differ.",
 )
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 
 from benchmarks.common.errors import UserError
-from scripts.sets.run_group import RunGroup
-from scripts.stats.formatting import printable
+from scripts.results.formatting import printable
+from scripts.results.run_group import RunGroup
 
 NUM_EPOCHS = 90  # what ImageNet is trained for in the papers
 LEAST_PRICE, MOST_PRICE = 1e-6, 1e9  # of an hour, in any currency; costs beyond are no numbers

@@ -9,7 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from scripts.charts.figures import COLORS, footnote
-from scripts.stats.formatting import format_number
+from scripts.results.formatting import format_number
 
 BAR_STYLES = {"ours": (COLORS[0], ""), "": (COLORS[1], "///")}  # by a name's first word
 

@@ -7,7 +7,7 @@ Ratios are of one launch; their intervals are Student's on logarithms, over laun
 import numpy
 import pandas
 
-from scripts.stats.intervals import MIN_ROUNDS, Estimate, RatioEstimate, geometric_mean, ratio_of_rounds
+from scripts.results.intervals import MIN_ROUNDS, Estimate, RatioEstimate, geometric_mean, ratio_of_rounds
 
 ALONE, TRAINING, BOTH = WINDOW_KINDS = "loader alone", "training alone", "both together"
 MAX_THROUGHPUT_LOSS = 0.05  # the fraction that loading may cost before the loader is called the limit

@@ -29,8 +29,8 @@ from benchmarks.common.rank import device_name
 from scripts.charts.figures import save_chart
 from scripts.data.check import check_image_folder
 from scripts.options.study_options import LoadersOptions
-from scripts.stats.formatting import plural
-from scripts.stats.intervals import log_throughput, ratio_of_rounds, run_interval
+from scripts.results.formatting import plural
+from scripts.results.intervals import log_throughput, ratio_of_rounds, run_interval
 from scripts.studies.loaders.chart import loaders_chart
 from scripts.studies.loaders.loader_variants import Batches, prepare_variants
 from scripts.studies.measured_csv import origin, set_tables_aside

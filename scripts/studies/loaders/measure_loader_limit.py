@@ -25,10 +25,10 @@ from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config,
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rows import lock_tables, read_table, table_text
+from scripts.results.formatting import format_interval, format_setting
 from scripts.runner import preflight
 from scripts.runner.round_order import run_order
 from scripts.shared.forward_signals import die_with_parent
-from scripts.stats.formatting import format_interval, format_setting
 from scripts.studies.hardware import hardware_here, hardware_of_set, why_not_here
 from scripts.studies.loaders.loader_limit import ALONE, BOTH, TRAINING, WINDOW_KINDS, describe_limit, throughput_by_kind
 

@@ -2,9 +2,9 @@
 
 import numpy
 
-from scripts.pages.study_sections import ReportTable, StudySection, StudySets
-from scripts.sets.result_set import ResultSet
-from scripts.stats.formatting import format_interval, format_number
+from scripts.report.study_sections import ReportTable, StudySection, StudySets
+from scripts.results.formatting import format_interval, format_number
+from scripts.results.result_set import ResultSet
 from scripts.studies.loaders.loader_limit import describe_limit, throughput_by_kind
 
 

@@ -25,8 +25,8 @@ from benchmarks.common.listing import list_images
 from benchmarks.common.rows import read_table
 from scripts.data import pack
 from scripts.options.data_options import PackOptions
-from scripts.stats.formatting import format_interval, format_number, plural
-from scripts.stats.intervals import Estimate, run_interval
+from scripts.results.formatting import format_interval, format_number, plural
+from scripts.results.intervals import Estimate, run_interval
 from scripts.studies.loaders.loader_limit import TRAINING
 from scripts.studies.loaders.loader_variants import Batches, own_loader
 from scripts.studies.loaders.measure import Window, describe_machine, time_window

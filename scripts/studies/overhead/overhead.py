@@ -22,12 +22,12 @@ from benchmarks.common.config import Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import list_images
 from scripts.options.study_options import OverheadOptions
-from scripts.sets.output_files import check_output
+from scripts.results.formatting import format_with_interval
+from scripts.results.intervals import geometric_mean
+from scripts.results.output_files import check_output
 from scripts.shared.forward_signals import die_with_parent
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
-from scripts.stats.formatting import format_with_interval
-from scripts.stats.intervals import geometric_mean
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
 from scripts.studies.measured_csv import add_rows
 

@@ -19,11 +19,11 @@ from scipy.special import nctdtrinc
 
 from benchmarks.common.errors import UserError
 from scripts.options.set_options import PowerOptions
-from scripts.sets.result_set import ResultSet, load_set
+from scripts.results.families import Pair, ThroughputSample, log_table
+from scripts.results.formatting import format_duration
+from scripts.results.intervals import MIN_ROUNDS, POWER, sidak_critical_value
+from scripts.results.result_set import ResultSet, load_set
 from scripts.shared.programs import exit_code, run_main_and_exit
-from scripts.stats.families import Pair, ThroughputSample, log_table
-from scripts.stats.formatting import format_duration
-from scripts.stats.intervals import MIN_ROUNDS, POWER, sidak_critical_value
 
 DIFFERENCES = (0.02, 0.05, 0.10)
 ROUNDS_LIMIT = 1000

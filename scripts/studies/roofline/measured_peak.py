@@ -13,8 +13,8 @@ import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_json
+from scripts.results.result_set import load_set
 from scripts.runner import preflight
-from scripts.sets.result_set import load_set
 from scripts.shared.programs import run_main_and_exit
 
 

@@ -30,15 +30,16 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.rank import NotStarted, device_name, synchronize
 from benchmarks.common.rows import table_text
+from scripts.memory import memory_check
 from scripts.options.study_options import ProfileOptions
+from scripts.results.device_use import peak_tflops
+from scripts.results.output_files import check_output, write_output
 from scripts.runner.request import default_config
-from scripts.sets.device_use import peak_tflops
-from scripts.sets.output_files import check_output, write_output
+from scripts.shared import strategy_list
 from scripts.shared.command_line import split_at_dashes
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
-from scripts.strategies import memory_check, strategy_list
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
 from scripts.studies.roofline.step_costs import DTYPES, GB_PER_S, Operation, trace_step
 from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_folder, trace_path, write_trace

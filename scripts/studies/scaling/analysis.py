@@ -14,13 +14,13 @@ from typing import Any
 
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rows import table_text
-from scripts.sets.identity import compute_precision, key_without_derived
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.stats.families import ratios_to_baseline
-from scripts.stats.formatting import format_interval, plural, text_table
-from scripts.stats.intervals import RatioEstimate
-from scripts.strategies.strategy_list import BASELINE
+from scripts.results.families import ratios_to_baseline
+from scripts.results.formatting import format_interval, plural, text_table
+from scripts.results.identity import compute_precision, key_without_derived
+from scripts.results.intervals import RatioEstimate
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
+from scripts.shared.strategy_list import BASELINE
 from scripts.studies.sweep.analysis import add_point, several_settings_error
 
 

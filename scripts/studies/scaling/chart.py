@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.set_text import describe_failures, describe_rows
+from scripts.results.formatting import format_setting, plural
+from scripts.results.result_set import ResultSet, load_set
+from scripts.results.set_text import describe_failures, describe_rows
 from scripts.shared.programs import run_main_and_exit
-from scripts.stats.formatting import format_setting, plural
-from scripts.strategies.strategy_list import BASELINE
+from scripts.shared.strategy_list import BASELINE
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points, scaling_rows, table, write_scaling_csv
 from scripts.studies.study_chart import StudyChartOptions, annotate_point, draw_point, report_nothing, save_study_chart
 

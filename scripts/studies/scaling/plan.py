@@ -14,7 +14,7 @@ from scripts.options.run_options import ScalingOptions
 from scripts.runner import preflight
 from scripts.runner.plan import MAX_VALUES, Run, RunTemplate, make_runs
 from scripts.runner.request import Request
-from scripts.strategies import strategy_list
+from scripts.shared import strategy_list
 
 
 def plan_runs(request: Request, options: ScalingOptions) -> list[Run]:

@@ -4,8 +4,8 @@ import functools
 
 from matplotlib.figure import Figure
 
-from scripts.pages.study_sections import StudySection, StudySets
-from scripts.sets.result_set import ResultSet
+from scripts.report.study_sections import StudySection, StudySets
+from scripts.results.result_set import ResultSet
 from scripts.studies.scaling.analysis import ScalingPoint, scaling_points
 from scripts.studies.scaling.chart import scaling_chart
 from scripts.studies.study_chart import points_or_warning

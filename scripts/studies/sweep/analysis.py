@@ -12,11 +12,11 @@ from typing import TypeVar
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from benchmarks.common.rows import format_cell, lock_tables
-from scripts.sets.identity import key_without_derived
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
-from scripts.stats.families import ratios_to_baseline
-from scripts.stats.formatting import format_interval, format_setting, plural, text_table
+from scripts.results.families import ratios_to_baseline
+from scripts.results.formatting import format_interval, format_setting, plural, text_table
+from scripts.results.identity import key_without_derived
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
 from scripts.studies.measured_csv import read_rows
 
 FOLDERS = ("scaling", "sweeps")  # of a set, in which the suite puts sweeps

@@ -16,13 +16,13 @@ from matplotlib.figure import Figure
 
 from benchmarks.common.config import FIELDS, find_field
 from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.sets.result_set import ResultSet, load_set
-from scripts.sets.run_group import RunGroup
-from scripts.sets.set_text import describe_failures, describe_rows
+from scripts.results.formatting import format_number, format_setting
+from scripts.results.intervals import strategy_throughput
+from scripts.results.result_set import ResultSet, load_set
+from scripts.results.run_group import RunGroup
+from scripts.results.set_text import describe_failures, describe_rows
 from scripts.shared.programs import run_main_and_exit
-from scripts.stats.formatting import format_number, format_setting
-from scripts.stats.intervals import strategy_throughput
-from scripts.strategies.strategy_list import BASELINE
+from scripts.shared.strategy_list import BASELINE
 from scripts.studies.study_chart import StudyChartOptions, draw_point, report_nothing, save_study_chart
 from scripts.studies.sweep.analysis import FOLDERS, parse_number, sweep_points, table, write_sweep_csv
 

@@ -9,11 +9,11 @@ from benchmarks.common import machine
 from benchmarks.common.config import NOT_COMPARED, find_field, load_config
 from benchmarks.common.errors import UserError
 from scripts.options.run_options import SweepOptions
+from scripts.results.settings import READERS
 from scripts.runner import preflight
 from scripts.runner.plan import MAX_VALUES, Run, RunTemplate, baselines_in_other_precisions, make_runs
 from scripts.runner.request import Request
-from scripts.sets.settings import READERS
-from scripts.strategies import strategy_list
+from scripts.shared import strategy_list
 from scripts.studies.sweep.field_flags import value_flags
 
 EXAMPLE = "./bench study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100"

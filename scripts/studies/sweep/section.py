@@ -4,9 +4,9 @@ import functools
 
 from matplotlib.figure import Figure
 
-from scripts.pages.study_sections import StudySection, StudySets
-from scripts.sets.result_set import ResultSet
-from scripts.sets.run_group import RunGroup
+from scripts.report.study_sections import StudySection, StudySets
+from scripts.results.result_set import ResultSet
+from scripts.results.run_group import RunGroup
 from scripts.studies.measured_csv import read_whole_rows
 from scripts.studies.study_chart import points_or_warning
 from scripts.studies.sweep.analysis import FOLDERS, sweep_points

@@ -1,0 +1,235 @@
+"""What a command does that is more than one function of a module.
+
+A function gets the command's options, and what follows `--`; those with --json also get a dict for the result. It
+returns the exit code. Modules of the suite are imported when they are needed: some load torch.
+"""
+
+import dataclasses
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.common.errors import UserError
+from scripts.options import data_options, run_options, study_options
+from scripts.shared.forward_signals import forward_signals
+from scripts.shared.programs import exit_code
+from scripts.shared.repository import ROOT
+
+if TYPE_CHECKING:
+    from scripts.runner import loop
+
+AB_FAILED = 4
+"""ab.RUN_FAILED, also where ab cannot be imported."""
+CLUSTER = {
+    **{name: name.upper() for name in ("nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition")},
+    **{name: name.upper() for name in ("account", "qos", "gpu_type", "memory", "exclusive", "warning_s", "container")},
+    "time_min": "TIME",
+}
+"""Of each option of a job, the variable by which launchers/cluster.sh knows it. A job's profile may set it, too."""
+
+
+def ensure_data(options: Any) -> int:
+    """Make imagenet-mini, where no data set is named; returns the exit code."""
+    if getattr(options, "data", None):
+        return 0
+    from scripts.data import mini
+
+    return mini.main(data_options.MakeDatasetOptions())
+
+
+def use_strategy_dir(options: Any) -> None:
+    """Have names of strategies found in the folder that --strategy-dir names. It chooses code to run: only this option
+    sets it."""
+    from scripts.shared.external import FOLDER_VARIABLE
+
+    os.environ.pop(FOLDER_VARIABLE, None)
+    if folder := getattr(options, "strategy_dir", None):
+        os.environ[FOLDER_VARIABLE] = str(folder)
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+def run_strategies(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
+    from scripts.runner import loop
+
+    if options.one_gpu:
+        return run_on_one_gpu(options, flags)
+    return run_suite(options, flags, loop.STRATEGIES)
+
+
+def run_on_one_gpu(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
+    """The study of options, of the baseline, which divides nothing."""
+    from scripts.shared.strategy_list import BASELINE
+
+    if options.strategies or options.nproc not in (None, 1):
+        raise UserError("--one-gpu compares options of one process; leave the strategies and --nproc out")
+    return run_ablation(dataclasses.replace(options, nproc=1), BASELINE, flags)
+
+
+def sweep(options: run_options.SweepOptions, flags: Sequence[str]) -> int:
+    from scripts.runner import loop
+    from scripts.studies.sweep import plan
+
+    suite = loop.Suite(lambda request: plan.plan_runs(request, options), lambda: plan.chart_command(options))
+    return run_suite(options, flags, suite)
+
+
+def scaling(options: run_options.ScalingOptions, flags: Sequence[str]) -> int:
+    from scripts.runner import loop
+    from scripts.studies.scaling import plan
+
+    suite = loop.Suite(lambda request: plan.plan_runs(request, options), lambda: plan.chart_command(options))
+    return run_suite(options, flags, suite)
+
+
+def ablation(options: run_options.AblationOptions, flags: Sequence[str]) -> int:
+    return run_ablation(options, options.strategy, flags)
+
+
+def run_ablation(options: run_options.RoundOptions, strategy: str, flags: Sequence[str]) -> int:
+    from scripts.runner import loop
+    from scripts.studies.ablation import plan
+
+    suite = loop.Suite(lambda request: plan.plan_runs(request, strategy), lambda: plan.chart_command(strategy))
+    return run_suite(options, flags, suite)
+
+
+def run_suite(options: run_options.RoundOptions, flags: Sequence[str], suite: "loop.Suite") -> int:
+    from scripts.runner import loop
+    from scripts.runner.request import read_request
+
+    use_strategy_dir(options)
+    if code := ensure_data(options):
+        return code
+    return exit_code(lambda: loop.main(read_request(options, flags), suite), errors=(), writes="the suite")
+
+
+def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
+    """Become the program that submits the job and follows it; in the job, ./bench run gets the same options."""
+    from benchmarks.common import machine
+    from scripts.runner.plan import machine_variables
+    from scripts.shared.nodes import ranks_and_nodes
+
+    use_num_ranks(options.nproc)
+    for name, variable in CLUSTER.items():
+        if value := getattr(options, name):
+            os.environ[variable] = "yes" if value is True else str(value)
+    if code := ensure_data(options):
+        return code
+    words = [*options.strategies]
+    for field in dataclasses.fields(run_options.RunOptions):
+        value = getattr(options, field.name)
+        if field.name not in ("strategies", "plan", "results", "nproc") and value not in (field.default, None):
+            words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    ranks_here = machine.num_ranks()
+    ranks_and_nodes(ranks_here)  # a mistake in NODES is said here
+    os.environ["GIVEN_NUM_GPUS"] = os.environ.get("NUM_GPUS", "")
+    os.environ |= machine_variables(ranks_here, machine.threads_per_rank(ranks_here))
+    os.environ["RESULTS"] = str(options.results or "")
+    mode = "--plan" if options.plan else "--submit"
+    os.execv(
+        ROOT / "launchers/slurm_all.sh", ["launchers/slurm_all.sh", mode, *words, *(["--", *flags] if flags else [])]
+    )
+
+
+def ab(options: run_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    """It ends with 1 for one reason alone, that B is slower: what crashes ends with AB_FAILED."""
+    use_strategy_dir(options)
+    try:
+        from scripts.studies.ab import ab
+
+        if code := ensure_data(options):
+            return AB_FAILED if code == 1 else code
+        return exit_code(lambda: ab.main(options, flags, found), errors=(), writes="ab")
+    except (UserError, ValueError):
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        print(f"failed: nothing was compared: {type(error).__name__}: {error}", file=sys.stderr)
+        found["failed"] = f"{type(error).__name__}: {error}"
+        return AB_FAILED
+
+
+def verify(options: run_options.VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    from scripts.verify import verify
+
+    use_strategy_dir(options)
+    return ensure_data(options) or verify.command(options, flags, found)
+
+
+def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.config import load_config
+    from scripts.memory import memory_check
+
+    return memory_check.main(options, load_config([*flags]))
+
+
+# --- studies that start no runs of strategies ---------------------------------------------------------------------
+
+
+def loaders(options: study_options.LoadersOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.loaders import measure
+
+    if options.data == data_options.MakeDatasetOptions.output.as_posix() and (code := ensure_data(None)):
+        return code
+    return measure.main(options) or 0
+
+
+def loader_limit(options: study_options.BenchLoaderLimitOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.config import load_config
+    from scripts.runner.request import read_request
+    from scripts.studies.loaders import measure_loader_limit, worker_counts
+
+    if code := ensure_data(options):
+        return code
+    request = read_request(options, flags)
+    measure_loader_limit.measure_set(options.results, request.flags)
+    worker_counts.main(options.results, load_config(request.flags))
+    return 0
+
+
+def allreduce(options: study_options.BenchAllreduceOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.allreduce import measure
+
+    use_num_ranks(options.nproc)
+    return measure.main(options)
+
+
+def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.roofline import profile_step
+
+    use_strategy_dir(options)
+    use_num_ranks(options.nproc)
+    return profile_step.profile_on_ranks(options, flags)
+
+
+def use_num_ranks(nproc: int | None) -> None:
+    if nproc:
+        os.environ["NPROC"] = str(nproc)
+
+
+# --- data, and the rest -------------------------------------------------------------------------------------------
+
+
+def list_flags(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+    from benchmarks.common.config import load_config
+
+    load_config(["--help"])
+    return 0
+
+
+def kill_fuzz(options: data_options.KillFuzzOptions, flags: Sequence[str]) -> int:
+    given = {"--kills": options.kills, "--seed": options.seed}
+    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    env = os.environ | {"PYTHONPATH": "tests"}
+    with forward_signals() as child_runner:
+        code = child_runner.run([sys.executable, "-m", "faults.kill_fuzz", *words], cwd=ROOT, env=env)
+    return 128 + child_runner.signum if child_runner.signum else code
+
+
+def nothing(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+    """The set-up was done before (start.py)."""
+    return 0

@@ -1,0 +1,299 @@
+"""Every command of ./bench. Standard library only: --help prints this table before anything is installed."""
+
+import dataclasses
+import difflib
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command."""
+
+    words: str
+    """What a person types after ./bench."""
+    summary: str
+    example: str
+    """What follows ./bench in an example."""
+    options: str
+    """The class of its options, as `module.Class` below scripts/options."""
+    action: str
+    """A function of scripts/cli/actions.py; with dots `module.function` below scripts, which gets the options
+    and, with --json, the dict for the result."""
+    flags: str = ""
+    """What may follow `--`."""
+    heading: str = ""
+    """Printed above this command, where a section begins with it."""
+
+
+FLAGS_HELP = "configuration fields, such as --global-batch 64; `./bench flags` lists all"
+COMMANDS = [
+    Command(
+        "run",
+        "time strategies in rounds, then draw the charts",
+        "run single ddp --repeats 5 --until 5% -- --global-batch 64",
+        "run_options.BenchRunOptions",
+        "run_strategies",
+        FLAGS_HELP,
+        heading="time training",
+    ),
+    Command(
+        "slurm",
+        "the same as one Slurm job, all strategies in turn on the same nodes",
+        "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
+        "run_options.SlurmOptions",
+        "run_slurm",
+        FLAGS_HELP,
+    ),
+    Command(
+        "ab",
+        "is B faster than A? two commits, options or interpreters, in one session",
+        "ab HEAD~1 tree: --strategy ddp --fail-over 5%",
+        "run_options.AbOptions",
+        "ab",
+        FLAGS_HELP,
+    ),
+    Command(
+        "plot",
+        "draw the charts of result sets again",
+        "plot --results results/x",
+        "set_options.PlotOptions",
+        "charts.plot.main",
+        heading="read result sets",
+    ),
+    Command(
+        "report",
+        "write report.html and report.md of a result set",
+        "report --results results/x",
+        "set_options.ReportOptions",
+        "report.page.main",
+    ),
+    Command(
+        "compare",
+        "is set B faster than set A? without B: the strategies within A",
+        "compare results/x results/y --day-sd 1% --fail-over 5%",
+        "set_options.CompareOptions",
+        "studies.compare.compare.main",
+    ),
+    Command(
+        "power",
+        "how many rounds find a difference of 2, 5 or 10 %",
+        "power --results results/x",
+        "set_options.PowerOptions",
+        "studies.power.rounds_needed.main",
+    ),
+    Command(
+        "decide",
+        "which machine is the cheapest for 90 ImageNet epochs, at a price an hour",
+        "decide results/a100 results/h100 --price a100=8.00 --price h100=20.00",
+        "set_options.DecideOptions",
+        "studies.decide.decide.main",
+    ),
+    Command(
+        "verify",
+        "test that strategies compute the same update as one plain process",
+        "verify ddp fsdp --results results/x",
+        "run_options.VerifyOptions",
+        "verify",
+        FLAGS_HELP,
+        heading="check",
+    ),
+    Command(
+        "forecast-memory",
+        "memory that each strategy needs on a GPU",
+        "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
+        "run_options.MemoryOptions",
+        "forecast_memory",
+        FLAGS_HELP,
+    ),
+    Command(
+        "study sweep",
+        "one option with several values",
+        "study sweep --strategy ddp --key bucket_cap_mb --values 1 5 25 100",
+        "run_options.SweepOptions",
+        "sweep",
+        FLAGS_HELP,
+        heading="study",
+    ),
+    Command(
+        "study scaling",
+        "strong and weak scaling over numbers of ranks",
+        "study scaling --strategy ddp --ranks 1 2 4",
+        "run_options.ScalingOptions",
+        "scaling",
+        FLAGS_HELP,
+    ),
+    Command(
+        "study ablation",
+        "what each option is worth, by itself and all together",
+        "study ablation --strategy ddp --repeats 5",
+        "run_options.AblationOptions",
+        "ablation",
+        FLAGS_HELP,
+    ),
+    Command(
+        "study loaders",
+        "the loaders of this suite, beside torchvision's",
+        "study loaders --data /path/to/images --rounds 9",
+        "study_options.LoadersOptions",
+        "loaders",
+    ),
+    Command(
+        "study loader-limit",
+        "does loading limit training, and how many cores does it need",
+        "study loader-limit --results results/x",
+        "study_options.BenchLoaderLimitOptions",
+        "loader_limit",
+        FLAGS_HELP,
+    ),
+    Command(
+        "study allreduce",
+        "all-reduces of 1 KB to 256 MB by each strategy's own path",
+        "study allreduce --nproc 2 --rounds 10",
+        "study_options.BenchAllreduceOptions",
+        "allreduce",
+    ),
+    Command(
+        "study profile",
+        "the top kernels of a step, each kind of layer beside its roof, and traces",
+        "study profile --strategy ddp --trace results/trace -- --global-batch 64",
+        "study_options.BenchProfileOptions",
+        "profile",
+        FLAGS_HELP,
+    ),
+    Command(
+        "study overhead",
+        "the suite's ddp beside examples/ddp.py, launched in turn",
+        "study overhead --pairs 10",
+        "study_options.OverheadOptions",
+        "studies.overhead.overhead.main",
+    ),
+    Command(
+        "data make",
+        "make imagenet-mini, the small data set",
+        "data make",
+        "data_options.MakeDatasetOptions",
+        "data.mini.main",
+        heading="prepare images",
+    ),
+    Command(
+        "data check",
+        "count the classes and files of a folder of images",
+        "data check --data /path/to/imagenet",
+        "data_options.CheckDataOptions",
+        "data.check.main",
+    ),
+    Command(
+        "data import",
+        "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
+        "data import /path/to/downloads /path/to/imagenet",
+        "data_options.ImportOptions",
+        "data.import_images.main",
+    ),
+    Command(
+        "data pack",
+        "write the images as one mapped file a split",
+        "data pack --data /path/to/imagenet --pack full",
+        "data_options.PackOptions",
+        "data.pack.main",
+    ),
+    Command(
+        "publish",
+        "copy a result set into results/published, without private names",
+        "publish --name h100_torch2.15_202612",
+        "set_options.PublishOptions",
+        "publish.publish.main",
+        heading="publish and export",
+    ),
+    Command(
+        "export",
+        "a result set as JSON, with intervals",
+        "export results/x --out set.json",
+        "set_options.ExportOptions",
+        "report.export.main",
+    ),
+    Command(
+        "flags",
+        "every configuration field and its flag",
+        "flags",
+        "data_options.NoOptions",
+        "list_flags",
+        heading="other",
+    ),
+    Command(
+        "kill-fuzz",
+        "kill random processes of a suite at random moments",
+        "kill-fuzz --kills 60 --seed 1",
+        "data_options.KillFuzzOptions",
+        "kill_fuzz",
+    ),
+    Command(
+        "setup",
+        "install everything into .venv, as the other commands do by themselves",
+        "setup",
+        "data_options.NoOptions",
+        "nothing",
+    ),
+]
+BY_WORDS = {command.words: command for command in COMMANDS}
+GROUPS = {command.words.split()[0] for command in COMMANDS if " " in command.words}
+EXIT_CODES = """exit codes:
+  0    yes: it was done, or the check passed
+  1    the check failed: slower, not proved, a run failed, nothing was timed, nothing to draw
+  2    a usage error: an unknown option, a missing file, sets that cannot be compared; nothing was decided
+  3    undecided: the data allow no answer, such as an interval that reaches over the limit of --fail-over
+  4    ./bench ab: a run failed or a program crashed, so that nothing was compared
+  129 to 143      ended by SIGHUP (129), SIGINT or Ctrl-C (130), SIGQUIT (131) or SIGTERM (143): 128 + the signal"""
+ENVIRONMENT = """variables of the environment:
+  PYTHON     the interpreter; default: .venv/bin/python
+  SETUP=no   install nothing, and use PYTHON as it is
+  TORCH, TORCH_INDEX, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
+  DEVICE=cpu use no GPU
+  NPROC, HOSTS, NODES, NNODES, ...   several machines: launchers/README.md"""
+
+
+def find_command(words: list[str]) -> tuple[Command | None, list[str]]:
+    """(the command that the first words name, the words after it); None where there is none."""
+    for length in (2, 1):
+        command = BY_WORDS.get(" ".join(words[:length]))
+        if command is not None and len(words) >= length:
+            return command, words[length:]
+    return None, words
+
+
+def nearest_commands(words: list[str]) -> str:
+    first = words[0]
+    if first in GROUPS:
+        known = [each.split()[1] for each in BY_WORDS if each.startswith(f"{first} ")]
+        typed = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
+        near = difflib.get_close_matches(typed, known, n=1)
+        begins = f"no command '{first} {typed}'" if typed else f"'{first}' needs another word"
+        hint = f"did you mean: ./bench {first} {near[0]}" if near else f"there are {', '.join(known)}"
+        return f"{begins}; {hint}"
+    names = {each: each for each in BY_WORDS} | {each.split()[-1]: each for each in BY_WORDS if " " in each}
+    near = difflib.get_close_matches(first, [*names, *GROUPS], n=1)
+    hint = f"did you mean: ./bench {names.get(near[0], near[0])}" if near else "./bench --help lists all"
+    return f"no command {first!r}; {hint}"
+
+
+def overview(group: str = "") -> str:
+    """The text of ./bench --help, or of one group's."""
+    shown = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
+    width = max(len(command.words) for command in shown)
+    lines = {command: f"  {command.words:<{width}}  {command.summary}" for command in shown}
+    if group:
+        return "\n".join([f"usage: ./bench {group} COMMAND [OPTION ...]", "", *lines.values()])
+    with_headings: list[str] = []
+    for command, line in lines.items():
+        if command.heading:
+            with_headings += ["", f"{command.heading}:"]
+        with_headings.append(line)
+    about = [
+        "usage: ./bench COMMAND [OPTION ...] [-- FLAG ...]",
+        "",
+        "Start here: ./bench run --plan, then ./bench run.",
+        *with_headings,
+        "",
+        "./bench COMMAND --help lists its options, with units, defaults and an example.",
+        "What follows -- goes to every script: configuration fields, such as --global-batch 64.",
+        "Completion: ./bench --tyro-print-completion bash (or zsh, tcsh).",
+    ]
+    return "\n".join([*about, "", EXIT_CODES, "", ENVIRONMENT])

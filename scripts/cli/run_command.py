@@ -1,0 +1,176 @@
+"""Runs one command of ./bench: parses its options, calls its function.
+
+    main(["compare", "results/x", "results/y", "--json"], Path.cwd())
+
+Paths that were typed in another folder than the checkout's are made absolute first.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Union
+
+import tyro
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.files import guard_output
+from scripts.cli import actions
+from scripts.cli.command_table import COMMANDS, Command, find_command
+from scripts.shared.command_line import flags_from_folder, split_at_dashes
+from scripts.shared.programs import exit_code
+from scripts.shared.repository import ROOT
+
+NEEDED = "torch torchvision numpy pandas scipy matplotlib PIL tyro yaml tqdm psutil pynvml jinja2".split()
+PATH_FIELDS = ("data", "config")
+"""Options that are paths, though their type is text."""
+TYRO = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
+
+
+def main(words: list[str], from_folder: Path) -> int:
+    """The exit code. from_folder: where the command was typed."""
+    guard_output()
+    if words[0].startswith("--tyro-"):
+        return complete(words)
+    if missing := [name for name in NEEDED if not importlib.util.find_spec(name)]:
+        print(f"error: {sys.executable} lacks {', '.join(missing)}; requirements.txt lists all", file=sys.stderr)
+        return 2
+    return run_words(words, from_folder)
+
+
+def run_words(words: list[str], from_folder: Path) -> int:
+    """Parse the words of a command and run it."""
+    command, rest = find_command(words)
+    assert command is not None  # start.py has refused other words
+    typed, flags = split_at_dashes(rest)
+    flags = flags_from_folder(flags, from_folder)
+    if flags and not command.flags:
+        print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
+        return 2
+    options = options_from_folder(parse(command, typed), typed, from_folder)
+    with json_output(getattr(options, "json", False)) as print_json:
+        found: dict[str, Any] = {}
+        results = [found] if hasattr(options, "json") else []
+        code = exit_code(functools.partial(act, command, options, flags, *results), errors=(UserError, ValueError))
+        if found:
+            print_json({"command": command.words, "exit_code": code} | found)
+    return code
+
+
+def act(command: Command, options: Any, flags: Sequence[str], *results: dict[str, Any]) -> int:
+    """results: of a command with --json, the dict for its result."""
+    function = action_of(command)
+    if "." in command.action:
+        return function(options, *results) or 0
+    return function(options, flags, *results)
+
+
+def action_of(command: Command) -> Any:
+    """The command's function, whose module may load torch."""
+    if "." in command.action:
+        return named_below_scripts(command.action)
+    return getattr(actions, command.action)
+
+
+def options_class(command: Command) -> Any:
+    return named_below_scripts(f"options.{command.options}")
+
+
+def named_below_scripts(place: str) -> Any:
+    """What `module.name` stands for."""
+    module, _, name = place.rpartition(".")
+    return getattr(importlib.import_module(f"scripts.{module}"), name)
+
+
+def describe(command: Command) -> str:
+    """The text above the options in a command's help."""
+    lines = [f"{command.summary[0].upper()}{command.summary[1:]}.", f"Example: ./bench {command.example}"]
+    return "\n\n".join([*lines, *([f"After --: {command.flags}."] if command.flags else [])])
+
+
+def parse(command: Command, words: Sequence[str]) -> Any:
+    """Exits with 2 for words that it does not have."""
+    return tyro.cli(
+        options_class(command), prog=f"./bench {command.words}", description=describe(command), args=words, config=TYRO
+    )
+
+
+def complete(words: Sequence[str]) -> int:
+    """Print or write tyro's shell completion of all commands."""
+    tyro.cli(command_tree(), prog="bench", args=words, config=TYRO)
+    return 0
+
+
+def annotated(options: Any, name: object) -> Any:
+    """Annotated[options, name], of a type that only runtime knows."""
+    form: Any = Annotated
+    return form[options, name]
+
+
+def command_tree() -> Any:
+    """All commands as one type, whose subcommands tyro completes."""
+    tops: list[Any] = []
+    groups: dict[str, list[Any]] = {}
+    for command in COMMANDS:
+        group, _, name = command.words.rpartition(" ")
+        entry = annotated(options_class(command), tyro.conf.subcommand(name=name, description=command.summary))
+        groups.setdefault(group, []).append(entry)
+    tops = groups.pop("")
+    for group, entries in groups.items():
+        holder: Any = dataclasses.make_dataclass(group, [("command", Union[tuple(entries)])])  # noqa: UP007
+        tops.append(annotated(holder, tyro.conf.subcommand(name=group)))
+    return Union[tuple(tops)]  # noqa: UP007
+
+
+def options_from_folder(options: Any, typed: Sequence[str], folder: Path) -> Any:
+    """The options, with absolute paths for what was typed: a default is a path in the checkout."""
+    if folder == ROOT:
+        return options
+    changed = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        is_typed = value != field.default or str(value) in typed or f"--{field.name.replace('_', '-')}" in typed
+        if value and is_typed:
+            changed[field.name] = _from_folder(value, folder, field.name in PATH_FIELDS)
+    return dataclasses.replace(options, **changed)
+
+
+def _from_folder(value: Any, folder: Path, text_is_path: bool) -> Any:
+    if isinstance(value, Path):
+        return folder / value
+    if isinstance(value, tuple):
+        return tuple(_from_folder(each, folder, text_is_path) for each in value)
+    if isinstance(value, str) and text_is_path:
+        return str(folder / value)
+    if isinstance(value, str) and value.startswith(("config:", "python:")):  # of ab
+        kind, _, path = value.partition(":")
+        return f"{kind}:{folder / path if '/' in path or kind == 'config' else path}"
+    return value
+
+
+@contextlib.contextmanager
+def json_output(enabled: bool) -> Iterator[Any]:
+    """Where `enabled`, all that is printed meanwhile goes to stderr; what this yields prints an object on stdout."""
+    if not enabled:
+        yield lambda found: None
+        return
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+
+    def print_json(found: dict[str, Any]) -> None:
+        with os.fdopen(os.dup(stdout), "w") as file:
+            print(json.dumps(found, default=str), file=file)
+
+    try:
+        yield print_json
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)

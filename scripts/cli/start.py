@@ -1,0 +1,97 @@
+"""What ./bench does before anything is installed: help, set-up, and the change to the suite's interpreter. Standard
+library only, and quick."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from benchmarks.common.errors import UserError
+from scripts.cli.command_table import GROUPS, find_command, nearest_commands, overview
+from scripts.setup import libraries
+from scripts.setup.install import install, run
+from scripts.shared.command_line import split_at_dashes
+from scripts.shared.forward_signals import ENDING_SIGNALS, end_on_signals
+from scripts.shared.repository import ROOT
+
+STARTED = "BENCH_STARTED_FROM"
+"""Set for the second start, by the suite's interpreter: where the user typed the command."""
+HELP = ("--help", "-h")
+
+
+def start(words: list[str]) -> NoReturn:
+    """Run the command line by the suite's interpreter; ends with its exit code. bench has blocked the ending
+    signals; from here on they end the process in one line."""
+    end_on_signals()
+    from_folder = os.environ.pop(STARTED, "")
+    os.environ.pop("RUN_DIR", None)  # other programs have it, too, and what this process trains would write there
+    if os.environ.get("DEVICE") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for what reads no DEVICE, such as other training loops
+    if not words or words[0] in HELP:
+        print(overview())
+        sys.exit(0 if words else 2)
+    if words[0] in GROUPS and (len(words) == 1 or words[1] in HELP):
+        print(overview(words[0]))
+        sys.exit(0 if len(words) > 1 else 2)
+    command, rest = find_command(words)
+    if command is None and not words[0].startswith("--tyro-"):
+        print(f"error: {nearest_commands(words)}", file=sys.stderr)
+        sys.exit(2)
+    wants_help = any(word in HELP for word in split_at_dashes(rest)[0])
+    if from_folder:
+        run_here(words, Path(from_folder))
+    python = interpreter()
+    if wants_help or words[0].startswith("--tyro-"):
+        if command is not None and not can_start(python):
+            print(f"{command.summary}\nexample: ./bench {command.example}")
+            print("Its options are listed once everything is installed: ./bench setup")
+            sys.exit(0)
+    elif os.environ.get("SETUP") != "no":
+        prepare(with_libraries=words[0] == "setup")
+    if not can_start(python):
+        print(f"error: no interpreter at {python}; set PYTHON, or run ./bench setup without SETUP=no", file=sys.stderr)
+        sys.exit(2)
+    os.environ.update({STARTED: os.getcwd(), "PYTHON": python})
+    os.chdir(ROOT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)  # until bench, started again, has handlers
+    os.execvp(python, [python, str(ROOT / "bench"), *words])
+
+
+def run_here(words: list[str], from_folder: Path) -> NoReturn:
+    """Run the command in this interpreter, which has the packages."""
+    try:
+        from scripts.cli.run_command import main
+    except ImportError as error:
+        print(f"error: {sys.executable}: {error}; requirements.txt lists all that is needed", file=sys.stderr)
+        sys.exit(2)  # not 1, which says "slower" of ab
+    sys.exit(main(words, from_folder))
+
+
+def interpreter() -> str:
+    """PYTHON, else that of .venv; not resolved, or a .venv would be lost."""
+    chosen = os.environ.get("PYTHON", "")
+    if not chosen:
+        return str(ROOT / ".venv/bin/python")
+    return os.path.abspath(chosen) if os.sep in chosen else chosen
+
+
+def can_start(python: str) -> bool:
+    """Whether there is such a program."""
+    return any(
+        os.access(os.path.join(folder, python), os.X_OK)
+        for folder in ([""] if os.sep in python else os.environ.get("PATH", "").split(os.pathsep))
+    )
+
+
+def prepare(with_libraries: bool) -> None:
+    """Make .venv current. with_libraries, which is ./bench setup: TORCH and TORCH_INDEX choose anew, and Horovod and
+    Apex are built. Exits with 2 where it cannot be made."""
+    try:
+        install(again=with_libraries)
+    except (UserError, OSError, subprocess.CalledProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    for library in libraries.LIBRARIES if with_libraries else ():
+        libraries.build_missing(library, str(libraries.VENV / "bin/python"), run)

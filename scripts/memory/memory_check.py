@@ -1,0 +1,252 @@
+"""Whether a run fits in the memory of the GPUs, before it starts; where it does not, why, and what would fit.
+
+    ./bench forecast-memory --memory-gb 16 --num-devices 4 -- --config configs/v100x4.yaml
+
+A plan on GPUs checks each of its runs, and imports torch only then. RESERVED_BYTES is what a GPU needs beside a step's
+own bytes: an estimate, as no GPU has been measured yet.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import psutil
+from tqdm import tqdm
+
+from benchmarks.common import machine
+from benchmarks.common.config import (
+    NUM_IN_USE,
+    PREFETCHED_PER_WORKER,
+    Config,
+    resolve_global_batch,
+    resolve_memory_format,
+    resolve_precision,
+)
+from benchmarks.common.errors import UserError
+from benchmarks.common.strategy import Layout
+from scripts.memory.group_memory import free_group_memory_bytes
+from scripts.options.run_options import MemoryOptions
+from scripts.shared import gpus, strategy_list
+
+RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
+
+LayoutFunction = Callable[[Config, int], Layout]
+"""A strategy's own `layout(config, num_devices)`."""
+
+
+class MemoryCase(NamedTuple):
+    """What decides how much memory a run needs."""
+
+    strategy: str
+    config: Config
+    num_ranks: int
+    """On all nodes."""
+    num_nodes: int
+
+
+def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_memory: bool = False) -> list[str]:
+    """Why each case does not fit; '' where it fits, and where there are no GPUs or their memory is unknown.
+
+    ranks_here: GPUs of this machine that are used, the first ones. only_gpu_memory: leave out the host's memory, and
+    what would fit, which takes many forecasts.
+    """
+    memory_bytes = gpus.gpu_memory_bytes(ranks_here)
+    if memory_bytes is None:
+        return [""] * len(cases)
+    free_bytes = math.inf
+    if not only_gpu_memory:
+        free_bytes = min(psutil.virtual_memory().available, free_group_memory_bytes())
+    # rounds differ in their seed, which needs no memory
+    cases = [case._replace(config=dataclasses.replace(case.config, seed=0)) for case in cases]
+    reasons = {}
+    for case in tqdm(dict.fromkeys(cases), desc="memory forecast", disable=None, leave=False):
+        config = resolve_config(case.strategy, case.config, case.num_ranks)
+        layout_of = layout_function(case.strategy)
+        reasons[case] = why_not_fitting(
+            config, layout_of, case.num_ranks, memory_bytes, free_bytes, case.num_nodes, not only_gpu_memory
+        )
+    return [reasons[case] for case in cases]
+
+
+def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple[int, dict[MemoryCase, str]]:
+    """(images on a device with which all cases fit, why those that do not fit with their own batch_per_device do not).
+
+    The number is that of the cases, or its half, a quarter, and so on; at least 1, also where even that does not fit.
+    """
+    images = cases[0].config.batch_per_device
+    reasons = why_runs_do_not_fit(cases, ranks_here, only_gpu_memory=True)
+    refused = {case: why for case, why in zip(cases, reasons, strict=True) if why}
+    left = [*refused]
+    while left and images > 1:
+        images //= 2
+        smaller = [case._replace(config=dataclasses.replace(case.config, batch_per_device=images)) for case in left]
+        reasons = why_runs_do_not_fit(smaller, ranks_here, only_gpu_memory=True)
+        left = [case for case, why in zip(left, reasons, strict=True) if why]
+    return images, refused
+
+
+def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
+    """The configuration as the run on GPUs will have it, with its global batch, precision and memory format
+    resolved.
+
+    Where the run itself will refuse its settings, only the global batch is resolved.
+    """
+    with contextlib.suppress(UserError):
+        mixed = strategy_list.has_fact(strategy, "mixed_precision")
+        precision = resolve_precision(config.precision, gpus.min_compute_capability() or gpus.NEWEST_CAPABILITY, mixed)
+        memory_format = resolve_memory_format(config.memory_format, precision)
+        layout = layout_function(strategy)(resolve_global_batch(config, num_devices), num_devices)
+        config = resolve_global_batch(config, layout.num_devices)
+        return dataclasses.replace(config, precision=precision, memory_format=memory_format)
+    return resolve_global_batch(config, num_devices)
+
+
+def layout_function(strategy: str) -> LayoutFunction:
+    """The strategy's function that says how it divides a step."""
+    return strategy_list.load_script(strategy).layout
+
+
+def loader_bytes(config: Config, layout: Layout, num_nodes: int = 1) -> float:
+    """Bytes that the loaders of training and of validation keep on the node that keeps most: uint8 images that wait for
+    the training processes, and page-locked copies of the next ones."""
+    if config.loader == "synthetic":
+        return 0
+    # a worker reads the images of one device, so one process that loads for all is as far ahead as ranks are
+    num_workers = machine.resolve_num_workers(config.workers, on_gpu=True)
+    num_waiting = num_workers * PREFETCHED_PER_WORKER + NUM_IN_USE
+    num_training = num_waiting + 1 + max(1, config.prefetch)
+    reads_on_one_node = layout.whole_model_on_each  # a pipeline's first rank reads all images of training
+    num_batches = num_waiting / num_nodes + num_training / (1 if reads_on_one_node else num_nodes)
+    return num_batches * config.global_batch * 3 * config.image_size**2
+
+
+def why_not_fitting(
+    config: Config,
+    layout_of: LayoutFunction,
+    num_devices: int,
+    memory_bytes: float,
+    free_bytes: float,
+    num_nodes: int = 1,
+    with_remedy: bool = True,
+) -> str:
+    """Why the run would run out of memory, and what fits; '' where it fits, and where its settings are wrong.
+
+    memory_bytes: of a GPU. free_bytes: of the host memory of a node. The run itself reports wrong settings.
+    """
+    from scripts.memory.memory_forecast import peak_bytes
+
+    try:
+        layout = layout_of(config, num_devices)
+        need = peak_bytes(config, layout)
+    except UserError:
+        return ""
+    limit = memory_bytes - RESERVED_BYTES
+    if need > limit:
+        why = (
+            f"needs {need / 1e9:.1f} GB on one device, of {memory_bytes / 1e9:.1f} less {RESERVED_BYTES / 1e9:.1f} for "
+            "CUDA itself"
+        )
+        return f"{why}; {describe_remedy(config, layout_of, num_devices, limit)}" if with_remedy else why
+    waiting = loader_bytes(config, layout, num_nodes)
+    if waiting > free_bytes:
+        fit = int(machine.resolve_num_workers(config.workers, on_gpu=True) * free_bytes / waiting)
+        return (
+            f"the loaders need {waiting / 1e9:.1f} GB of memory for images that wait, and {free_bytes / 1e9:.1f} are "
+            f"free; use --workers {fit} or a smaller batch"
+        )
+    return ""
+
+
+def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
+    """The largest batch that fits in limit_bytes, and the cut or the micro-batches with which this one would. The batch
+    is that of a device where the configuration has this one."""
+    batch, option = largest_batch(config, layout_of, num_devices, limit_bytes), "--global-batch"
+    layout = layout_of(config, num_devices)
+    if config.batch_per_device:
+        batch, option = batch_of_device(batch, layout), "--batch-per-device"
+    remedies = [f"the largest batch that fits by this forecast is {option} {batch}" if batch else "no batch fits"]
+    if layout.devices_per_shard == 2:
+        cut = best_cut(config, layout)
+        if fits(dataclasses.replace(config, cut=cut), layout, limit_bytes):
+            remedies.append(f"--cut {cut}")
+    for micro in range(max(layout.num_microbatches + 1, layout.devices_per_shard), config.global_batch + 1):
+        if config.global_batch % micro:
+            continue
+        finer = dataclasses.replace(config, microbatches=micro, pipeline_schedule="1f1b")
+        divided = layout_of(finer, num_devices)
+        if divided == layout:  # a strategy without micro-batches
+            break
+        if fits(finer, divided, limit_bytes):
+            remedies.append(f"--microbatches {micro} --pipeline-schedule 1f1b")
+            break
+    return "; or ".join(remedies)
+
+
+def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
+    """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
+    from scripts.memory.memory_forecast import peak_bytes
+
+    with contextlib.suppress(UserError):
+        return peak_bytes(config, layout) <= limit_bytes
+    return False
+
+
+def best_cut(config: Config, layout: Layout) -> int:
+    """The cut into two stages of which the larger needs least: a later one has more on the first device."""
+    from scripts.memory.memory_forecast import forecast, num_blocks
+
+    def of(cut: int) -> list[int]:
+        return [need.peak for need in forecast(dataclasses.replace(config, cut=cut), layout)]
+
+    cuts = range(1, num_blocks(config))
+    at = bisect.bisect(cuts, 0, key=lambda cut: of(cut)[0] - of(cut)[1])
+    return min(cuts[max(0, at - 1) : at + 1], key=lambda cut: max(of(cut)))
+
+
+def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
+    """The largest global batch, divisible as the layout needs it, whose step fits in limit_bytes; 0: none does."""
+    from scripts.memory.memory_forecast import peak_bytes
+
+    layout = layout_of(config, num_devices)
+    unit = layout.num_shards * layout.num_microbatches
+
+    def of(units: int) -> Config:
+        return dataclasses.replace(config, global_batch=units * unit)
+
+    def peak(units: int) -> int:
+        with contextlib.suppress(UserError):  # so few images that a step cannot be: fewer than what needs most
+            return peak_bytes(of(units), layout)
+        return 0
+
+    units = bisect.bisect(range(1, config.global_batch // unit + 1), limit_bytes, key=peak)
+    return unit * units if units and fits(of(units), layout, limit_bytes) else 0
+
+
+def batch_of_device(global_batch: int, layout: Layout) -> int:
+    """The largest number of images on each device, divisible as the layout needs it, that is at most global_batch on
+    all devices; 0: there is none."""
+    images = global_batch // layout.num_devices
+    while images * layout.num_devices % (layout.num_shards * layout.num_microbatches):
+        images -= 1
+    return images
+
+
+def main(options: MemoryOptions, config: Config) -> int:
+    from scripts.memory.memory_forecast import peak_bytes
+
+    if not 0 < options.memory_gb < math.inf:
+        raise UserError(f"--memory-gb is {options.memory_gb}, but must be gigabytes, such as 16.9")
+    misfits = 0
+    for name in strategy_list.parse_strategies(options.strategies):
+        resolved = resolve_config(name, config, options.num_devices)
+        layout = layout_function(name)(resolved, options.num_devices)
+        why_not = why_not_fitting(
+            resolved, layout_function(name), options.num_devices, options.memory_gb * 1e9, math.inf
+        )
+        misfits += bool(why_not)
+        need, waiting = peak_bytes(resolved, layout) / 1e9, loader_bytes(resolved, layout) / 1e9
+        print(f"{name:<18} {need:6.1f} GB on a GPU, {waiting:5.1f} GB for the loaders; {why_not or 'fits'}", flush=True)
+    return int(misfits > 0)

@@ -1,0 +1,118 @@
+"""How much of the device a training run uses: achieved TFLOP/s, and MFU against the device's peak.
+
+    use = device_use(group, a_set.environment, a_set.other_peaks)
+
+Achieved TFLOP/s = images/s x FLOPs of training on one image (column flops_per_image, a multiply-add counted as 2).
+MFU = achieved / (peak of one device x devices), as defined in arXiv:2204.02311, appendix B, of the precision in which
+the run multiplied. Peaks are the vendor's dense figures; else those of the fastest matrix product or convolution on
+this machine, measured_peak in environment.json. On a CPU a rank's threads are the device. Needs no torch.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from scripts.results.intervals import Estimate
+from scripts.results.run_group import RunGroup
+
+DATA_SHEET = "NVIDIA's data sheet"
+# Dense TFLOP/s of one device, without sparsity, from NVIDIA's data sheets; tensor cores accumulate in fp32. In the
+# device's name as torch.cuda.get_device_name returns it, what follows may not turn it into another device.
+DATA_SHEET_TFLOPS = (
+    # V100 data sheet (2020)
+    (r"Tesla V100-SXM[23]-\d+GB(-LS)?", {"fp32": 15.7, "fp16": 125.0}),
+    (r"Tesla V100-PCIE-\d+GB", {"fp32": 14.0, "fp16": 112.0}),
+    # T4 data sheet (2019)
+    (r"(Tesla|NVIDIA) T4", {"fp32": 8.1, "fp16": 65.0}),
+    # A100 data sheet (2021): SXM4 and PCIe alike
+    (
+        r"(NVIDIA )?A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe",
+        {"fp32": 19.5, "tf32": 156.0, "fp16": 312.0, "bf16": 312.0},
+    ),
+    # A10 data sheet (2021)
+    (r"NVIDIA A10", {"fp32": 31.2, "tf32": 62.5, "fp16": 125.0, "bf16": 125.0}),
+    # H100 data sheet (2022-2023) and the Hopper architecture white paper, table 2; sparse figures halved
+    (r"NVIDIA H100 80GB HBM3", {"fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4}),
+    (r"NVIDIA H100 PCIe", {"fp32": 51.2, "tf32": 378.0, "fp16": 756.0, "bf16": 756.0}),
+    # H200 data sheet (2023): the SXM part computes as the H100 SXM does
+    (r"NVIDIA H200", {"fp32": 66.9, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4}),
+    # L4 and L40S data sheets (2023); sparse figures halved
+    (r"NVIDIA L4", {"fp32": 30.3, "tf32": 60.0, "fp16": 121.0, "bf16": 121.0}),
+    (r"NVIDIA L40S", {"fp32": 91.6, "tf32": 183.0, "fp16": 362.0, "bf16": 362.0}),
+    # Ampere GA102 white paper (2021), appendix A, and Ada white paper (2022), appendix A
+    (r"NVIDIA GeForce RTX 3090", {"fp32": 35.6, "tf32": 35.6, "fp16": 71.0, "bf16": 71.0}),
+    (r"NVIDIA GeForce RTX 4090", {"fp32": 82.6, "tf32": 82.6, "fp16": 165.2, "bf16": 165.2}),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceUse:
+    """TFLOP/s of a strategy, and as a share of the peak of all its devices; None where the peak is unknown."""
+
+    tflops: float
+    peak_tflops: float | None
+    mfu: float | None
+    peak_from: str
+    precision: str
+    num_devices: int
+    mfu_bounds: tuple[float, float] | None = None
+    """The 95 % interval of the throughput over the largest and the smallest measured peak; None where the throughput
+    has no interval, or the peak was measured once."""
+
+
+def device_use(group: RunGroup, environment: dict, other_peaks: Sequence[dict] = ()) -> DeviceUse | None:
+    """Of a strategy's ok runs; None without a throughput or FLOPs.
+
+    environment: the set's environment.json. other_peaks: measured_peak of sets of the same session.
+    """
+    if group.throughput is None or not group.ok_runs.flops_per_image.iloc[0] > 0:
+        return None
+    row = group.ok_runs.iloc[0]
+    tflops = group.throughput.value * row.flops_per_image / 1e12
+    peak, peak_from = peak_tflops(row.device_name, row.precision, row.threads_per_rank, environment)
+    num_devices = row.world_size if row.world_size > 0 else 1
+    if row.device == "cpu":  # ranks that share cores do not add to the peak
+        shares = environment.get("num_cores", num_devices) // max(row.threads_per_rank, 1) * max(row.nodes, 1)
+        num_devices = min(num_devices, max(shares, 1))
+    if peak is None:
+        return DeviceUse(tflops, None, None, peak_from, row.precision, int(num_devices))
+    mfu, bounds = tflops / (peak * num_devices), None
+    peaks = _measured_again(row, peak, environment.get("measured_peak") or {}, other_peaks)
+    if len(peaks) != 1 or peak_from.startswith(DATA_SHEET):
+        bounds = _mfu_bounds(mfu, group.throughput, [each / peak for each in peaks])
+    return DeviceUse(tflops, peak * num_devices, mfu, peak_from, row.precision, int(num_devices), bounds)
+
+
+def _measured_again(row: Any, peak: float, measured: dict, other_peaks: Sequence[dict]) -> list[float]:
+    again = [*(measured | {"tflops": each} for each in measured.get("passes", [])), *other_peaks]
+    found = (
+        peak_tflops(row.device_name, row.precision, row.threads_per_rank, {"measured_peak": each})[0] for each in again
+    )
+    return [peak, *filter(None, found)]
+
+
+def _mfu_bounds(mfu: float, throughput: Estimate, peaks: Sequence[float]) -> tuple[float, float] | None:
+    if throughput.low is None or throughput.high is None:
+        return None
+    low, high = (mfu * bound / throughput.value for bound in (throughput.low, throughput.high))
+    return low / max(peaks), high / min(peaks)
+
+
+def peak_tflops(
+    device_name: str, precision: str, threads_per_rank: float, environment: dict
+) -> tuple[float | None, str]:
+    """Dense peak of one device in a precision (fp32, tf32, fp16, bf16, apex-O1 ...), and where it is from."""
+    kind = precision
+    if precision.startswith("apex-"):
+        kind = "fp32" if precision == "apex-O0" else "fp16"
+    for pattern, peaks in DATA_SHEET_TFLOPS:
+        if re.fullmatch(pattern, device_name):
+            return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
+    measured = environment.get("measured_peak") or {}
+    if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
+        return None, "not known; on the same machine run: python -m scripts.studies.roofline.measured_peak"
+    # a device of another number of threads is taken to be in proportion
+    threads = measured.get("threads") or threads_per_rank
+    scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0
+    return measured["tflops"][kind] * scale, f"the fastest product or convolution measured here, {kind}"

@@ -1,0 +1,127 @@
+"""The strategies: their list, their facts, and the baselines that those of mixed precision are compared with.
+
+A strategy of another repository (external.py) can be named. It is in no list. Needs no torch.
+"""
+
+import ast
+import difflib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.common.config import Config, Precision, resolve_precision
+from benchmarks.common.errors import UserError
+from scripts.shared import gpus
+from scripts.shared.external import (
+    BENCHMARKS,
+    NAME,
+    external_folder,
+    external_names,
+    external_script,
+    load_external,
+)
+from scripts.shared.nodes import ranks_and_nodes
+
+BASELINE = "single"  # what speed-ups are over
+# What bench-all runs by default, in the order of the story: the baseline, then what people know. Others follow by name.
+CORE_STRATEGIES = [
+    BASELINE, "dataparallel", "ddp", "ddp_spawn", "apex_ddp", "ddp_amp", "horovod_ddp", "hybrid_parallel",
+    "model_parallel", "pipeline_parallel", "slurm",
+]  # fmt: skip
+
+
+def all_strategies() -> list[str]:
+    """Every strategy, in the order in which bench-all runs them."""
+    names = sorted(path.stem for path in BENCHMARKS.glob("*.py") if path.stem != "__init__")
+    return sorted(
+        names, key=lambda name: CORE_STRATEGIES.index(name) if name in CORE_STRATEGIES else len(CORE_STRATEGIES)
+    )
+
+
+def parse_strategies(text: str) -> list[str]:
+    """The strategies named in `text`; all of this repository for no text, and for the word `all`.
+
+    Raises UserError with the nearest name for an unknown strategy, and for one that two repositories have.
+    """
+    known, folder = all_strategies(), external_folder()
+    if text.strip() == "all":
+        return known
+    for name in text.split():
+        if folder and name in known and (folder / f"{name}.py").exists():
+            raise UserError(f"{folder / name}.py has the name of a strategy of this repository; rename it")
+        if not is_known(name):
+            own = external_names()
+            near = difflib.get_close_matches(name, [*own, *known], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            if folder:
+                hint += f"; {folder} has {', '.join(own) or 'no strategy'}, whose names have to be {NAME.pattern}"
+            raise UserError(f"no strategy {name!r}; {hint}")
+    return list(dict.fromkeys(text.split())) or known
+
+
+def parse_strategy(text: str) -> str:
+    """The one strategy that `text` names. Raises UserError for several, or an unknown one."""
+    names = parse_strategies(text)
+    if len(names) > 1:
+        raise UserError(f"one strategy is needed, not {text!r}; there are {', '.join(all_strategies())}")
+    return names[0]
+
+
+def is_known(strategy: str) -> bool:
+    """Whether this repository, or the folder of --strategy-dir, has a strategy of this name."""
+    return strategy in all_strategies() or external_script(strategy) is not None
+
+
+def script_of(strategy: str) -> Path:
+    """The script of a strategy, of this repository first."""
+    path = BENCHMARKS / f"{strategy}.py"
+    return path if path.exists() else external_script(strategy) or path
+
+
+def load_script(strategy: str) -> ModuleType:
+    """A strategy's script, with its functions `build` and `layout`. Imports torch."""
+    script = script_of(strategy)
+    return importlib.import_module(f"benchmarks.{strategy}") if script.parent == BENCHMARKS else load_external(script)
+
+
+def has_fact(strategy: str, name: str) -> bool:
+    """Whether the constant FACTS of a strategy's script says so, read without importing the script, which imports
+    torch: `one_node`, it cannot span nodes; `mixed_precision`, it scales gradients, and runs what auto stands for where
+    fp32, the default, is requested.
+
+    Raises ValueError where the constant is no literal, and UserError where the script is no Python.
+    """
+    script = script_of(strategy)
+    try:
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise UserError(f"{script}, line {error.lineno}: {error.msg}; fix the script") from None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FACTS":
+            return bool(ast.literal_eval(node.value).get(name))
+    return False
+
+
+def total_ranks_and_nodes(strategy: str, ranks_here: int) -> tuple[int, int]:
+    """(ranks, nodes) in all that a strategy has: those of one node where it cannot span nodes."""
+    return (ranks_here, 1) if has_fact(strategy, "one_node") else ranks_and_nodes(ranks_here)
+
+
+def comparison_runs_of_mixed_precision(config: Config, strategies: Sequence[str]) -> list[tuple[str, Precision, int]]:
+    """The runs that mixed-precision strategies are compared with: (strategy, precision, ranks on this machine or 0).
+
+    They are compared with the baseline in the same precision. The baseline cannot train in fp16: in fp16 they are
+    compared with one rank of the first strategy that can. 0 stands for as many ranks as the other runs have.
+    """
+    mixed = [name for name in strategies if has_fact(name, "mixed_precision")]
+    if not mixed or BASELINE not in strategies:
+        return []
+    capability = gpus.min_compute_capability()
+    try:
+        precision = resolve_precision(config.precision, capability, mixed=True)
+    except UserError:  # each run reports it
+        return []
+    if precision == "fp16":
+        return [(mixed[0], config.precision, 1)]
+    return [] if precision == resolve_precision(config.precision, capability) else [(BASELINE, precision, 0)]

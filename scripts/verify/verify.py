@@ -1,0 +1,219 @@
+"""Proves that strategies compute the same update: compares each one's weights with those of a single process.
+
+    ./bench verify --results results/x
+    ./bench verify model_parallel -- --split-size 8
+
+Proves the settings of the ok runs of a set (default: results/latest), each once; with --config or flags, or without an
+ok run, what ./bench run would run. Method: scripts/verify/README.md. Writes equivalence.csv into the set, and the runs
+into its verify/. Exit code: 1 where a strategy fails or cannot be proved, 2 for a mistake before the first run.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.common.errors import UserError
+from benchmarks.common.rows import append_rows, read_table
+from benchmarks.common.run_folder import RunFolder
+from scripts.memory.memory_check import layout_function
+from scripts.options.run_options import VerifyOptions
+from scripts.results.formatting import printable
+from scripts.results.settings import json_cell
+from scripts.runner import loop, plan, preflight
+from scripts.runner.default_batch import with_fitting_batch
+from scripts.runner.request import Request, read_request
+from scripts.shared.forward_signals import forward_signals
+from scripts.shared.programs import exit_code
+from scripts.verify import cases
+
+if TYPE_CHECKING:
+    from scripts.verify.reference import Training
+
+COLUMN_NOTE = (
+    "nearest its tolerance: of the relative differences of weights, momentum and BatchNorm statistics of the run, "
+    "evaluated and resumed, the one that is largest relative to its own tolerance"
+)
+
+
+def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
+    """Prove, and print a line for each strategy. found: gets the rows of equivalence.csv, for --json."""
+    request = read_request(options, flags)
+    preflight.check_rendezvous()
+    results = request.results or latest_set()
+    runs = to_prove(request, results, options)
+    if options.missing and results:
+        runs = cases.unproved(runs, results)
+        if not runs:
+            if found is not None:
+                found |= {"results": str(results.resolve()), "strategies": []}
+            return 0
+    results = preflight.open_result_set(results).resolve()
+    folder = preflight.open_result_set(results / "verify")
+    print(f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'nearest its tolerance':<28} {'tolerance':>9}  verdict")
+    proved: list[dict[str, Any]] = []
+    with loop.lock_result_set(folder):
+        for number, run in enumerate(plan.skip_what_does_not_fit(runs), 1):
+            # in the set, so that all nodes of a cluster see it
+            with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:
+                row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
+            append_rows(results, "equivalence", [row])
+            print(line_of(row), flush=True)
+            proved.append(row)
+    print(f"\n{COLUMN_NOTE}\nin {results}")
+    if found is not None:
+        found |= {"results": str(results), "strategies": proved}
+    verdicts = {row["verdict"] for row in proved}
+    if verdicts == {"skipped"}:
+        print("nothing was proved: all were skipped")
+        return 1
+    return int(not verdicts <= {"ok", "skipped"})
+
+
+def latest_set() -> Path | None:
+    latest = Path("results/latest")
+    return latest.resolve() if latest.exists() else None
+
+
+def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> list[plan.Run]:
+    """The cases of a configuration and flags, where one is given or the set has no ok run; else those of the set's ok
+    runs."""
+    chosen = request.names_config or request.own_flags
+    if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
+        request = with_fitting_batch(dataclasses.replace(request, results=results))
+        return cases.cases_of_request(request, options.steps)
+    return cases.cases_of_set(request, results, options.steps, str(options.data or ""))
+
+
+def prove(run: plan.Run, folder: Path, scratch: Path, run_number: str) -> dict[str, Any]:
+    """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
+    began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
+    row["asked"] = json_cell(run.requested)
+    if run.skip:  # of plan.skip_what_does_not_fit
+        return row | {"verdict": "not proved", "reason": f"would not fit: {run.skip}"}
+    import torch  # which nobody needs where nothing is left to prove
+
+    from scripts.verify import trained_states
+    from scripts.verify.comparison import compare_with_reference
+
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
+    finished_run, problem = start(run, folder, run_number)
+    row["run_id"] = finished_run.run_id
+    if problem:
+        return row | problem
+    resolved = finished_run.resolved()
+    row |= {"world_size": resolved["world_size"], "met": json_cell(resolved)}
+    if resolved["backend"] != "none" and run.requested["ranks"] > resolved["world_size"] == 1:
+        return row | {"verdict": "failed", "reason": "ran on one device, so that nothing was divided"}
+    training = trained_states.training_of(run.config, resolved)
+    if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
+        return (
+            row
+            | prove(cases.with_every_state(run), folder, scratch / "step by step", run_number)
+            | {"asked": row["asked"]}
+        )
+    if why_not := trained_states.why_no_reference(training):
+        return row | {"verdict": "skipped", "reason": why_not}
+    try:
+        found = compare_with_reference(
+            training,
+            trained_states.saved_states(scratch, training),
+            evaluation_of(finished_run),
+            num_evaluated_parts(run.strategy, training, resolved),
+        )
+        if found["verdict"] == "ok":
+            found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, run_number)
+    except torch.OutOfMemoryError:
+        reason = "would not fit: the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
+        return row | {"verdict": "not proved", "reason": reason}
+    finally:
+        torch.cuda.empty_cache()  # else the next run finds that much less
+    return row | found
+
+
+def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str, Any]) -> int:
+    """Parts in which a run evaluated a batch: one on each of its ranks, which may have several devices."""
+    layout = layout_function(strategy)(training.config, resolved["world_size"])
+    return resolved["world_size"] if layout.whole_model_on_each else training.layout.num_shards
+
+
+def prove_resumed(
+    run: plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, run_number: str
+) -> dict[str, Any]:
+    """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
+
+    evaluated: the last evaluation of the run itself, which is proved.
+    """
+    from scripts.verify import trained_states
+    from scripts.verify.comparison import compare_with_reference
+    from scripts.verify.differences import compare_bits
+
+    resumed = scratch / "resumed"
+    resumed.mkdir()
+    shutil.copyfile(scratch / "previous.pt", resumed / "last.pt")
+    before = trained_states.read_saved_state(resumed / "last.pt", training)
+    config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
+    finished_run, problem = start(dataclasses.replace(run, config=config), folder, run_number)
+    if not problem:
+        whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
+        if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
+            return {}  # it is the run that was compared
+        num_parts = num_evaluated_parts(run.strategy, training, finished_run.resolved())
+        problem = compare_with_reference(training, [before, last], evaluation_of(finished_run), num_parts)
+    if problem["verdict"] == "ok":
+        return {}
+    return problem | {"reason": f"resumed after step {before.step}: {problem['reason']}"}
+
+
+def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
+    """The last evaluation that a run recorded, by EVALUATED; nan where it recorded none. Imports torch."""
+    from scripts.verify.comparison import EVALUATED
+
+    epochs = read_table(finished_run.results, "epochs")
+    of_run = epochs[(epochs.run_id == finished_run.run_id) & (epochs.phase == "val")]
+    if of_run.empty:
+        return dict.fromkeys(EVALUATED, float("nan"))
+    return {name: float(of_run[name].iloc[-1]) for name in EVALUATED}
+
+
+def start(run: plan.Run, folder: Path, run_number: str) -> tuple[RunFolder, dict[str, Any]]:
+    """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
+    run_folder, env = plan.create_run_folder(run, folder, run_number)
+    with forward_signals() as child_runner:
+        loop.start_launcher(run, run_folder, env, child_runner, stdout=subprocess.DEVNULL)
+    if child_runner.signum:
+        sys.exit(128 + child_runner.signum)
+    rows = read_table(folder, "runs")
+    of_run = rows.loc[rows.run_id == run_folder.run_id, ["status", "reason"]].to_numpy()
+    status, reason = next(iter(of_run), ("", "left no row"))
+    problem = {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
+    return run_folder, {} if status == "ok" else problem
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """A row of the table on the terminal."""
+    difference, tolerance = row.get("max_relative_difference"), row.get("tolerance")
+    shown = "" if difference is None else f"{difference:.1e}" if difference else "0"
+    shown += " (bit-identical)" if row.get("bit_identical") else ""
+    verdict = row["verdict"] if row["verdict"] in ("ok", "skipped") else row["verdict"].upper()
+    return (
+        f"{row['strategy']:<18} {row.get('world_size', ''):>7} {row['steps']:>5}  {shown:<28} "
+        f"{'' if tolerance is None else f'{tolerance:.1e}' if tolerance else '0':>9}  {verdict}"
+        + (f": {printable(row['reason'])}" if row["reason"] else "")
+    )
+
+
+def command(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+    """`main`, which removes what it wrote where a signal ends it; 130 after Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with contextlib.suppress(KeyboardInterrupt):
+        return exit_code(lambda: main(options, flags, found), errors=(UserError, ValueError, OSError))
+    return 130

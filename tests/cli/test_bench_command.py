@@ -1,0 +1,360 @@
+"""./bench and the Makefile: help before anything is installed, words and paths, exit codes as a shell sees them.
+
+.venv/bin/python -m pytest tests/cli/test_bench_command.py
+"""
+
+import inspect
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import typing
+
+import psutil
+import pytest
+from fault_runs import processes_of
+from result_sets import write_set
+from support import ROOT, SYNTHETIC_YAML, environment, few_fast, hear_sigint, put
+
+from scripts.cli.command_table import COMMANDS, find_command
+from scripts.cli.run_command import action_of, command_tree, options_class, parse
+
+pytestmark = pytest.mark.real_interpreter  # which interpreter is started, and where from
+BENCH = ROOT / "bench"
+
+
+def bench(*words, cwd=ROOT, **variables):
+    """./bench, started as a shell starts it."""
+    env = environment(SETUP="no", **variables)
+    return subprocess.run([BENCH, *map(str, words)], cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+
+
+MAKE = """
+def make(venv):
+    print("installed", flush=True)
+    (venv / "bin").mkdir(exist_ok=True)
+    for name in ("python", "pip"):
+        (venv / "bin" / name).unlink(missing_ok=True)
+        (venv / "bin" / name).symlink_to(sys.executable)
+    (venv / "pyvenv.cfg").write_text(f"executable = {Path(sys.executable).resolve()}")
+    (venv / READY).write_text(hash_of_lists())
+"""
+
+
+@pytest.fixture
+def fresh_clone(tmp_path):
+    """The suite as it is here, with an installer that only says so."""
+    folder = tmp_path / "a clone"
+    for part in ("benchmarks", "scripts"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in [BENCH, *ROOT.glob("requirements*")]:
+        shutil.copy(path, folder)
+    with open(folder / "scripts/setup/install.py", "a") as file:
+        file.write(MAKE)
+    failing = "echo horovod; echo no compiler >.venv/horovod.failed; exit 1"
+    put(folder / "scripts/setup", **{"horovod.sh": failing, "apex.sh": "exit 1"})
+    return folder
+
+
+def bare(clone, *words):
+    """./bench by an interpreter without packages."""
+    command = [sys.executable, "-I", "-S", clone / "bench", *words]
+    env = {"PATH": os.environ["PATH"]}
+    return subprocess.run(command, cwd=clone.parent, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.medium
+def test_one_gpu_compares_the_options_of_one_process():
+    """Protects whoever has one GPU: the baseline with each option by itself. Mutant: NPROC of the machine."""
+    done = bench("run", "--one-gpu", "--repeats", "1", "--plan", "--", "--loader", "synthetic", NPROC=4)
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  round")]
+    assert {words[2] for words in lines} == {"single,"} and len(lines) > 5
+    named = {" ".join(words[3:]).partition(" skipped: ")[0] for words in lines}
+    assert {"baseline", "bf16", "channels_last", "torch.compile", "static_graph", "all together"} <= named
+    assert len(named) == len(lines) and "needs two ranks or more" in done.stdout
+    refused = bench("run", "ddp", "--one-gpu", "--plan")
+    assert refused.returncode == 2 and "leave the strategies and --nproc out" in refused.stderr
+
+
+def test_help_needs_nothing_that_is_installed(fresh_clone):
+    """Protects a fresh clone: a bare python3 prints the help, and installs nothing. Mutant: start.py imports tyro."""
+    for words in (["--help"], ["study", "--help"], ["run", "--help"]):
+        done = bare(fresh_clone, *words)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "./bench run single ddp" in done.stdout and "./bench setup" in done.stdout
+    assert not (fresh_clone / ".venv").exists()
+
+
+OLD_PYTHON = "import sys; sys.version_info = (3, 9, 0); exec(compile(open(sys.argv[1]).read(), 'bench', 'exec'))"
+
+
+def test_an_interpreter_that_cannot_start_the_suite_is_wrong_use(fresh_clone):
+    """Protects a nightly gate, where 1 says slower: an old Python, and one without the packages. Mutant:
+    sys.exit(text), which is 1."""
+    old = subprocess.run([sys.executable, "-c", OLD_PYTHON, BENCH], capture_output=True, text=True)
+    assert old.returncode == 2 and "error: python3 is 3.9 here, and must be 3.11 or newer" in old.stderr
+    command = [sys.executable, "-I", "-S", fresh_clone / "bench", "ab", "HEAD", "tree:"]
+    env = {"PATH": os.environ["PATH"], "BENCH_STARTED_FROM": str(fresh_clone)}
+    lacking = subprocess.run(command, cwd=fresh_clone, env=env, capture_output=True, text=True)
+    assert lacking.returncode == 2 and "requirements.txt lists all that is needed" in lacking.stderr, lacking.stderr
+    assert lacking.stderr.count("\n") == 1
+
+
+def test_set_up_is_made_once(fresh_clone):
+    """Protects minutes: .venv is made where it is missing, has no interpreter, or has others than the listed packages.
+    A library that fails is tried once. Mutant: no mark of the failure."""
+    first, second = bare(fresh_clone, "setup"), bare(fresh_clone, "setup")
+    assert first.stdout == "installed\nhorovod\n" and second.stdout == "", first.stderr
+    (fresh_clone / ".venv/bin/python").unlink()
+    assert bare(fresh_clone, "setup").stdout == "installed\n"
+    (fresh_clone / "requirements.lock").write_text("another")
+    assert bare(fresh_clone, "run", "--nonsense").stdout == "installed\n"
+
+
+def test_help_of_a_command_loads_no_torch():
+    """Protects the second in which --help answers. Mutant: an import of the study at the top of actions.py."""
+    code = "import sys; from scripts.cli import run_command\n"
+    code += "try:\n    run_command.main(['study', 'allreduce', '--help'], None)\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('torch', 'pandas', 'matplotlib', 'scipy') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_every_example_is_a_command_line(command):
+    """Protects who copies the example of a help: its words name this command, and it has all of the options."""
+    found, rest = find_command(command.example.split())
+    assert found == command
+    split_at = rest.index("--") if "--" in rest else len(rest)
+    parse(command, rest[:split_at])
+    assert not rest[split_at:] or command.flags
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_every_command_has_a_function_that_takes_its_options(command):
+    """Protects each command from a function that was renamed: the table names it by text. Mutants: another name; the
+    options of another command."""
+    options, *others = inspect.signature(action_of(command)).parameters.values()
+    assert issubclass(options_class(command), typing.get_type_hints(action_of(command))[options.name])
+    names = [other.name for other in others if other.default is other.empty or other.name == "found"]
+    has_json = hasattr(options_class(command), "json")
+    assert names == ([] if "." in command.action else ["flags"]) + (["found"] if has_json else [])
+
+
+@pytest.mark.medium
+def test_shells_can_complete_all_commands():
+    """Protects completion: the tree of all commands is one that tyro can print."""
+    assert command_tree()
+    done = bench("--tyro-print-completion", "bash")
+    assert done.returncode == 0 and "loader-limit" in done.stdout and "--fail-over" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["comparre"], "./bench compare"),
+        (["swep"], "./bench study sweep"),
+        (["study", "loadrs"], "./bench study loaders"),
+        (["data", "chek"], "./bench data check"),
+        (["xyzzy"], "./bench --help"),
+        (["compare", "--fail-ovr", "5%"], "--fail-over"),
+        (["plot", "--", "--global-batch", "8"], "takes nothing after --"),
+    ],
+)
+def test_a_misspelt_word_gets_the_nearest(words, hint):
+    """Protects who mistypes: exit code 2, and what was meant."""
+    done = bench(*words)
+    assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr
+
+
+def test_paths_are_of_the_folder_in_which_they_were_typed(tmp_path):
+    """Protects who stands elsewhere, and whose paths have spaces. Mutant: paths relative to the checkout."""
+    (tmp_path / "a file.yaml").write_text(SYNTHETIC_YAML)
+    words = ["run", "single", "--plan", "--repeats", "2", "--config", "a file.yaml", "--results", "my set"]
+    done = bench(*words, "--", "--steps", "3", cwd=tmp_path, DATA="/nowhere", REPEATS="7")
+    assert done.returncode == 0, done.stderr
+    assert f"2 of 2 runs, in {tmp_path}/my set; none is started" in done.stdout
+    latest = bench("plot", "--results", "results/latest", cwd=tmp_path)  # though it is the default, of the checkout
+    assert latest.returncode == 2 and str(tmp_path) in latest.stderr
+
+
+# --- exit codes, which GNU make would all turn into 2 ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    speeds = {"base": {"single": 100, "ddp": 170}, "slow": {"single": 100, "ddp": 140}}
+    return {name: write_set(folder / name, speed, 5) for name, speed in speeds.items()}
+
+
+@pytest.mark.parametrize(
+    ("b", "options", "code"),
+    few_fast(
+        [
+            ("base", ["--day-sd", "0.1%"], 0),
+            ("slow", ["--day-sd", "0.1%"], 1),
+            ("nowhere", [], 2),
+            ("base", [], 3),
+            ("slow", ["--day-sd", "20%"], 3),
+        ],
+        {1, 2},
+    ),
+)
+@pytest.mark.medium
+def test_compare_has_four_exit_codes(sets, b, options, code):
+    """Protects CI: yes, slower, usage error, undecided. Mutant: undecided as 2, which is a usage error."""
+    done = bench("compare", sets["base"], sets.get(b, "nowhere"), "--fail-over", "5%", *options)
+    assert done.returncode == code, done.stdout + done.stderr
+
+
+@pytest.mark.medium
+def test_json_is_one_object_on_stdout(sets):
+    """Protects a program that reads the result: all other text is on stderr."""
+    words = ["compare", sets["base"], sets["slow"], "--fail-over", "5%", "--day-sd", "0.1%", "--json"]
+    done = bench(*words)
+    found = json.loads(done.stdout)
+    assert done.returncode == found["exit_code"] == 1 and found["command"] == "compare" and "ratio" in done.stderr
+    (ddp,) = [each for each in found["comparisons"] if each["comparison"] == "ddp"]
+    assert ddp["verdict"] == "slower" and ddp["ratio_low"] < ddp["ratio"] < ddp["ratio_high"] < 0.95
+    power = json.loads(bench("power", "--results", sets["base"], "--json").stdout)
+    assert [each["difference"] for each in power["to_find"]] == [0.02, 0.05, 0.1] and power["num_rounds"] == 5
+    wrong = bench("compare", sets["base"], "nowhere", "--json")
+    assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT))]
+)
+def test_a_signal_is_the_exit_code(tmp_path, signum):
+    """Protects a script around ./bench: a shell sees 128 + the signal. Mutant: a child of ./bench gets it, and 1 is
+    left."""
+    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 100000\nepochs: 1\n")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/environment.json").write_text("{}")  # else it is described, which takes seconds
+    words = [BENCH, "run", "single", "--repeats", "1", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml"]
+    env = environment(SETUP="no")
+    child = subprocess.Popen(words, cwd=ROOT, env=env, preexec_fn=hear_sigint, stdout=subprocess.DEVNULL)
+    while child.poll() is None and not [*tmp_path.glob("set/logs/*/progress")]:
+        time.sleep(0.05)
+    child.send_signal(signum)
+    assert child.wait(timeout=120) in (128 + signum, -signum)
+
+
+SIGNALLER = """
+import importlib.abc, os, signal, sys
+
+words = " ".join(sys.orig_argv)
+class Signaller(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        reach("import " + name)
+
+def reach(moment):
+    if moment == os.environ["MOMENT"] and os.environ["PROCESS"] in words and not os.path.exists(os.environ["REACHED"]):
+        open(os.environ["REACHED"], "w").close()
+        number = int(os.environ["SIGNUM"])
+        os.killpg(0, number) if number == signal.SIGINT else os.kill(os.getpid(), number)
+
+sys.meta_path.insert(0, Signaller())
+sys.addaudithook(lambda event, arguments: reach(event))
+reach("site")
+"""
+"""A sitecustomize that sends the signal at the moment. Ctrl-C goes to the whole group."""
+
+START_MOMENTS = {
+    "the first interpreter's imports": ("bench", "import scripts.cli.start"),
+    "the second interpreter's own start": (f"{sys.executable} {BENCH}", "site"),
+    "the second interpreter's imports": ("bench run", "import tyro"),
+    "the imports of the suite": ("bench run", "import pandas"),
+    "the plan": ("bench run", "import scripts.runner.rounds"),
+    "a change of folder": ("bench run", "os.chdir"),
+}
+
+
+def signalled(tmp_path, process, moment, signum, command=(BENCH, "run", "single"), **variables):
+    """The command, to which the signal is sent at the moment: its exit code and its output."""
+    (tmp_path / "plant").mkdir()
+    (tmp_path / "plant/sitecustomize.py").write_text(SIGNALLER)
+    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 100000\nepochs: 1\n")
+    planted = {"PYTHONPATH": tmp_path / "plant", "PROCESS": process, "MOMENT": moment, "REACHED": tmp_path / "reached"}
+    asked = {"SETUP": "no", "SIGNUM": signum}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=ROOT,
+        env=environment(**asked | planted | variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        start_new_session=True,
+        preexec_fn=hear_sigint,
+    )
+    assert (tmp_path / "reached").exists(), done.stderr
+    assert processes_of(tmp_path) == []
+    return done
+
+
+@pytest.mark.parametrize("moment", START_MOMENTS)
+@pytest.mark.parametrize(
+    "signum", few_fast([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], {1}), ids=lambda signum: signum.name
+)
+def test_a_signal_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment, signum):
+    """Protects Ctrl-C in the first seconds from a traceback. No process is left. Mutants: no mask in bench, or
+    none before execvp; no end_on_signals."""
+    words = (BENCH, "run", "single", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml")
+    done = signalled(tmp_path, *START_MOMENTS[moment], int(signum), words)
+    assert (done.returncode, done.stderr) == (128 + signum, f"stopped by {signum.name}\n")
+
+
+@pytest.mark.medium
+def test_a_signal_ends_the_installer_and_what_it_runs(fresh_clone, tmp_path):
+    """Protects from a pip that goes on after SIGTERM to ./bench. Mutant: no terminate() in run."""
+    pid = tmp_path / "pid"
+    with open(fresh_clone / "scripts/setup/install.py", "a") as file:
+        file.write(f"def make(venv):\n    run(['sh', '-c', 'echo $$ >\"{pid}\"; exec sleep 100'])\n")
+    command = [sys.executable, "-I", "-S", fresh_clone / "bench", "setup"]
+    bench = subprocess.Popen(command, env={"PATH": os.environ["PATH"]}, stderr=subprocess.PIPE, text=True)
+    while bench.poll() is None and not (pid.exists() and pid.read_text().strip()):
+        time.sleep(0.02)
+    pip = psutil.Process(int(pid.read_text()))
+    bench.terminate()
+    assert bench.communicate(timeout=60)[1].splitlines()[-1] == "stopped by SIGTERM" and bench.returncode == 143
+    assert psutil.wait_procs([pip], timeout=60)[1] == []
+
+
+# --- the Makefile -----------------------------------------------------------------------------------------------------
+
+
+def make(*words, **variables):
+    env = environment(SETUP="no", **variables)
+    return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+
+
+def test_makes_help_is_one_screen():
+    """Protects a terminal of 24 lines and 100 columns."""
+    lines = make("help").stdout.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 100 and "./bench --help" in lines[-1]
+
+
+def test_a_misspelt_variable_is_not_ignored():
+    """Protects who types REPEAT=3: make takes any name, and would start five rounds. Names of libraries' variables
+    stand before make, which does not look at these."""
+    done = make("bench-ddp", "REPEAT=3")
+    assert done.returncode == 2 and "there is no variable REPEAT" in done.stderr
+    assert make("-n", "bench-ddp", "REPEATS=3", REPEAT=3).returncode == 0
+
+
+def test_make_passes_its_variables_on(tmp_path):
+    """Protects users of make: its variables are options, of whatever target."""
+    (tmp_path / "an own.yaml").write_text(SYNTHETIC_YAML)
+    put(tmp_path / "bin", python3="printf '%s\\n' \"${@:2}\"")  # which ./bench is started by
+    path = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CONFIG": tmp_path / "an own.yaml"}
+    run = make("bench-all", "STRATEGIES=single ddp", "REPEATS=2", "ARGS=--steps 3", **path).stdout.splitlines()
+    assert run == ["run", "single", "ddp", "--config", str(path["CONFIG"]), "--repeats", "2", "--", "--steps", "3"]
+    assert make("bench-ddp", "NPROC=1", **path).stdout.split()[:2] == ["run", "ddp"]
+    plot = make("plot", "RESULTS=a set", "ARGS=--output x", **path).stdout.splitlines()
+    assert plot == ["plot", "--results", "a set", "--output", "x"]

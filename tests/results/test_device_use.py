@@ -1,0 +1,75 @@
+"""TFLOP/s and MFU: which peak, of how many devices, and how sure.
+
+.venv/bin/python -m pytest tests/results/test_device_use.py
+"""
+
+import json
+
+import pytest
+from result_sets import add_runs
+
+from benchmarks.common.errors import UserError
+from scripts.results import device_use as roofline
+from scripts.results.result_set import load_set
+from scripts.runner import device_peak
+from scripts.studies.roofline import measured_peak
+
+
+def test_published_peaks_and_what_they_are_not():
+    # Dense figures of NVIDIA's data sheets; a part of a GPU, or another GPU, is not the GPU of the table.
+    assert roofline.peak_tflops("NVIDIA H200", "tf32", 8, {})[0] == 494.7
+    assert roofline.peak_tflops("Tesla V100-PCIE-16GB", "apex-O1", 8, {})[0] == 112.0
+    assert roofline.peak_tflops("Tesla V100-SXM2-16GB", "apex-O0", 8, {})[0] == 15.7
+    assert roofline.peak_tflops("NVIDIA A100-SXM4-80GB", "bf16", 8, {})[0] == 312.0
+    for name, precision in (
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "fp32"),
+        ("NVIDIA GeForce RTX 4090 D", "fp32"),
+        ("NVIDIA L40", "fp32"),
+        ("Tesla T4", "bf16"),
+        ("Test CPU", "fp32"),
+    ):
+        assert roofline.peak_tflops(name, precision, 8, {})[0] is None
+
+
+def test_mfu_counts_devices_and_threads(tmp_path):
+    # 100 images/s x 1 GFLOP over 2 ranks of 1 thread; with 4 ranks on 2 cores the peak is that of 2.
+    facts = {"num_cores": 2, "measured_peak": {"device_name": "Test CPU", "threads": 2, "tflops": {"fp32": 0.4}}}
+    for name, row, mfu in (("two", {}, 0.25), ("four", {"world_size": 4}, 0.25), ("one", {"world_size": 1}, 0.5)):
+        use = roofline.device_use(load_set(add_runs(tmp_path / name, "ddp", 100, noise=0, **row)).groups[0], facts)
+        assert use.tflops == pytest.approx(0.1) and use.mfu == pytest.approx(mfu)
+    gpu = {"device": "cuda", "device_name": "NVIDIA H200", "precision": "bf16", "world_size": 8}
+    use = roofline.device_use(load_set(add_runs(tmp_path / "gpu", "ddp", 1e4, noise=0, **gpu)).groups[0], {})
+    assert use.mfu == pytest.approx(1e4 * 1e9 / (8 * 989.4e12))
+
+
+def test_the_interval_of_mfu_has_the_peaks_spread(tmp_path):
+    # Three peaks of one set gave 24.7 where the interval was [25.6, 26.9]. Mutants: the throughput's interval alone;
+    # an interval where the peak was measured once.
+    group = load_set(add_runs(tmp_path / "a set", "ddp", 100)).groups[0]
+    once = {"device_name": "Test CPU", "threads": 1, "tflops": {"fp32": 0.2}}
+    assert roofline.device_use(group, {"measured_peak": once}).mfu_bounds is None
+    passes = {"passes": [{"fp32": 0.16}, {"fp32": 0.2}]}
+    speed, (low, high) = group.throughput, roofline.device_use(group, {"measured_peak": once | passes}).mfu_bounds
+    assert (low, high) == pytest.approx((speed.low * 1e9 / 0.4e12, speed.high * 1e9 / 0.32e12))
+    inner = once | {"tflops": {"fp32": 0.25}}
+    (tmp_path / "a set" / "sweeps").mkdir()
+    for folder, peak in ((".", once), ("sweeps", inner)):
+        (tmp_path / "a set" / folder / "environment.json").write_text(json.dumps({"measured_peak": peak}))
+    results = load_set(tmp_path / "a set")
+    (low, _) = roofline.device_use(group, results.environment, results.other_peaks).mfu_bounds
+    assert low == pytest.approx(speed.low * 1e9 / 0.5e12)
+
+
+@pytest.mark.slow
+def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, monkeypatch):
+    # A real product on this machine: refused for a set of another device, written for a set of this one.
+    monkeypatch.setattr(device_peak, "MEASURE_S", 0.001)
+    add_runs(tmp_path / "other", "ddp", 100)
+    with pytest.raises(UserError, match="measure there"):
+        measured_peak.main(measured_peak.PeakOptions(tmp_path / "other"))
+    peak = device_peak.measure_peak()
+    add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
+    assert measured_peak.main(measured_peak.PeakOptions(tmp_path / "own")) == 0
+    written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]
+    assert written["tflops"]["fp32"] > 0 and written["device_name"] == peak["device_name"]
+    assert f"fp32 {written['tflops']['fp32']:.4g} TFLOP/s" in capsys.readouterr().out
