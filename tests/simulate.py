@@ -11,15 +11,10 @@ import numpy
 from scripts.results import stopping_rule
 from scripts.results.families import ThroughputSample, ratios_to_baseline, ratios_to_fastest
 from scripts.results.intervals import RatioEstimate
-from scripts.studies.ab import sequential
-from scripts.studies.compare import two_days
 
 RUN_SD = 0.04
-LEFT_BEHIND = 0.08
 FALSE = ("faster", "slower")
 Shape = tuple[int, int, int]
-Pair = tuple[numpy.ndarray, numpy.ndarray]
-"""Log throughputs of A and of B, [comparisons, rounds] each."""
 
 
 def gaussian(rng: numpy.random.Generator, shape: Shape) -> numpy.ndarray:
@@ -53,21 +48,6 @@ def wandering(rng: numpy.random.Generator, shape: Shape) -> numpy.ndarray:
 
 
 CASES = {"Gaussian": gaussian, "baseline 4x noisier": noisy_baseline, "unequal round effects": unequal_rounds}
-
-
-def pair_gaussian(rng: numpy.random.Generator, b_first: numpy.ndarray) -> Pair:
-    """b_first: whether B ran first, [comparisons, rounds]."""
-    a, b = RUN_SD * rng.normal(size=(2, *b_first.shape))
-    return a, b
-
-
-def pair_carry_over(rng: numpy.random.Generator, b_first: numpy.ndarray) -> Pair:
-    """What runs after B is 8 % slower, whichever it is, from round to round, too."""
-    a, b = pair_gaussian(rng, b_first)
-    a -= LEFT_BEHIND * b_first
-    a[:, 1:] -= LEFT_BEHIND * (~b_first[:, 1:] & ~b_first[:, :-1])  # A first, and B last before it
-    b[:, 1:] -= LEFT_BEHIND * (b_first[:, 1:] & ~b_first[:, :-1])
-    return a, b
 
 
 def samples_of(logs: numpy.ndarray) -> dict[str, ThroughputSample]:
@@ -105,31 +85,3 @@ def until_stops(width: float, num: int, most: int = 40) -> tuple[float, float]:
         covered.append(holds(ratios_to_baseline("0", samples_of(logs[:, :rounds]))["1"]))
         used.append(rounds)
     return float(numpy.mean(covered)), float(numpy.mean(used))
-
-
-def ab_verdicts(draw_pair: Callable, difference: float, num: int, limit: float = 0.0) -> numpy.ndarray:
-    """[B called faster, slower, slower beyond the limit, rounds]: means over comparisons by ./bench ab."""
-    rng, most = numpy.random.default_rng(3), sequential.MAX_ROUNDS
-    b_first = (rng.random((num, 1)) < 0.5) ^ (numpy.arange(most) % 2 == 1)
-    a, b = draw_pair(rng, b_first)
-    found = []
-    for log_ratios in b - a + numpy.log1p(difference):
-        for rounds in range(1, most + 1):
-            step = sequential.look_at_rounds(log_ratios[:rounds], limit=limit)
-            if not step.more:
-                break
-        verdict, high = step.estimate.verdict, step.estimate.high
-        found.append([verdict == "faster", verdict == "slower", high is not None and high < 1 - limit, rounds])
-    return numpy.array(found, dtype=float).mean(axis=0)
-
-
-def day_sets(num: int, day_sd: float, num_sets: int) -> float:
-    """How often two sets of one strategy, of two days, are called different. num_sets: of other days, from which the
-    days' sd is measured; 0: it is given."""
-    rng, seen = numpy.random.default_rng(4), []
-    for _ in range(num):
-        days = day_sd * rng.normal(size=(2 + num_sets, 1, 1)) + RUN_SD * rng.normal(size=(2 + num_sets, 1, 10))
-        a, b, *others = map(samples_of, days)
-        day = two_days.day_spread(others) if others else two_days.DaySpread(day_sd)
-        seen.append(any(each.verdict in FALSE for each in two_days.ratios_between_days(a, b, day).values()))
-    return float(numpy.mean(seen))

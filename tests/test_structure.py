@@ -40,7 +40,7 @@ LAYERS = [
     ["cli"],
 ]
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
-READS_RESULTS = ["charts.plot", "report.page", "studies.compare.compare", "runner.loop", "runner.record"]
+READS_RESULTS = ["charts.plot", "report.page", "studies.compare", "runner.loop", "runner.record"]
 
 
 def imported(path) -> set[str]:

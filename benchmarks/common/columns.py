@@ -237,22 +237,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("clock_mhz", "number", "the clock; of the CPU: mean over the cores"),
         Column("other_processes", "number", "processes of others on the GPU"),
     ),
-    # windows that the loader study timed of one rank: the loader alone, training alone, both together
-    "loader": (
-        RUN_ID,
-        Column("what", "text", "what was timed: the loader, training, or both together"),
-        Column("images_per_s", "number", "images over seconds"),
-        Column("images_per_s_per_core", "number", "the same over the cores in use"),
-        Column("num_windows", "number", "how many windows of it were timed"),
-        Column("images", "number", "images of the window"),
-        Column("seconds", "number", "seconds of the window"),
-        Column("arch", "text", "the model"),
-        Column("image_size", "number", "pixels along each side of a training image"),
-        Column("global_batch", "number", "images of a batch"),
-        Column("workers", "number", "loader workers"),
-        Column("verdict", "text", "whether the loader is fast enough"),
-        Column("window", "number", "its number, from 0 on"),
-    ),
     # results of `./bench verify` for the runs in the set's verify/
     "equivalence": (
         RUN_ID,

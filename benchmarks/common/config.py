@@ -277,13 +277,14 @@ def read_yaml(path: str) -> dict[str, Any]:
         raise UserError(f"{path} must hold `name: value` lines, but holds a {type(values).__name__}")
     if isinstance(values.get("config"), dict):
         values = values["config"]
-    return {str(name): _checked(path, str(name), value) for name, value in values.items()}
+    return {str(name): check_value(path, str(name), value) for name, value in values.items()}
 
 
-def _checked(path: str, name: str, value: Any) -> Any:
+def check_value(where: str, name: str, value: Any) -> Any:
+    """The value of a field, as YAML has it. where: for the message. Raises UserError for a value of another type."""
     known = FIELDS.keys() - {"config"}
     if name not in known:
-        raise UserError(f"{path}: unknown key {name!r}; {suggest_field(name, known)}")
+        raise UserError(f"{where}: unknown key {name!r}; {suggest_field(name, known)}")
     # of a type, of choices, or, as int | Literal["auto"], of both
     kinds = typing.get_args(FIELD_TYPES[name]) or (FIELD_TYPES[name],)
     takes = [text for kind in kinds for text in typing.get_args(kind) or (kind,)]
@@ -295,7 +296,7 @@ def _checked(path: str, name: str, value: Any) -> Any:
     near = difflib.get_close_matches(str(value), [kind for kind in takes if isinstance(kind, str)], n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     words = ", ".join(getattr(kind, "__name__", kind) for kind in takes)
-    raise UserError(f"{path}: {name} is {value!r}; {hint}it takes {words}")
+    raise UserError(f"{where}: {name} is {value!r}; {hint}it takes {words}")
 
 
 def suggest_field(name: str, fields: Iterable[str]) -> str:

@@ -9,16 +9,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.common.errors import UserError
-from scripts.options import data_options, run_options, study_options
+from scripts.options import data_options, run_options
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.programs import exit_code
 from scripts.shared.repository import ROOT
-
-if TYPE_CHECKING:
-    from scripts.runner import loop
+from scripts.studies import options as study_options
 
 AB_FAILED = 4
 """ab.RUN_FAILED, also where ab cannot be imported."""
@@ -53,58 +51,23 @@ def use_strategy_dir(options: Any) -> None:
 
 
 def run_strategies(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
-    from scripts.runner import loop
-
-    if options.one_gpu:
-        return run_on_one_gpu(options, flags)
-    return run_suite(options, flags, loop.STRATEGIES)
-
-
-def run_on_one_gpu(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
-    """The study of options, of the baseline, which divides nothing."""
-    from scripts.shared.strategy_list import BASELINE
-
-    if options.strategies or options.nproc not in (None, 1):
-        raise UserError("--one-gpu compares options of one process; leave the strategies and --nproc out")
-    return run_ablation(dataclasses.replace(options, nproc=1), BASELINE, flags)
-
-
-def sweep(options: run_options.SweepOptions, flags: Sequence[str]) -> int:
-    from scripts.runner import loop
-    from scripts.studies.sweep import plan
-
-    suite = loop.Suite(lambda request: plan.plan_runs(request, options), lambda: plan.chart_command(options))
-    return run_suite(options, flags, suite)
-
-
-def scaling(options: run_options.ScalingOptions, flags: Sequence[str]) -> int:
-    from scripts.runner import loop
-    from scripts.studies.scaling import plan
-
-    suite = loop.Suite(lambda request: plan.plan_runs(request, options), lambda: plan.chart_command(options))
-    return run_suite(options, flags, suite)
-
-
-def ablation(options: run_options.AblationOptions, flags: Sequence[str]) -> int:
-    return run_ablation(options, options.strategy, flags)
-
-
-def run_ablation(options: run_options.RoundOptions, strategy: str, flags: Sequence[str]) -> int:
-    from scripts.runner import loop
-    from scripts.studies.ablation import plan
-
-    suite = loop.Suite(lambda request: plan.plan_runs(request, strategy), lambda: plan.chart_command(strategy))
-    return run_suite(options, flags, suite)
-
-
-def run_suite(options: run_options.RoundOptions, flags: Sequence[str], suite: "loop.Suite") -> int:
-    from scripts.runner import loop
-    from scripts.runner.request import read_request
-
     use_strategy_dir(options)
     if code := ensure_data(options):
         return code
-    return exit_code(lambda: loop.main(read_request(options, flags), suite), errors=(), writes="the suite")
+    if options.one_gpu:
+        from scripts.studies.sweep import plan
+
+        return exit_code(lambda: plan.run_on_one_gpu(options, flags), errors=(), writes="the suite")
+    from scripts.runner import loop
+    from scripts.runner.request import read_request
+
+    return exit_code(lambda: loop.main(read_request(options, flags)), errors=(), writes="the suite")
+
+
+def sweep(options: study_options.SweepOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.sweep import plan
+
+    return ensure_data(options) or exit_code(lambda: plan.main(options, flags), errors=(), writes="the suite")
 
 
 def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
@@ -135,7 +98,7 @@ def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
     )
 
 
-def ab(options: run_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+def ab(options: study_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
     """It ends with 1 for one reason alone, that B is slower: what crashes ends with AB_FAILED."""
     use_strategy_dir(options)
     try:
@@ -173,33 +136,11 @@ def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) ->
 def loaders(options: study_options.LoadersOptions, flags: Sequence[str]) -> int:
     from scripts.studies.loaders import measure
 
-    if options.data == data_options.MakeDatasetOptions.output.as_posix() and (code := ensure_data(None)):
-        return code
-    return measure.main(options) or 0
+    return ensure_data(options) or exit_code(lambda: measure.main(options, flags), errors=(), writes="the suite")
 
 
-def loader_limit(options: study_options.BenchLoaderLimitOptions, flags: Sequence[str]) -> int:
-    from benchmarks.common.config import load_config
-    from scripts.runner.request import read_request
-    from scripts.studies.loaders import measure_loader_limit, worker_counts
-
-    if code := ensure_data(options):
-        return code
-    request = read_request(options, flags)
-    measure_loader_limit.measure_set(options.results, request.flags)
-    worker_counts.main(options.results, load_config(request.flags))
-    return 0
-
-
-def allreduce(options: study_options.BenchAllreduceOptions, flags: Sequence[str]) -> int:
-    from scripts.studies.allreduce import measure
-
-    use_num_ranks(options.nproc)
-    return measure.main(options)
-
-
-def profile(options: study_options.BenchProfileOptions, flags: Sequence[str]) -> int:
-    from scripts.studies.roofline import profile_step
+def profile(options: study_options.ProfileOptions, flags: Sequence[str]) -> int:
+    from scripts.studies.profile import profile_step
 
     use_strategy_dir(options)
     use_num_ranks(options.nproc)

@@ -79,7 +79,7 @@ def action_of(command: Command) -> Any:
 
 
 def options_class(command: Command) -> Any:
-    return named_below_scripts(f"options.{command.options}")
+    return named_below_scripts(command.options)
 
 
 def named_below_scripts(place: str) -> Any:

@@ -11,8 +11,6 @@ from scripts.options.option_types import (
     OptionalPath,
     OptionalText,
     Strategies,
-    Values,
-    Variant,
 )
 
 DEFAULT_STRATEGY = "ddp"
@@ -97,50 +95,6 @@ class SlurmOptions(RunOptions):
     """Seconds before the time limit at which the run in progress is ended; default: 60."""
     container: OptionalText = ""
     """Image in which the scripts run: by Apptainer (.sif), or by srun with pyxis."""
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepOptions(RoundOptions):
-    strategy: str = DEFAULT_STRATEGY
-    """The strategy that runs with each value, beside `single`."""
-    key: OptionalText = ""
-    """The configuration field, such as bucket_cap_mb; `./bench flags` lists all fields."""
-    values: Values = ()
-    """Its values, such as: 1 5 25 100."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ScalingOptions(RoundOptions):
-    strategy: str = DEFAULT_STRATEGY
-    """The strategy that runs on each number of ranks, beside `single`."""
-    ranks: Values = ()
-    """Numbers of ranks on this machine, such as: 1 2 4."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AblationOptions(RoundOptions):
-    strategy: str = DEFAULT_STRATEGY
-    """The strategy that runs with each option by itself, and with all of them."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AbOptions(SharedOptions):
-    a: tyro.conf.Positional[Variant] = ""
-    """The first of the two: commit:REV or REV, tree:, flags:..., config:FILE, or python:PATH."""
-    b: tyro.conf.Positional[Variant] = ""
-    """The second; the ratio is of B over A."""
-    strategy: str = DEFAULT_STRATEGY
-    """The strategy that is timed."""
-    strategy_dir: OptionalPath = None
-    """Folder of another repository with scripts of strategies, which can then be named, too."""
-    repeats: OptionalInt = None
-    """The most rounds; default: 20. Fewer are run where the answer is clear."""
-    budget: OptionalText = ""
-    """No round is started that does not fit into this time, such as 20m."""
-    fail_over: OptionalText = ""
-    """Such as 5%: exit 1 where B is slower by more than this, 3 where that is undecided, 4 where a run failed."""
-    json: Flag = False
-    """Print the result as one JSON object on stdout; all else goes to stderr."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,7 +111,7 @@ def peak_tflops(
             return peaks.get(kind), f"{DATA_SHEET}, dense {kind}"
     measured = environment.get("measured_peak") or {}
     if measured.get("device_name") != device_name or kind not in measured.get("tflops", {}):
-        return None, "not known; on the same machine run: python -m scripts.studies.roofline.measured_peak"
+        return None, "not known; a new set on the same machine measures it"
     # a device of another number of threads is taken to be in proportion
     threads = measured.get("threads") or threads_per_rank
     scale = threads_per_rank / threads if threads_per_rank > 0 else 1.0

@@ -2,8 +2,8 @@
 
 A run's throughput is its total images over its total seconds, and a strategy's the geometric mean of its runs'.
 Intervals are Student's t on the logarithms of the runs' throughputs, which hold the windows' noise already, and for a
-ratio on their differences, one a round. Several strategies at once are a family: scripts/results/families.py. Sets of
-two days, each with an effect of its own: scripts/studies/compare/two_days.py.
+ratio on their differences, one a round. Several strategies at once are a family: scripts/results/families.py. Two
+sets: scripts/studies/compare.py.
 Needs numpy and scipy only.
 """
 

@@ -14,11 +14,10 @@ from scripts.results.sessions import measured_in_other_sessions
 from scripts.results.step_breakdown import step_parts
 from scripts.results.used_gpus import drop_unused_gpus
 from scripts.results.window_warnings import OTHERS_PCT, outliers, slow_first_window, unsteady
-from scripts.shared.commands import shell_word
 
 BUSY_SHARE = 0.1  # of the runs
 PILLOW_SHARE = 0.01  # of the images that a run read
-WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/loader_limit.py
+WAITING_SHARE = 0.05  # of a step: as in scripts/studies/loaders/limit.py
 SLOW_GOVERNORS = {"powersave", "ondemand", "conservative", "schedutil"}
 
 
@@ -186,8 +185,8 @@ def low_peak(results: ResultSet) -> Iterator[CausedWarning]:
     names = [label for label, use in uses.items() if use and use.mfu and use.mfu > 1]
     if names:
         yield CausedWarning(
-            f"{_list(names)}: MFU over 100 %: perhaps the peak was measured on a busy machine; on a quiet one: "
-            f"python -m scripts.studies.roofline.measured_peak --results {shell_word(results.path)}"
+            f"{_list(names)}: MFU over 100 %: perhaps the peak was measured on a busy machine; measure again on a "
+            "quiet one"
         )
 
 

@@ -157,7 +157,7 @@ def test_a_batch_is_copied_beside_the_step_before(monkeypatch, prefetch, memory_
 
 
 def test_without_prefetch_the_step_copies(monkeypatch):
-    """Protects the baseline of `./bench study ablation`: nothing of the copy is hidden in the step before."""
+    """Protects sweeps of --prefetch: nothing of the copy is hidden in the step before."""
     streams, _ = step_through(monkeypatch, 0)
     assert {entry[:2] for entry in streams.log if entry[0] != "ask"} == {
         ("copy", "of steps"),

@@ -10,8 +10,6 @@ import sys
 from importlib.util import find_spec
 from statistics import median
 
-import numpy
-import pandas
 import pytest
 import torch
 from support import ROOT, environment, run_strategy
@@ -27,7 +25,6 @@ from benchmarks.common.rank import CPU, Rank
 from benchmarks.common.rows import read_table
 from benchmarks.common.strategy import Exchange, Layout, Strategy
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
-from scripts.studies.loaders.loader_limit import WINDOW_KINDS, describe_limit
 
 PARTS = [f"{phase}_ms" for phase in (*phase_recorder.MARKED_PHASES, "exposed_comm")]
 DELAY_MS = 1000  # nobody waits for it: planted.py's clock moves on. A step takes 40 ms of processor time
@@ -213,37 +210,6 @@ def test_flops_agree_with_those_that_torchvision_publishes(arch, weights):
     """Protects the roofline. torchvision counts multiply-adds of a forward pass, in units of 1e9."""
     published = weights.IMAGENET1K_V1.value.meta["_ops"]
     assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published * 1e9, rel=0.002)
-
-
-def windows(loader: float, training: float, both: float, workers: int = 0, noise: float = 0.01) -> pandas.DataFrame:
-    rates = dict(zip(WINDOW_KINDS, (loader, training, both), strict=True))
-    spread = numpy.exp(noise * numpy.random.default_rng(1).normal(size=(8, 3)))
-    rows = [
-        {"run_id": str(number), "what": what, "window": 1, "images_per_s": rate * factor, "workers": workers}
-        for number, factors in enumerate(spread, 1)
-        for (what, rate), factor in zip(rates.items(), factors, strict=True)
-    ]
-    return pandas.DataFrame(rows)
-
-
-def test_the_verdict_goes_by_what_training_loses():
-    """Protects the reader from "not the limit, margin 3.16" beside a quarter of the throughput lost, and from "the
-    loader is the limit" where the loader alone was not seen to be slower. Mutant: a branch less."""
-    output = describe_limit(windows(316, 100, 75))
-    assert output.startswith("loading costs 25 % [25, 25] of training's throughput, though alone it is 3.1")
-    over_what = "; [a, b]: 95 % interval over launches; n = 8 launches"
-    assert output.endswith(f"(they take turns in one process: --workers 0){over_what}"), "of what the interval is"
-    assert "(perhaps they share cores, or memory)" in describe_limit(windows(316, 100, 75, workers=2))
-    assert describe_limit(windows(50, 100, 50, 4)).startswith("the loader is the limit: with it training keeps 50 % [")
-    unsure = describe_limit(windows(105, 100, 40, 4, noise=0.15))
-    assert unsure.startswith(
-        "loading limits training, whether or not the loader alone is slower: with it training keeps"
-    )
-    assert describe_limit(windows(300, 100, 99, 4)).startswith(
-        "the loader is not the limit: with it training keeps 99 % ["
-    )
-    assert describe_limit(windows(300, 100, 97, 4, noise=0.2)).startswith("no verdict, the interval contains")
-    assert describe_limit(windows(300, 100, 90)[:3]).startswith("no verdict: 1 of at least 5 launches")
 
 
 def test_marks_book_the_time_before_them():

@@ -169,23 +169,20 @@ def test_a_write_that_fails_leaves_the_rows_before_it(tmp_path, monkeypatch):
 MEASURER = """
 import sys
 from pathlib import Path
-from scripts.runner.loop import lock_result_set
+from benchmarks.common.rows import append_rows
 from scripts.results.settings import add_settings
-from scripts.studies import measured_csv
-measured_csv.origin = lambda: {"commit": "c", "date": "d", "machine": "m"}  # the true one takes 5 s to import torch
 for n in range(40):
-    measured_csv.add_rows(Path(sys.argv[1]) / "measured" / "some.csv", [{"writer": sys.argv[2], "n": n}])
+    append_rows(Path(sys.argv[1]), "windows", [{"run_id": sys.argv[2], "window": n}])
     if n < 20:
         add_settings(Path(sys.argv[1]), {"n": n})
 """
 
 
 def test_two_programs_that_measure_at_once_lose_no_row_and_double_none(tmp_path):
-    """Protects figures that belong to no set, of which two writers once kept 105 of 200; and the table of settings."""
+    """Protects rows, of which two writers once kept 105 of 200; and the table of settings."""
     writers = [subprocess.Popen([sys.executable, "-c", MEASURER, tmp_path, name], cwd=ROOT) for name in "ab"]
     assert [writer.wait(120) for writer in writers] == [0, 0]
-    with open(tmp_path / "measured" / "some.csv", newline="") as file:
-        rows = [(row["writer"], int(row["n"])) for row in csv.DictReader(file)]
+    rows = [(row.run_id, int(row.window)) for row in read_table(tmp_path, "windows").itertuples()]
     assert sorted(rows) == [(name, n) for name in "ab" for n in range(40)]
     assert len(set(read_table(tmp_path, "settings").settings)) == 20
 

@@ -23,17 +23,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pandas
 import psutil
 from fault_runs import patience, processes_of
 from support import ROOT, bench_words, draw_images, environment, hear_sigint
 
 from benchmarks.common.config import Config
-from benchmarks.common.errors import UserError
 from benchmarks.common.packed import PackedSource, pack_path
 from benchmarks.common.rows import read_table
 from scripts.data.pack_target import check_pack
 from scripts.shared.forward_signals import end_on_signals
-from scripts.studies.measured_csv import add_rows
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
@@ -487,10 +486,8 @@ def save(kills: list[Kill], path: Path) -> None:
     path.unlink(missing_ok=True)
     names = ("number", "kind", "victim", "signal", "moment_s", "run_id", "status", "gone_s")
     rows = [{name: getattr(kill, name) for name in names} | {"faults": "; ".join(kill.faults)} for kill in kills]
-    try:
-        add_rows(path, rows)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pandas.DataFrame(rows).to_csv(path, mode="a", header=not path.exists(), index=False)
 
 
 def main() -> int:

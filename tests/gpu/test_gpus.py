@@ -151,8 +151,8 @@ def test_time_single(machine, record_property):
 @pytest.mark.medium
 def test_profile_single(machine, record_property):
     """Where the device's time goes, kind by kind."""
-    from scripts.options.study_options import ProfileOptions
-    from scripts.studies.roofline import profile_step
+    from scripts.studies.options import ProfileOptions
+    from scripts.studies.profile import profile_step
 
     steps = 3
     measured = profile_step.measure(ProfileOptions(strategy="single", steps=steps), machine.timed)

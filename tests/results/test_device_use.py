@@ -8,11 +8,8 @@ import json
 import pytest
 from result_sets import add_runs
 
-from benchmarks.common.errors import UserError
 from scripts.results import device_use as roofline
 from scripts.results.result_set import load_set
-from scripts.runner import device_peak
-from scripts.studies.roofline import measured_peak
 
 
 def test_published_peaks_and_what_they_are_not():
@@ -58,18 +55,3 @@ def test_the_interval_of_mfu_has_the_peaks_spread(tmp_path):
     results = load_set(tmp_path / "a set")
     (low, _) = roofline.device_use(group, results.environment, results.other_peaks).mfu_bounds
     assert low == pytest.approx(speed.low * 1e9 / 0.5e12)
-
-
-@pytest.mark.slow
-def test_a_peak_is_measured_on_the_machine_of_the_set_only(tmp_path, capsys, monkeypatch):
-    # A real product on this machine: refused for a set of another device, written for a set of this one.
-    monkeypatch.setattr(device_peak, "MEASURE_S", 0.001)
-    add_runs(tmp_path / "other", "ddp", 100)
-    with pytest.raises(UserError, match="measure there"):
-        measured_peak.main(measured_peak.PeakOptions(tmp_path / "other"))
-    peak = device_peak.measure_peak()
-    add_runs(tmp_path / "own", "ddp", 100, device_name=peak["device_name"])
-    assert measured_peak.main(measured_peak.PeakOptions(tmp_path / "own")) == 0
-    written = json.loads((tmp_path / "own" / "environment.json").read_text())["measured_peak"]
-    assert written["tflops"]["fp32"] > 0 and written["device_name"] == peak["device_name"]
-    assert f"fp32 {written['tflops']['fp32']:.4g} TFLOP/s" in capsys.readouterr().out

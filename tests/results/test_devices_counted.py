@@ -3,14 +3,11 @@
 import pandas
 import pytest
 from result_sets import write_set
-from support import recorded
 
-from benchmarks.common.rows import append_rows
 from scripts.report import paper
 from scripts.results.formatting import device_count
 from scripts.results.result_set import load_set
 from scripts.results.set_text import describe_sets
-from scripts.studies.scaling import analysis, chart
 
 H100 = {"device": "cuda", "device_name": "NVIDIA H100 80GB HBM3", "backend": "nccl"}
 
@@ -32,21 +29,6 @@ def test_two_ranks_of_two_gpus_are_four_devices(two_gpus_a_rank):
     of_paper = {group.strategy: paper._row(results, group) for group in results.groups}
     assert of_paper["hybrid_parallel"]["devices"] == "4" and "ranks" not in of_paper["single"]
     assert describe_sets([results]).endswith("NVIDIA H100 80GB HBM3, 1 to 4 GPUs")
-
-
-def test_scaling_is_over_devices(tmp_path):
-    """Two GPUs a rank: on 2 and 4 GPUs there are 1 and 2 ranks, and the points and the axis are of GPUs."""
-    for num_gpus, images_per_s in ((2, 100.0), (4, 180.0)):
-        run_id = f"hybrid_parallel-{num_gpus}"
-        row = {"run_id": run_id, "strategy": "hybrid_parallel", "status": "ok", "repeat": 1, "global_batch": 32}
-        row |= H100 | {"world_size": num_gpus, "nodes": 1, "threads_per_rank": 8, "images_per_s": images_per_s}
-        append_rows(tmp_path, "runs", [recorded(tmp_path, row)])
-    results = load_set(tmp_path)
-    modes = analysis.scaling_points(results, "hybrid_parallel")
-    assert [(point.num_devices, point.efficiency) for point in modes["strong"]] == [(2, 1.0), (4, pytest.approx(0.9))]
-    drawn = chart.scaling_chart(results, "hybrid_parallel", modes)
-    assert {axes.get_xlabel() for axes in drawn.axes if axes.lines} == {"devices"}
-    assert "2 to 4 GPUs" in drawn.get_suptitle()
 
 
 def test_on_a_cpu_a_rank_stands_for_a_device():

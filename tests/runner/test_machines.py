@@ -35,7 +35,6 @@ ONE_IS_TOO_FEW = {"hybrid_parallel"}
 TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows its answer
     "benchmarks/common/machine.py": {"is_available", "device_count"},
     "benchmarks/common/rank.py": {"device_count"},  # all GPUs of this process, to wait for and to add up
-    "scripts/studies/measured_csv.py": {"is_available"},  # the name of what it ran on
 }
 
 

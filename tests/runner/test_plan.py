@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from support import NUM_TRAIN, ONE_RUN, ROOT, SYNTHETIC_YAML, draw_images, environment, finish, start_bench
+from support import NUM_TRAIN, ONE_RUN, ROOT, draw_images, environment, finish, start_bench
 
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config
@@ -20,14 +20,12 @@ from benchmarks.common.files import hold_lock
 from benchmarks.common.rows import read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.data import pack
-from scripts.options.run_options import SweepOptions
 from scripts.results.settings import READERS, requested_settings
 from scripts.runner import loop, plan, preflight
 from scripts.shared import gpus, source_version
 from scripts.shared.nodes import ranks_and_nodes
 from scripts.shared.strategy_list import CORE_STRATEGIES, all_strategies, parse_strategies
-from scripts.studies.sweep import plan as sweep_plan
-from scripts.studies.sweep.field_flags import value_flags
+from scripts.studies.sweep.plan import flag_words, parse_value
 from scripts.verify import cases
 
 # --- done already -------------------------------------------------------------------------------------------------
@@ -89,37 +87,9 @@ def test_other_ranks_threads_and_images_are_other_runs(make_request, tmp_path):
     assert left(NNODES=2) == 2  # of ddp: single has one node anyway
 
 
-def test_a_sweep_does_not_count_a_run_of_another_config(make_request, tmp_path):
-    """Protects a sweep's curve from points of another model: flags alike, but another file."""
-    sweep = SweepOptions(strategy="ddp", key="bucket_cap_mb", values=("1", "25"))
-    results = tmp_path / "a set"
-    finish(sweep_plan.plan_runs(make_request(), sweep), results)
-    (tmp_path / "group.yaml").write_text(SYNTHETIC_YAML + "norm: group\n")
-    other = sweep_plan.plan_runs(make_request(CONFIG=tmp_path / "group.yaml"), sweep)
-    assert plan.remaining_runs(other, results) == other
-    (tmp_path / "a copy.yaml").write_text(SYNTHETIC_YAML)
-    again = sweep_plan.plan_runs(make_request(CONFIG=tmp_path / "a copy.yaml"), sweep)
-    assert plan.remaining_runs(again, results) == []
-
-
 def names_of(runs) -> list[tuple]:
     """(strategy, precision, threads a rank) of each run of a round."""
     return sorted((run.strategy, run.config.precision, run.requested["threads_per_rank"]) for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "key", "values", "expected"),
-    [
-        ("ddp", "bucket_cap_mb", ("1", "25"), 1 * [("single", "fp32")] + 2 * [("ddp", "fp32")]),
-        ("ddp", "lr", ("1", "2"), 2 * [("single", "fp32")] + 2 * [("ddp", "fp32")]),
-        ("ddp_amp", "bucket_cap_mb", ("1",), [("single", "bf16"), ("ddp_amp", "fp32")]),
-        ("single", "lr", ("1", "2"), 2 * [("single", "fp32")]),
-    ],
-)
-def test_a_sweep_times_its_baseline_in_each_round(make_request, strategy, key, values, expected):
-    """Protects x single of a sweep from another day: once for an option that single lacks, else with each value."""
-    runs = sweep_plan.plan_runs(make_request(REPEATS=1), SweepOptions(strategy=strategy, key=key, values=values))
-    assert [each[:2] for each in names_of(runs)] == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +172,7 @@ def test_an_option_of_some_strategies_is_refused_by_none(make_request, monkeypat
     """Protects `make bench-all ARGS="--compression fp16"`: whoever does not read the option runs as ever. That scripts
     of others read none is in tests/benchmarks/test_host.py. Mutant: a check of KEY against STRATEGIES."""
     monkeypatch.setattr(preflight, "vector_flags", lambda: WITH_AVX512)
-    flags = " ".join(value_flags(name, OPTIONS_OF_SOME[name]))
+    flags = " ".join(flag_words({name: parse_value(name, OPTIONS_OF_SOME[name])}))
     runs = plan.plan_strategies(make_request(STRATEGIES="all", ARGS=flags))
     assert {run.strategy for run in runs} == {*all_strategies()} and not any(run.skip for run in runs)
 
@@ -286,12 +256,10 @@ def test_plan_yes_prints_the_runs_and_starts_none(checkout, tmp_path, tiny_confi
     done = start_bench(checkout, "study sweep", subprocess.run, **ours, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     first, warm, *runs, _ = done.stdout.splitlines()
-    assert warm.split()[:2] in (["warm-up", "ddp"], ["warm-up", "single"])
-    assert first.startswith("6 of 6 runs, in ") and not (tmp_path / "new").exists()
+    assert warm.split()[:2] == ["warm-up", "ddp"]
+    assert first.startswith("4 of 4 runs, in ") and not (tmp_path / "new").exists()
     assert sorted(line.split() for line in runs) == [
-        ["round", str(number), strategy, "bucket_cap_mb", value]
-        for number in (1, 2)
-        for strategy, value in (("ddp", "1.0"), ("ddp", "25.0"), ("single", "0.0"))
+        ["round", str(number), "ddp,", value] for number in (1, 2) for value in ("1", "25")
     ]
 
 

@@ -1,13 +1,11 @@
-"""Is B faster than A? Two variants of one strategy, in one session, in balanced blocks.
+"""Is B faster than A? Two variants of one strategy, in one session, in blocks A B B A or B A A B.
 
     ./bench ab HEAD~1 tree: --strategy ddp
     ./bench ab flags: "flags:--bucket-cap-mb 100" --fail-over 5%
 
 What A and B can be: scripts/studies/ab/variants.py. Both have this checkout's planner and, unless it is compared, its
-interpreter; each has its own launchers and code. Of each run only the timed part is run. Two rounds are a block,
-A B B A all along or B A A B all along, by chance. sequential.py says after each round whether another is needed.
---repeats is the most rounds (20); --budget 20m ends it earlier. Rows go to the result sets A and B of the comparison's
-folder, what was compared and found to its ab.json.
+interpreter. Of each run only the timed part is run. Rows go to the result sets A and B of the comparison's folder, what
+was compared and found to its ab.json.
 
 Exit code: 0; 1 with --fail-over where B is slower by more than that with confidence; 2 for a mistake; 3 with
 --fail-over where that is not decided; 4 where a variant's run fails or this program crashes; 128 + a signal.
@@ -15,6 +13,7 @@ Exit code: 0; 1 with --fail-over where B is slower by more than that with confid
 
 import dataclasses
 import json
+import math
 import random
 import sys
 import time
@@ -22,131 +21,130 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
+import yaml
+
 from benchmarks.common import machine
 from benchmarks.common.errors import UserError
-from benchmarks.common.files import write_json
+from benchmarks.common.files import write_json, write_text_atomically
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
-from scripts.options.run_options import AbOptions
-from scripts.results.formatting import format_setting, parse_percent, plural
+from scripts.results.formatting import format_number, format_setting, format_with_interval, parse_percent, plural
 from scripts.results.identity import Identity, differing_fields
-from scripts.results.result_set import load_set
+from scripts.results.intervals import RatioEstimate
 from scripts.runner import loop, plan, preflight
 from scripts.runner.request import Request, read_request, with_images
 from scripts.shared import source_version, strategy_list
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
 from scripts.shared.repository import ROOT
-from scripts.studies.ab import variants, worktrees
-from scripts.studies.ab.paired_rounds import PairedRounds, format_ratio, report_verdict
-from scripts.studies.ab.sequential import MAX_ROUNDS, SequentialResult, last_look, look_at_rounds
-from scripts.studies.ab.variants import Variant
+from scripts.studies.ab.variants import Variant, parse_variant
+from scripts.studies.ab.worktrees import checked_out
+from scripts.studies.options import AbOptions
+from scripts.studies.paired import describe_rounds_needed, is_slower, order_of_round, ratio_of_speeds
 
-VariantPair = tuple[Variant, Variant]
-
+DEFAULT_ROUNDS = 10
 RUN_FAILED = 4
 """The exit code where nothing can be compared, since a variant's run failed."""
+Found = dict[str, Any]
 
 
 class RunFailed(Exception):
     """A variant's run did not end ok. The text says why, and names its log."""
 
 
-def main(options: AbOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
+@dataclasses.dataclass
+class Speeds:
+    """images/s of A and of B in each round so far. first: which of them ran first in round 1."""
+
+    first: str
+    of: dict[str, list[float]] = dataclasses.field(default_factory=lambda: {"A": [], "B": []})
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.of["A"])
+
+    @property
+    def ratio(self) -> RatioEstimate:
+        return ratio_of_speeds(self.of["A"], self.of["B"])
+
+    @property
+    def sd(self) -> float:
+        """Of a round's log ratio; 0 with one round."""
+        logs = numpy.log(self.of["B"]) - numpy.log(self.of["A"])
+        return float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
+
+
+def main(options: AbOptions, flags: Sequence[str], found: Found) -> int:
     """Compare A and B. flags: of the configuration of both. found: gets the result, for --json."""
+    try:
+        return compare(options, flags, found)
+    except RunFailed as failed:
+        print(f"failed: {failed}", file=sys.stderr)
+        found["failed"] = str(failed)
+        return RUN_FAILED
+
+
+def compare(options: AbOptions, flags: Sequence[str], found: Found) -> int:
     request = read_request(options, flags)
     if not any(text.startswith("config:") for text in (options.a, options.b)):
         request = with_images(request)
     limit = parse_percent(options.fail_over, "--fail-over") if options.fail_over else None
-    most = options.repeats or MAX_ROUNDS
+    num_rounds = options.repeats or DEFAULT_ROUNDS
     if machine.number_from_env("NNODES", "a number of nodes") not in (None, 1):
-        raise UserError(
-            "./bench ab is for one machine, or Slurm: two nodes of torchrun choose two orders; leave NNODES out"
-        )
+        raise UserError("./bench ab is for one machine, or Slurm: nodes of torchrun cannot agree; leave NNODES out")
     strategy = strategy_list.parse_strategy(options.strategy)
-    a, b = (
-        variants.parse_variant(name, text.strip(), request, strategy)
-        for name, text in (("A", options.a), ("B", options.b))
-    )
+    a, b = (parse_variant(name, text.strip(), request, strategy) for name, text in (("A", options.a), ("B", options.b)))
     runs = {variant.name: run_of_variant(variant, strategy, request) for variant in (a, b)}
     preflight.check_ranks([run.config for run in runs.values()], [request.ranks_here])
-    print("\n".join(describe_comparison((a, b), runs, most)), flush=True)
+    print("\n".join(describe_comparison(a, b, runs, num_rounds)), flush=True)
     if request.plan:
         return 0
     if request.results and (request.results / "ab.json").exists():
         raise UserError(f"{request.results} holds a comparison already, of another session; choose another --results")
-    refuse_results_that_git_sees((a, b), request.results)
     results = preflight.open_result_set(request.results, "ab-")
-    with loop.lock_result_set(results), forward_signals() as child_runner, variants.checkouts((a, b)) as where:
-        paired = PairedRounds(time.time_ns() % 2**32, time.monotonic())
-        run_variant = VariantRunner(results, runs, {"A": a, "B": b}, where, child_runner)
-        try:
-            result = run_rounds(run_variant, paired, most, limit or 0.0, request.budget_s)
-        except RunFailed as failed:
-            print(f"failed: {failed}", file=sys.stderr)
-            if found is not None:
-                found["failed"] = str(failed)
-            return RUN_FAILED
-        if child_runner.signum:
-            return 128 + child_runner.signum
-    for name in ("A", "B"):
-        if (results / name / "runs.csv").exists():
-            load_set(results / name).refuse_contradictions()
-    if found is not None and (results / "ab.json").exists():
+    commits = [variant.commit for variant in (a, b) if variant.commit]
+    with loop.lock_result_set(results), forward_signals() as child_runner, checked_out(commits) as folders:
+        session = Session(results, runs, {"A": a, "B": b}, folders, child_runner)
+        speeds = session.run_rounds(num_rounds, request.budget_s)
+    if child_runner.signum:
+        return 128 + child_runner.signum
+    if (results / "ab.json").exists():
         found |= json.loads((results / "ab.json").read_text()) | {"results": str(results)}
-    return report_verdict(result, paired, results, limit)
-
-
-def refuse_results_that_git_sees(pair: VariantPair, results: Path | None) -> None:
-    """Raises UserError where the comparison's own files would count as changes of this checkout. A published set, which
-    is refused in any case, is left to preflight.py."""
-    here = [variant for variant in pair if not variant.commit]
-    if results is None or not here or source_version.commit() is None or preflight.why_not_writable(results):
-        return
-    inside = results.resolve().is_relative_to(ROOT.resolve())
-    if inside and source_version.git("check-ignore", "--quiet", str(results.resolve() / "A")) is None:
-        raise UserError(
-            f"{results} lies in this checkout and git does not ignore it, so that its files would be changes of "
-            f"{here[0].name}; choose a folder below results/, or outside"
-        )
+    return report(speeds, results, limit)
 
 
 def run_of_variant(variant: Variant, strategy: str, request: Request) -> plan.Run:
-    """The timed part of the variant's run, as a run of round 1."""
+    """The timed part of the variant's run."""
     whole = plan.make_run(request, plan.RunTemplate(strategy, variant.config, variant.flags))
     (run,) = plan.skip_what_does_not_fit([whole.timed_part()])
     return run
 
 
-def describe_comparison(pair: VariantPair, runs: dict[str, plan.Run], most: int) -> list[str]:
+def describe_comparison(a: Variant, b: Variant, runs: dict[str, plan.Run], num_rounds: int) -> list[str]:
     """What is compared, a line each, before anything is started."""
-    strategy = runs["A"].strategy
     lines = [
-        f"{variant.name}: {strategy}, {variant.text}: {variant.source or 'no git'}, {variant.python}"
-        for variant in pair
+        f"{variant.name}: {runs['A'].strategy}, {variant.text}: {variant.source or 'no git'}, {variant.python}"
+        for variant in (a, b)
     ]
-    a, b = (Identity(runs[variant.name].requested, {}) for variant in pair)
-    names = differing_fields([a, b])
-    values = (
-        f"{name} ({format_setting(a.fields.get(name))} against {format_setting(b.fields.get(name))})" for name in names
-    )
-    if pair[0].content == pair[1].content:
-        lines.append(
-            "A and B are the same: an A/A run, which finds a difference in about 1 of 20 at most, those without a "
-            "verdict counted, where rounds are independent or AR(1) up to 0.5, without rare stalls of one, and no "
-            "disturbance has the period of a block"
-        )
-    elif names:
+    one, other = (Identity(runs[name].requested, {}) for name in "AB")
+    values = [
+        f"{name} ({format_setting(one.fields.get(name))} against {format_setting(other.fields.get(name))})"
+        for name in differing_fields([one, other])
+    ]
+    if a.content == b.content:
+        lines.append("A and B are the same: an A/A run, which finds a difference in about 1 of 20")
+    elif values:
         lines.append(f"they differ in {', '.join(values)}")
-    if all(variant.commit for variant in pair) and source_version.local_changes():
+    if a.commit and b.commit and source_version.local_changes():
         lines.append("local changes are not measured: A and B are commits")
-    if all(runs[variant.name].config.loader == "synthetic" for variant in pair):
+    if all(run.config.loader == "synthetic" for run in runs.values()):
         lines.append("both train on one synthetic batch again and again: no images are read")
-    return [*lines, f"at most {plural(most, 'round')}, after a warm-up of each; fewer where the answer is clear"]
+    return [*lines, f"{plural(num_rounds, 'round')}, after a warm-up of each"]
 
 
 @dataclasses.dataclass(frozen=True)
-class VariantRunner:
-    """Runs one variant of the comparison."""
+class Session:
+    """The runs of one comparison. checkouts: the folder of each commit, by its hash."""
 
     results: Path
     runs: dict[str, plan.Run]
@@ -154,85 +152,109 @@ class VariantRunner:
     checkouts: dict[str, Path]
     child_runner: SignalForwarder
 
-    def __call__(self, name: str, round_number: int, position: int, run_number: str) -> float | None:
-        """images/s of a run; None after a signal, or of the warm-up. Raises RunFailed where it is not ok."""
+    def run_rounds(self, num_rounds: int, budget_s: float | None) -> Speeds:
+        """All rounds, or those before a signal and within the budget. Raises RunFailed."""
+        began, speeds, longest_s = time.monotonic(), Speeds(random.choice("AB")), 0.0
+        for round_number in range(num_rounds + 1):  # round 0 warms up
+            round_began = time.monotonic()
+            spent_s = round_began - began
+            if budget_s is not None and round_number and spent_s + longest_s > budget_s:
+                print(f"--budget {budget_s:g}s: another round, of about {longest_s:.0f} s, does not fit")
+                break
+            round_speeds = {}
+            for position, name in enumerate(order_of_round(speeds.first, round_number), 1):
+                number = f"{name} {round_number}/{num_rounds}" if round_number else f"{name} {WARM_UP}"
+                round_speeds[name] = self.time(name, round_number, position, number)
+                if self.child_runner.signum:
+                    return speeds
+            longest_s = max(longest_s, time.monotonic() - round_began)
+            if round_number:
+                for name, speed in round_speeds.items():
+                    speeds.of[name].append(speed)
+                self.write(speeds, time.monotonic() - began)
+                print(f"round {round_number}: {ratio_text(speeds.ratio)}", flush=True)
+        return speeds
+
+    def time(self, name: str, round_number: int, position: int, number: str) -> float:
+        """images/s of one run; 0 after a signal. Raises RunFailed where it is not ok."""
         variant, folder = self.variants[name], preflight.open_result_set(self.results / name)
-        run = dataclasses.replace(self.runs[name], round=round_number, position=position)
-        run_folder, env = plan.create_run_folder(run, folder, run_number)
-        worktrees.write_plan(run_folder, variant.fields)
-        env["PYTHON"] = variant.python
+        run = dataclasses.replace(self.runs[name], round=round_number, position=position if round_number else 0)
+        run_folder, env = plan.create_run_folder(run, folder, number)
+        if variant.commit:
+            leave_known_fields(run_folder, variant)
         loop.record_environment(folder, run, self.child_runner, variant.python)
-        code = loop.start_launcher(run, run_folder, env, self.child_runner, self.checkouts[name])
+        checkout = self.checkouts.get(variant.commit, ROOT)
+        code = loop.start_launcher(run, run_folder, env | {"PYTHON": variant.python}, self.child_runner, checkout)
         if self.child_runner.signum:
-            return None
-        return self._rate(name, run_folder, round_number, code)
+            return 0.0
+        if why := self.why_unusable(variant, run_folder, code):
+            raise RunFailed(f"{name}, {variant.text}: {why}")
+        return float(row_of(run_folder).images_per_s)
 
-    def _rate(self, name: str, run_folder: RunFolder, round_number: int, code: int) -> float | None:
-        rows = read_table(run_folder.results, "runs")
-        row: Any = next((row for row in rows.itertuples() if row.run_id == run_folder.run_id), None)
-        if row is None or code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
-            why = f"{row.status}: {row.reason}" if row is not None else f"its launcher ended with code {code}"
-            log = run_folder.log if run_folder.log.exists() else run_folder.path
-            raise RunFailed(f"{name}, {self.variants[name].text}: {why}; its log: {log}")
+    def why_unusable(self, variant: Variant, run_folder: RunFolder, code: int) -> str:
+        """Why a run that has ended cannot be compared; '' where it can."""
+        row, log = row_of(run_folder), run_folder.log if run_folder.log.exists() else run_folder.path
+        if row is None:
+            return f"its launcher ended with code {code}; its log: {log}"
+        if code or row.status not in ("ok", WARM_UP) or row.reason.startswith("skipped"):
+            return f"{row.status}: {row.reason}; its log: {log}"
         resolved = run_folder.resolved()
-        if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != self.variants[name].source:
-            why = "its files were changed while they were measured, or git sees the result set; git status names them"
-            raise RunFailed(f"{name}, {self.variants[name].text}: {why}")
-        if not round_number:
-            return None
-        if not row.images_per_s > 0:
-            raise RunFailed(f"{name}, {self.variants[name].text}: timed nothing; its log: {run_folder.log}")
-        return row.images_per_s
+        if f"{resolved.get('commit')} {resolved.get('local_changes')}".strip() != variant.source:
+            return "its files changed meanwhile, or git sees the result set, which then belongs below results/"
+        return "" if row.images_per_s > 0 else f"timed nothing; its log: {log}"
+
+    def write(self, speeds: Speeds, seconds: float) -> None:
+        """ab.json: what is compared, and what was found so far; no round is lost."""
+        compared = {
+            name: {"is": variant.text, "source": variant.source, "python": variant.python}
+            for name, variant in self.variants.items()
+        }
+        ratio = speeds.ratio
+        found = {"value": ratio.value, "low": ratio.low, "high": ratio.high, "verdict": ratio.verdict}
+        found |= {"num_rounds": speeds.num_rounds, "sd_of_rounds": speeds.sd, "seconds": seconds}
+        rounds = {"first": speeds.first, "images_per_s": speeds.of}
+        head = {"strategy": self.runs["A"].strategy, **compared}
+        write_json(self.results / "ab.json", {**head, "rounds": rounds, "b_over_a": found})
 
 
-def run_rounds(
-    run_variant: VariantRunner, paired: PairedRounds, most: int, limit: float, budget_s: float | None
-) -> SequentialResult:
-    """Rounds until the answer is clear, or there are no more, or time is over, or a signal comes."""
-    start = random.Random(paired.seed).choice("AB")
-    pair = start + "AB".replace(start, "")
-    for name in reversed(pair):  # so that the first run follows one of its own, as the first of each block does
-        if not run_variant.child_runner.signum:
-            run_variant(name, 0, 0, f"{name} {WARM_UP}")
-    result, longest_s = look_at_rounds([], most, limit), 0.0
-    while result.more and not run_variant.child_runner.signum:
-        round_number, began = len(paired.first) + 1, time.monotonic()
-        spent_s = began - paired.began
-        if budget_s is not None and spent_s + longest_s > budget_s:
-            why = f"another round, of about {longest_s:.0f} s, does not fit"
-            if not paired.first:
-                why = f"the warm-up alone took {spent_s:.0f} s; give more"
-            print(f"--budget {budget_s:g}s: {why}")
-            if paired.first:
-                write_result(run_variant, paired, result := last_look(paired.log_ratios, most, limit))
-            break
-        order = pair if round_number % 2 else pair[::-1]
-        rates = {}
-        for position, name in enumerate(order, 1):
-            if not run_variant.child_runner.signum:
-                rates[name] = run_variant(name, round_number, position, f"{name} {round_number}/{most}")
-        if run_variant.child_runner.signum:
-            break
-        for name, rate in rates.items():
-            if rate is not None:
-                paired.rates[name].append(rate)
-        paired.first.append(order[0])
-        result, longest_s = look_at_rounds(paired.log_ratios, most, limit), max(longest_s, time.monotonic() - began)
-        write_result(run_variant, paired, result)
-        print(f"round {round_number}: {format_ratio(result)}", flush=True)
-    return result
+def row_of(folder: RunFolder) -> Any:
+    """The run's row of runs.csv; None without one."""
+    rows = read_table(folder.results, "runs")
+    return next((row for row in rows.itertuples() if row.run_id == folder.run_id), None)
 
 
-def write_result(run_variant: VariantRunner, paired: PairedRounds, result: SequentialResult) -> None:
-    """ab.json: what is compared, and what was found so far; no round is lost."""
-    compared = {
-        name: {"is": variant.text, "source": variant.source, "python": variant.python}
-        for name, variant in run_variant.variants.items()
-    }
-    found = dataclasses.asdict(result.estimate) | {"paired": True, "lag_1_correlation": result.correlation}
-    found["num_rounds"] = result.num_rounds or len(paired.first)
-    found |= {"carry_over": paired.carry_over.value, "sd_of_runs": paired.sd}
-    found |= {"seconds": time.monotonic() - paired.began}
-    rounds = {"order_seed": paired.seed, "first": paired.first, "images_per_s": paired.rates}
-    strategy = run_variant.runs["A"].strategy
-    write_json(run_variant.results / "ab.json", {"strategy": strategy, **compared, "rounds": rounds, "b_over_a": found})
+def leave_known_fields(folder: RunFolder, variant: Variant) -> None:
+    """Leave in run.yaml the fields that a commit's code knows. Every one is set: that code's defaults may differ."""
+    planned = yaml.safe_load(folder.plan.read_text())
+    planned["config"] = {name: value for name, value in planned["config"].items() if name in variant.fields}
+    write_text_atomically(folder.plan, yaml.safe_dump(planned, sort_keys=False))
+
+
+def ratio_text(ratio: RatioEstimate) -> str:
+    return f"B/A {format_with_interval(ratio.value, ratio.low, ratio.high, '{:.3f}'.format)}"
+
+
+def report(speeds: Speeds, results: Path, limit: float | None) -> int:
+    """Print what was found; returns the exit code, which the last line explains."""
+    if not speeds.num_rounds:
+        print(f"no round was done; {results}", flush=True)
+        return 0 if limit is None else 3
+    ratio = speeds.ratio
+    a, b = (math.exp(float(numpy.log(speeds.of[name]).mean())) for name in "AB")
+    print(f"\nA {format_number(a)} images/s, B {format_number(b)}; {plural(speeds.num_rounds, 'round')}; {results}")
+    verdict = f"B is {ratio.verdict}" if ratio.verdict in ("faster", "slower") else ratio.verdict
+    print(f"{verdict}; {ratio_text(ratio)}", flush=True)
+    slower = None if limit is None else is_slower(ratio, speeds.num_rounds, limit)
+    if speeds.sd and (ratio.verdict not in ("faster", "slower") or (limit is not None and slower is None)):
+        print(describe_rounds_needed(speeds.sd))
+    if limit is None:
+        return 0
+    percent = f"{100 * limit:g} %"
+    if slower:
+        print(f"failed: B is slower by more than {percent} with confidence", file=sys.stderr)
+        return 1
+    if slower is None:
+        print(f"not decided: whether B is slower by more than {percent}; give more --repeats", file=sys.stderr)
+        return 3
+    print(f"fine: with 95 % confidence B is not slower by more than {percent}")
+    return 0

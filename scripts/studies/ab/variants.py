@@ -1,19 +1,17 @@
-"""The two variants that `./bench ab` compares, and a checkout of each that is a commit.
+"""The two variants that `./bench ab` compares, each checked before anything is started.
 
-    commit:REV, or REV     a commit, in a git worktree of its own; its launchers and its code
-    tree:                  this checkout as it is, local changes included
-    flags:--x 1            this checkout with more flags
-    config:FILE            this checkout with another configuration
-    python:PATH            this checkout with another interpreter
-
-Everything is checked before anything is started; git says what a commit holds.
+commit:REV, or REV     a commit, in a git worktree of its own; its launchers and its code
+tree:                  this checkout as it is, local changes included
+flags:--x 1            this checkout with more flags
+config:FILE            this checkout with another configuration
+python:PATH            this checkout with another interpreter
 """
 
-import contextlib
+import ast
 import dataclasses
 import os
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common.config import FIELDS, Config, load_config
@@ -21,10 +19,9 @@ from benchmarks.common.errors import UserError
 from scripts.runner.plan import interpreter_path
 from scripts.runner.request import Request
 from scripts.shared import source_version
-from scripts.shared.repository import ROOT
-from scripts.studies.ab import worktrees
+from scripts.studies.ab.worktrees import git_succeeds, git_text
 
-KINDS = ("commit", *worktrees.VARIANT_KINDS)
+KINDS = ("commit", "tree", "flags", "config", "python")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +39,9 @@ class Variant:
     @property
     def source(self) -> str:
         """What its code is: a commit, and local changes where there are any."""
-        return (
-            self.commit[: source_version.NUM_HASH_DIGITS]
-            or f"{source_version.commit() or ''} {source_version.local_changes()}".strip()
-        )
+        if self.commit:
+            return self.commit[: source_version.NUM_HASH_DIGITS]
+        return f"{source_version.commit() or ''} {source_version.local_changes()}".strip()
 
     @property
     def content(self) -> tuple[str, str, Config]:
@@ -55,51 +51,45 @@ class Variant:
 
 def parse_variant(name: str, text: str, request: Request, strategy: str) -> Variant:
     """The variant `name` (A or B) that `text` describes. Raises UserError for what cannot be measured."""
-    kind, colon, value = text.partition(":")
+    where, (kind, colon, value) = f"{name}={text}", text.partition(":")
     if not text:
         example = './bench ab HEAD~1 tree:, or ./bench ab flags: "flags:--bucket-cap-mb 100"'
         raise UserError(f"{name} is missing; for example: {example}")
     if not colon or kind not in KINDS:
         kind, value = "commit", text
-    flags, interpreter = list(request.flags), interpreter_path()
+    flags, python = list(request.flags), interpreter_path()
     if kind == "tree" and value:
-        raise UserError(f"{name}={text}: tree: is this checkout, and has no value; leave {value!r} out")
+        raise UserError(f"{where}: tree: is this checkout, and has no value; leave {value!r} out")
     if kind == "flags":
-        flags += value.split()
+        try:
+            flags += shlex.split(value)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from None
     elif kind == "config":
         if not Path(value).is_file():
-            raise UserError(f"{name}={text}: there is no file {value!r}")
+            raise UserError(f"{where}: there is no file {value!r}")
         flags += ["--config", value]
     elif kind == "python":
-        interpreter = _interpreter(name, text, value)
+        found = shutil.which(value)
+        if found is None:
+            raise UserError(f"{where}: {value or 'nothing'} is no program; give the path of an interpreter")
+        python = os.path.abspath(found)  # not resolved, or a venv is lost
     typed = " ".join([request.own_text, value if kind == "flags" else ""]).strip()
-    variant = Variant(name, text, _with_absolute_data(load_config(flags)), typed, interpreter)
-    return _variant_of_commit(variant, value, strategy) if kind == "commit" else variant
+    config = load_config(flags)
+    config = dataclasses.replace(config, data=os.path.abspath(config.data))  # which holds in any checkout
+    variant = Variant(name, text, config, typed, python)
+    return _of_commit(variant, value, strategy) if kind == "commit" else variant
 
 
-def _with_absolute_data(config: Config) -> Config:
-    """With a path that holds in any checkout."""
-    return dataclasses.replace(config, data=os.path.abspath(config.data))
-
-
-def _interpreter(name: str, text: str, value: str) -> str:
-    found = shutil.which(value)
-    if found is None:
-        raise UserError(f"{name}={text}: {value or 'nothing'} is no program; give the path of an interpreter")
-    return os.path.abspath(found)  # not resolved, or a venv is lost
-
-
-def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
+def _of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
     where = f"{variant.name}={variant.text}"
-    commit = worktrees.find_commit(rev)
+    commit = git_text("rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}").strip()
     if not commit:
-        raise UserError(
-            f"{where} {_why_no_commit()}; a commit, {', '.join(kind + ':' for kind in KINDS[1:])} are what there is"
-        )
-    if why := worktrees.why_not_startable(commit, strategy):
-        raise UserError(f"{where}: {why}; compare another, or later commits")
-    known = worktrees.fields_of(commit)
-    defaults = vars(Config())
+        there_are = ", ".join(f"{kind}:" for kind in KINDS[1:])
+        raise UserError(f"{where} {_why_no_commit()}; a commit, {there_are} are what there is")
+    if why := _why_not_startable(commit, strategy):
+        raise UserError(f"{where}: {why}")
+    known, defaults = _fields_of(commit), vars(Config())
     # Where a commit's field does not take a word such as `auto`, its own default is what that was then.
     usable = {key for key, value in vars(variant.config).items() if key in known and _takes(known[key], value)}
     lacking = [key for key, value in vars(variant.config).items() if key not in usable and value != defaults[key]]
@@ -109,25 +99,38 @@ def _variant_of_commit(variant: Variant, rev: str, strategy: str) -> Variant:
     return dataclasses.replace(variant, commit=commit, fields=frozenset(usable))
 
 
+def _why_not_startable(commit: str, strategy: str) -> str:
+    """Why this checkout cannot start the commit's launcher of a strategy; '' where it can."""
+    files = (f"launchers/{strategy}.sh", f"benchmarks/{strategy}.py")
+    if not all(git_succeeds("cat-file", "-e", f"{commit}:{name}") for name in files):
+        return f"commit {commit[:12]} has no strategy {strategy}; compare later commits"
+    if "--run" not in git_text("show", f"{commit}:launchers/lib.sh"):
+        return (
+            f"ab starts only commits whose launchers take --run, and commit {commit[:12]} is older; measure a set in a "
+            "checkout of it, and give both sets to ./bench compare"
+        )
+    return ""
+
+
+def _fields_of(commit: str) -> dict[str, str]:
+    """The fields of the configuration that a commit knows, and the type of each as its code spells it."""
+    tree = ast.parse(git_text("show", f"{commit}:benchmarks/common/config.py"))
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Config"]
+    fields = [line for config in classes for line in config.body if isinstance(line, ast.AnnAssign)]
+    return {field.target.id: ast.unparse(field.annotation) for field in fields if isinstance(field.target, ast.Name)}
+
+
 def _takes(kind: str, value: object) -> bool:
-    """Whether a field of this type, as fields_of spells it, takes the value."""
+    """Whether a field of this type, as _fields_of spells it, takes the value."""
     if not isinstance(value, str):
         return True
     return repr(value) in kind if "Literal" in kind else not kind.startswith(("int", "float", "Annotated"))
 
 
 def _why_no_commit() -> str:
-    """Why git finds no commit of a name in this checkout."""
     if not source_version.commit():
         said = source_version.git_problem()
         return f"needs git, and this is no checkout of git{f' ({said})' if said else ''}"
     if source_version.is_shallow():
         return "is no commit of this clone, which is shallow: git fetch --unshallow (fetch-depth: 0 in a workflow)"
     return "is no commit of this repository"
-
-
-@contextlib.contextmanager
-def checkouts(variants: Sequence[Variant]) -> Iterator[dict[str, Path]]:
-    """Where each variant's code is, by its name: this checkout, or a worktree that is removed at the end."""
-    with worktrees.checked_out([variant.commit for variant in variants if variant.commit]) as folders:
-        yield {variant.name: folders.get(variant.commit, ROOT) for variant in variants}

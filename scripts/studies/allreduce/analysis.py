@@ -1,39 +1,37 @@
-"""Analysis of timed all-reduces: bandwidths with intervals, and the ratio to a bare loop.
-
-Needs no torch.
-"""
+"""Bandwidths of timed all-reduces, with intervals, as a table and a chart. Needs no torch."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy
 import pandas
+from matplotlib.figure import Figure
 
-from scripts.results.formatting import format_interval, text_table
+from scripts.charts.figures import LINE_COLORS, LINES, MARKERS, footnote, make_figure
+from scripts.results.formatting import format_with_interval, text_table
 from scripts.results.intervals import geometric_mean
 
+ROW = "row:"
+"""How a rank's line with a row begins."""
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 SMALLEST_BYTES = 2**10
-LARGE_BYTES = 2**20  # as much as a gradient bucket holds, or more
-HEADER = ("path", "bytes", "n", "time, us", "algbw, GB/s", "busbw, GB/s", "95 %", "bare loop's", "wrong")
+SIZE_LABELS = {2**10: "1 KB", 2**14: "16 KB", 2**18: "256 KB", 2**20: "1 MB", 2**24: "16 MB", 2**28: "256 MB"}
 
 
 @dataclasses.dataclass(frozen=True)
 class BandwidthRow:
-    """A row of bandwidths.csv: the all-reduces of one path and size. Bandwidths are in bytes/s."""
+    """A row of bandwidths.csv: the all-reduces of one path and size. Bandwidths are in bytes/s, seconds of one call."""
 
     path: str
     ranks: int
     bytes: int
     num_rounds: int
     seconds: float
-    """Geometric mean over rounds of one all-reduce."""
     algorithm_bytes_per_s: float
     bus_bytes_per_s: float
     bus_low: float | None
-    """95 % interval over rounds; None with one round."""
     bus_high: float | None
-    over_bare: float
-    """Bus bandwidth over that of the bare loop."""
     wrong: int
     """Values that were not the sum."""
 
@@ -54,64 +52,55 @@ def bandwidths(num_bytes: int, seconds: float, num_ranks: int) -> tuple[float, f
 
 
 def bandwidth_rows(rows: pandas.DataFrame) -> list[BandwidthRow]:
-    """One row per path and size.
-
-    rows: of allreduce.csv, with path, ranks, round, bytes, seconds, bare_seconds and wrong; seconds are of one
-    all-reduce.
-    """
+    """One row for each path and size. rows: path, ranks, round, bytes, seconds, wrong."""
     found = []
     for (path, _), part in rows.groupby(["path", "bytes"], sort=False):
         mean_s, low_s, high_s = geometric_mean(numpy.log(part.seconds.to_numpy(float)))
         num_bytes, ranks = int(part.bytes.iloc[0]), int(part.ranks.iloc[0])
         algorithm, bus = bandwidths(num_bytes, mean_s, ranks)
-        found.append(
-            BandwidthRow(
-                path=str(path),
-                ranks=ranks,
-                bytes=num_bytes,
-                num_rounds=len(part),
-                seconds=mean_s,
-                algorithm_bytes_per_s=algorithm,
-                bus_bytes_per_s=bus,
-                bus_low=None if high_s is None else bandwidths(num_bytes, high_s, ranks)[1],
-                bus_high=None if low_s is None else bandwidths(num_bytes, low_s, ranks)[1],
-                over_bare=geometric_mean(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))[0],
-                wrong=int(part.wrong.sum()),
-            )
-        )
+        low, high = (None if end is None else bandwidths(num_bytes, end, ranks)[1] for end in (high_s, low_s))
+        wrong = int(part.wrong.sum())
+        found.append(BandwidthRow(str(path), ranks, num_bytes, len(part), mean_s, algorithm, bus, low, high, wrong))
     return found
-
-
-def ratio_to_bare_loop(
-    rows: pandas.DataFrame, path: str, at_least: int = 0
-) -> tuple[float, float | None, float | None]:
-    """(ratio, low, high): bus bandwidth of a path over that of the bare loop that was timed interleaved with it.
-
-    The ratio is the geometric mean over sizes; its 95 % interval is over rounds. at_least: bytes of the smallest size
-    that counts.
-    """
-    part = rows[(rows.path == path) & (rows.bytes >= at_least)]
-    log_ratios = pandas.Series(numpy.log((part.bare_seconds / part.seconds).to_numpy(float)))
-    of_rounds = log_ratios.groupby(part["round"].to_numpy()).mean()
-    return geometric_mean(of_rounds.to_numpy(float))
 
 
 def table(rows: Sequence[BandwidthRow]) -> str:
     """Bandwidth rows as text, with GB of 10^9 bytes."""
-    lines = [HEADER]
+    lines = [("path", "bytes", "n", "time, us", "algbw, GB/s", "busbw, GB/s [95 %]", "wrong")]
     for row in rows:
         low, high = (None if end is None else end / 1e9 for end in (row.bus_low, row.bus_high))
-        lines.append(
-            (
-                row.path,
-                f"{row.bytes:,}",
-                str(row.num_rounds),
-                f"{1e6 * row.seconds:,.0f}",
-                f"{row.algorithm_bytes_per_s / 1e9:.3f}",
-                f"{row.bus_bytes_per_s / 1e9:.3f}",
-                format_interval(low, high, "{:.3f}".format),
-                f"x {row.over_bare:.3f}",
-                str(row.wrong),
-            )
-        )
-    return text_table(lines, left_aligned=(0,))
+        bus = format_with_interval(row.bus_bytes_per_s / 1e9, low, high, "{:.3f}".format)
+        algorithm = f"{row.algorithm_bytes_per_s / 1e9:.3f}"
+        time_us = f"{1e6 * row.seconds:,.0f}"
+        lines.append((row.path, f"{row.bytes:,}", str(row.num_rounds), time_us, algorithm, bus, str(row.wrong)))
+    return text_table(lines, left_aligned=(0, 5))
+
+
+def allreduce_chart(rows: Sequence[BandwidthRow], about: str) -> Figure:
+    """Bus bandwidth and time of every path over the bytes of an all-reduce."""
+    figure, panels, _ = make_figure("All-reduce, as DDP sends gradients", [], [2.4, 2.1], 0, about=about)
+    bandwidth, time = panels
+    for number, path in enumerate(dict.fromkeys(row.path for row in rows)):
+        of_path = [row for row in rows if row.path == path]
+        sizes, values = [row.bytes for row in of_path], [row.bus_bytes_per_s / 1e9 for row in of_path]
+        below = [(row.bus_bytes_per_s - (row.bus_low or row.bus_bytes_per_s)) / 1e9 for row in of_path]
+        above = [((row.bus_high or row.bus_bytes_per_s) - row.bus_bytes_per_s) / 1e9 for row in of_path]
+        color, line = LINE_COLORS[number], LINES[number]
+        style: dict[str, Any] = {"color": color, "linestyle": line, "marker": MARKERS[number], "markersize": 4.5}
+        bandwidth.errorbar(sizes, values, yerr=[below, above], label=path, capsize=2, **style)
+        time.plot(sizes, [1e6 * row.seconds for row in of_path], **style)
+    bandwidth.set_ylim(bottom=0)
+    bandwidth.set_ylabel("bus bandwidth, GB/s")
+    bandwidth.legend(frameon=False, fontsize=7)
+    time.set_yscale("log")
+    time.yaxis.set_major_formatter("{x:,.10g}")
+    time.set_ylabel("time, microseconds")
+    labels = {size: label for size, label in SIZE_LABELS.items() if size <= max(row.bytes for row in rows)}
+    for axes in panels:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([*labels], [*labels.values()])
+        axes.minorticks_off()
+        axes.set_xlabel("bytes of an all-reduce")
+        axes.grid(alpha=0.3)
+    footnote(figure, [f"means of {rows[0].num_rounds} rounds, with 95 % intervals; GB: 10^9 bytes."])
+    return figure

@@ -1,15 +1,16 @@
-"""Throughput of loaders, side by side: this suite's with each decoder and with packed images, and torchvision's.
+"""How fast are loaders, and is loading the limit of training?
 
-    ./bench study loaders --data data/imagenet-mini --out results/loaders
+    ./bench study loaders --data /path/to/imagenet
 
-Images/s of one core and of all cores, without training: read, decoded, cropped at random to image_size, flipped and put
-into batches of uint8. The loaders are timed in interleaved windows, each in a process of its own. Decoders that are not
-installed are named with the command that installs them.
+First images/s of one core and of all cores, without training: this suite's loader with each decoder and with packed
+images, beside torchvision's, in interleaved windows, each in a process of its own. Then the strategy trains on all
+ranks with one synthetic batch and with images, in turn: what training loses by loading is the loader's. Writes
+loaders.csv, sweeps.json, rows and charts of a result set.
 """
 
+import dataclasses
 import multiprocessing
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -19,27 +20,28 @@ from pathlib import Path
 
 import numpy
 import pandas
+from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from benchmarks.common.config import Config
+from benchmarks.common import machine
+from benchmarks.common.config import PREFETCHED_PER_WORKER, Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
-from benchmarks.common.machine import num_cores
-from benchmarks.common.rank import device_name
+from scripts.charts.bars import Bar, draw_bars, make_bar_figure
 from scripts.charts.figures import save_chart
 from scripts.data.check import check_image_folder
-from scripts.options.study_options import LoadersOptions
-from scripts.results.formatting import plural
+from scripts.results.formatting import format_interval, format_number, plural, text_table
 from scripts.results.intervals import log_throughput, ratio_of_rounds, run_interval
-from scripts.studies.loaders.chart import loaders_chart
-from scripts.studies.loaders.loader_variants import Batches, prepare_variants
-from scripts.studies.measured_csv import origin, set_tables_aside
+from scripts.results.result_set import load_set
+from scripts.runner import preflight
+from scripts.runner.request import read_request
+from scripts.shared import source_version
+from scripts.studies.loaders.limit import FILE, NO_LOADING, PLAIN, describe_limit, known, rates_cells
+from scripts.studies.loaders.variants import Batches, find_loaders
+from scripts.studies.options import LoadersOptions, SweepOptions
+from scripts.studies.sweep import plan as sweep
 
-WARMUP_IMAGES = 64
-PLAIN = "torchvision, Pillow"
-LOADERS_COLUMNS = (
-    "cores", "loader", "n", "images_per_s", "low", "high", "times_plain", "times_low", "times_high",
-)  # fmt: skip
+BATCH, WARMUP_IMAGES = 32, 64
 
 Window = tuple[float, float]
 """Images and seconds."""
@@ -47,57 +49,47 @@ Case = tuple[str, int]
 """The name of a loader, and the number of cores."""
 
 
-def main(options: LoadersOptions) -> int:
-    if options.rounds < 2:
-        raise UserError(f"rounds is {options.rounds}, but an interval needs at least 2")
-    check_image_folder(options.data)
-    options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as temporary:
-        config = Config(data=options.data, image_size=options.image_size, global_batch=32)
-        variants = prepare_variants(config, Path(temporary), options.only.split())
-        windows, failed = time_variants(variants, config, options)
-    machine = describe_machine()
-    rates = table(windows)
-    print(f"{machine}, load average {os.getloadavg()[0]:.1f}")
-    print(rates.to_string(index=False, float_format=lambda value: f"{value:.2f}"))
-    print("low, high: 95 % intervals over n windows, each in a process of its own; of ratios paired by round")
-    set_tables_aside(options.out, ("loaders",))
-    rates = rates.assign(image_size=options.image_size, **origin() | {"machine": machine})
-    write_text_atomically(options.out / "loaders.csv", rates.to_csv(index=False))
-    if len(rates):
-        print("\nwritten:", *save_chart(loaders_chart(rates), options.out, "loaders"), sep="\n  ")
-    return int(bool(failed))
+def main(options: LoadersOptions, flags: Sequence[str]) -> int:
+    request = read_request(options, flags)
+    config = load_config(request.flags)
+    if config.loader == NO_LOADING:
+        raise UserError("loader synthetic reads nothing; leave --loader out")
+    if options.repeats < 2:
+        raise UserError(f"--repeats is {options.repeats}, but an interval needs more; 5 decide")
+    check_image_folder(config.data)
+    results = preflight.open_result_set(options.results, "loaders-")
+    rates, failed = time_loaders(config, options)
+    print(rates_table(rates))
+    about = {"machine": machine.processor_name(), "commit": source_version.commit() or ""}
+    write_text_atomically(results / FILE, rates.assign(image_size=config.image_size, **about).to_csv(index=False))
+    code = train_with_and_without(options, flags, config, results)
+    found = load_set(results)
+    save_chart(loaders_chart(rates, config), results / "charts", "loaders")
+    print("\n" + "\n".join(describe_limit(found)))
+    return code or int(failed)
 
 
-def time_variants(
-    variants: Mapping[str, Batches], config: Config, options: LoadersOptions
-) -> tuple[dict[Case, list[Window]], set[str]]:
-    """(windows of each loader on one core and on all, the names of loaders that failed). The order of the loaders
-    alternates between rounds."""
+# --- loaders alone ------------------------------------------------------------------------------------------------
+
+
+def time_loaders(config: Config, options: LoadersOptions) -> tuple[pandas.DataFrame, bool]:
+    """(a row for each loader on one core and on all, whether a loader failed). The order alternates between rounds."""
+    alone = dataclasses.replace(config, global_batch=BATCH, batch_per_device=0)
     cores = sorted(os.sched_getaffinity(0))
-    cases = [(name, num_cores) for num_cores in dict.fromkeys((1, len(cores))) for name in variants]
-    windows: dict[Case, list[Window]] = {case: [] for case in cases}
-    failed: set[str] = set()
-    with tqdm(total=len(cases) * options.rounds, desc="windows", disable=None, leave=False) as bar:
-        for round_number in range(options.rounds):
-            for name, num_cores in cases[:: -1 if round_number % 2 else 1]:
-                bar.update()
-                if name in failed:
-                    continue
+    with tempfile.TemporaryDirectory() as temporary:
+        loaders = find_loaders(alone, Path(temporary), options.only.split())
+        cases = [(name, number) for number in dict.fromkeys((1, len(cores))) for name in loaders]
+        windows: dict[Case, list[Window]] = {case: [] for case in cases}
+        failed: set[str] = set()
+        rounds = [cases[:: -1 if number % 2 else 1] for number in range(options.repeats)]
+        for name, number in tqdm([case for each in rounds for case in each], "windows", disable=None, leave=False):
+            if name not in failed:
                 try:
-                    timed = time_window(variants[name], config, cores[:num_cores], options.window_s)
-                    windows[name, num_cores].append(timed)
+                    windows[name, number].append(time_window(loaders[name], alone, cores[:number], options.window_s))
                 except UserError as error:  # the failure of one loader must not end the measurement of the others
                     failed.add(name)
                     tqdm.write(f"failed: {name}: {error}", file=sys.stderr)
-    return {case: timed for case, timed in windows.items() if case[0] not in failed}, failed
-
-
-def describe_machine() -> str:
-    """The processor, the number of cores that this process may use, and the operating system."""
-    import torch
-
-    return f"{device_name(torch.device('cpu'))}, {plural(num_cores(), 'core')}, {platform.platform()}"
+    return rates_of({case: timed for case, timed in windows.items() if case[0] not in failed}), bool(failed)
 
 
 def time_window(batches: Batches, config: Config, cores: list[int], seconds: float) -> Window:
@@ -142,15 +134,54 @@ def _count(numbers: Iterator[int], seconds: float, num_cores: int) -> Window:
     return num_images, elapsed_s
 
 
-def table(windows: Mapping[Case, Sequence[Window]]) -> pandas.DataFrame:
-    """Rows of loaders.csv, one per case: images/s with its 95 % interval, and the ratio to PLAIN, paired by rounds."""
+def rates_of(windows: Mapping[Case, Sequence[Window]]) -> pandas.DataFrame:
+    """Rows of loaders.csv, one a case: images/s with its 95 % interval, and the ratio to PLAIN, paired by rounds."""
     rows = []
     for (name, cores), timed in windows.items():
         rate = run_interval(timed)
-        row: list[object] = [cores, name, len(timed), rate.value, rate.low, rate.high]
+        row = {"loader": name, "cores": cores, "n": len(timed), "images_per_s": rate.value}
+        row |= {"low": rate.low, "high": rate.high, "per_core": rate.value / cores}
         if plain := windows.get((PLAIN, cores)):
             own, other = (log_throughput([numpy.array([each]) for each in taken]) for taken in (timed, plain))
-            found = ratio_of_rounds(own - other)
-            row += [found.value, found.low, found.high]
-        rows.append(row + [None] * (len(LOADERS_COLUMNS) - len(row)))
-    return pandas.DataFrame(rows, columns=list(LOADERS_COLUMNS))
+            over = ratio_of_rounds(own - other)
+            row |= {"times_plain": over.value, "times_low": over.low, "times_high": over.high}
+        rows.append(row)
+    return pandas.DataFrame(rows)
+
+
+def rates_table(rates: pandas.DataFrame) -> str:
+    return text_table(rates_cells(rates), left_aligned=(0, 2, 4))
+
+
+def loaders_chart(rates: pandas.DataFrame, config: Config) -> Figure:
+    bars = []
+    for row in rates.to_dict("records"):
+        low, high, speed = known(row["low"]), known(row["high"]), row["images_per_s"]
+        cells = (str(row["n"]), format_number(speed), format_interval(low, high, format_number))
+        bars.append(Bar(f"{row['loader']}, {plural(row['cores'], 'core')}", speed, low, high, [], cells, True, 0))
+    about = f"{config.image_size} px, {machine.processor_name()}, {plural(machine.num_cores(), 'core')}"
+    figure, (axes,), _ = make_bar_figure("Loaders, without training", [], len(bars), about=about)
+    draw_bars(axes, bars, 1, "images/s")
+    axes.set_xlabel("images/s")
+    return figure
+
+
+# --- training with and without loading ------------------------------------------------------------------------------
+
+
+def train_with_and_without(options: LoadersOptions, flags: Sequence[str], config: Config, results: Path) -> int:
+    """A sweep of the loader on all ranks, which share the machine's cores and disk. Its warm-up uses up what the
+    workers read ahead."""
+    workers = machine.resolve_num_workers(config.workers, machine.num_gpus() > 0)
+    read_ahead = 1 + config.prefetch + PREFETCHED_PER_WORKER * workers
+    chosen = SweepOptions(
+        strategy=options.strategy,
+        key="loader",
+        values=(NO_LOADING, config.loader),
+        data=Path(config.data),
+        config=options.config,
+        results=results,
+        nproc=options.nproc,
+        repeats=options.repeats,
+    )
+    return sweep.main(chosen, [*flags, "--warmup-steps", str(max(config.warmup_steps, read_ahead))])

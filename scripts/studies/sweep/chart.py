@@ -1,170 +1,226 @@
-"""Draw throughput against the value of one option, from a set that ./bench study sweep made.
+"""Draw and print the sweeps of a result set that ./bench study sweep made.
 
-    python -m scripts.studies.sweep.chart --results results/latest --strategy ddp --key bucket_cap_mb
+    python -m scripts.studies.sweep.chart --results results/latest
 
-Prints a table, writes its lines to sweep.csv of the set (lines of other sweeps stay) and draws
-charts/sweep_<strategy>_<key>.png and .svg. Exit code: 1 where no run is ok, 2 for a mistake. Needs no torch.
+Writes sweep.csv and charts/sweep_<strategy>_<key>.png. Exit code: 1 where no point was timed, 2 for a mistake. Needs no
+torch.
 """
 
 import dataclasses
+import sys
 from pathlib import Path
+from typing import Any
 
-import pandas
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.common.config import FIELDS, find_field
-from scripts.charts.figures import COLORS, footnote, make_figure
-from scripts.results.formatting import format_number, format_setting
+from benchmarks.common.config import FIELDS
+from scripts.charts.bars import Bar, draw_bars, make_bar_figure
+from scripts.charts.figures import COLORS, LINE_COLORS, MARKERS, RUN_STYLE, footnote, make_figure, save_chart
+from scripts.results.formatting import format_interval, format_number, format_setting, plural_of_several
 from scripts.results.intervals import strategy_throughput
 from scripts.results.result_set import ResultSet, load_set
-from scripts.results.run_group import RunGroup
 from scripts.results.set_text import describe_failures, describe_rows
 from scripts.shared.programs import run_main_and_exit
-from scripts.shared.strategy_list import BASELINE
-from scripts.studies.study_chart import StudyChartOptions, draw_point, report_nothing, save_study_chart
-from scripts.studies.sweep.analysis import FOLDERS, parse_number, sweep_points, table, write_sweep_csv
+from scripts.studies.sweep.points import (
+    RANKS,
+    SweepResult,
+    TimedPoint,
+    parse_number,
+    results_of_sweeps,
+    sweep_rows,
+    table,
+    write_csv,
+)
 
 LOG_FROM = 8  # largest over smallest value from which an axis is logarithmic
 UNITS = {
     "bucket_cap_mb": "MiB",
     "split_size": "images of a micro-batch",
+    "microbatches": "micro-batches of a step",
     "global_batch": "images",
     "image_size": "pixels",
     "workers": "processes a rank",
-    "microbatches": "a batch",
 }
 
 
 @dataclasses.dataclass(frozen=True)
-class SweepChartOptions(StudyChartOptions):
-    """Draw throughput against the value of one option."""
-
-    key: str
-    """A field of the configuration, such as bucket_cap_mb."""
+class SweepChartOptions:
+    results: Path = Path("results/latest")
+    """The result set."""
 
 
-def sweep_chart(results: ResultSet, strategy: str, key: str, points: dict[str, RunGroup]) -> Figure:
-    """Images/s over the value of `key`, with every run, the 95 % interval, n, and the baseline."""
-    about = describe_rows(pandas.concat([group.ok_runs for group in points.values()]))
-    figure, (axes,), _ = make_figure(f"{strategy}: throughput against {key}", [results], [3.0], 0, about=about)
-    _draw_points(axes, points)
-    default = format_setting(FIELDS[key].default) if key in FIELDS else ""
-    positions, _ = axis_positions(list(points))
-    axes.set_xticks(positions, [f"{value}\n(default)" if value == default else value for value in points])
-    axes.margins(x=0.12)
-    baseline_top, baseline_note = _draw_baseline(axes, results, points)
-    # an interval that is wide for want of rounds must not flatten the points
-    top = max(strategy_throughput([run]).value for group in points.values() for run in group.windows_of_runs)
-    top = max(top, baseline_top)
-    highest = max(group.timed_throughput.high or 0 for group in points.values())
-    axes.set_ylim(0, 1.05 * max(1.1 * top, min(highest, 1.5 * top)))
-    axes.yaxis.set_major_formatter("{x:,.10g}")
-    axes.grid(alpha=0.3)
-    axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
-    axes.set_ylabel("images/s")
-    notes = [
-        "square: geometric mean of runs; dots: runs; line: 95 % interval, cut where it leaves the chart.",
-        baseline_note,
-    ]
-    if any(group.timed_throughput.low is None for group in points.values()):
-        notes.append("no interval: one round says nothing about the spread between runs.")
-    labels = [group.label for group in results.groups if group.strategy == strategy]
-    footnote(figure, notes + [text for text in describe_failures(results) if text.startswith(tuple(labels))])
+def sweep_chart(result: SweepResult) -> Figure:
+    """Over the values where these are numbers, with every run and the 95 % interval; else a bar a point."""
+    numbers = [number for point in result.timed if (number := parse_number(point.label)) is not None]
+    return chart_over_numbers(result, numbers) if len(numbers) == len(result.timed) else bars_of_points(result)
+
+
+def bars_of_points(result: SweepResult) -> Figure:
+    """Ratios to the named point, or images/s where it was not timed."""
+    to = next((point for point in result.timed if point.label == result.sweep.to), None)
+    over = to.speed if to else 1.0
+    bars = []
+    for point in result.timed:
+        speed, ratio, runs = point.group.timed_throughput, point.ratio, [each / over for each in runs_of(point)]
+        value, low, high = (speed.value, speed.low, speed.high) if to is None else (1.0, None, None)
+        if to and ratio:
+            value, low, high = ratio.value, ratio.low, ratio.high
+        style = ("{:.2f}" if to else "{:,.0f}").format
+        bars.append(
+            Bar(
+                point.label,
+                value,
+                low,
+                high,
+                runs,
+                (str(len(runs)), style(value), format_interval(low, high, style)),
+                True,
+                0,
+            )
+        )
+    about = describe_rows(result.timed[-1].group.ok_runs)
+    figure, (axes,), _ = make_bar_figure(title_of(result), [], len(bars), about=about)
+    draw_bars(axes, bars, 1, "ratio" if to else "images/s")
+    if to:
+        axes.axvline(1, color="black", linestyle="--", linewidth=0.9)
+    axes.set_xlabel(f"throughput over that of: {result.sweep.to}" if to else "images/s")
+    footnote(figure, ["black lines: 95 % intervals; circles: runs."])
     return figure
 
 
-def _draw_points(axes: Axes, points: dict[str, RunGroup]) -> None:
-    """Each value's throughput. A line joins the points only where the values are numbers."""
-    positions, numeric = axis_positions(list(points))
-    if numeric:
-        axes.plot(positions, [group.timed_throughput.value for group in points.values()], color=COLORS[0], linewidth=1)
-        if max(positions) >= LOG_FROM * min(positions) > 0:
-            axes.set_xscale("log")
-            axes.minorticks_off()
-    for position, group in zip(positions, points.values(), strict=True):
-        draw_point(axes, position, group, "s")
+def chart_over_numbers(result: SweepResult, numbers: list[float]) -> Figure:
+    """Images/s; below it the bubble of a pipeline."""
+    timed = result.timed
+    has_bubbles = any(point.bubbles for point in timed)
+    heights = [3.0, *([1.6] if has_bubbles else [])]
+    about = describe_rows(timed[-1].group.ok_runs)
+    figure, panels, _ = make_figure(title_of(result), [], heights, 0, about=about)
+    draw_speeds(panels[0], result, numbers)
+    if has_bubbles:
+        draw_bubbles(panels[1], timed, numbers)
+    n = plural_of_several([point.group.timed_throughput.num_runs for point in timed], "run")
+    notes = [f"n = {n} a point; circles: runs; lines: 95 % intervals"]
+    if result.sweep.key == RANKS:
+        notes.append("dashed: ideal")
+        if result.sweep.exchange is not None:
+            notes.append("dotted: a sum, one rank's step plus the all-reduce's time")
+    if any(point.oversubscribed for point in timed):
+        notes.append("white: more ranks than cores")
+    footnote(figure, ["; ".join(notes) + "."])
+    return figure
 
 
-def _draw_baseline(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
-    """Draw the baseline; returns (its highest images/s, 0.0 without one; a note for below the chart).
-
-    Where all points have the same baseline, it is a dashed line with its interval as a band; else a mark at each point.
-    The baseline is that of this set, else that of the set around it.
-    """
-    if len({results.baseline_of(group) for group in points.values()}) > 1:
-        return _mark_baselines(axes, results, points)
-    name, baseline = BASELINE, _common_baseline(results, points)
-    if baseline is None and (around := _set_around(results.path)):
-        name = f"{BASELINE} of the set around this one, in another session"
-        baseline = _common_baseline(around, points)
-    if baseline is None:
-        return 0.0, f"without {BASELINE}: there are no runs of it in the same settings."
-    if name == BASELINE and _measured_apart(baseline, points):
-        name += ", measured before or after these runs and not among them"
-    estimate = baseline.timed_throughput
-    axes.axhline(estimate.value, color="black", linestyle="--", linewidth=0.9, zorder=1)
-    note = f"dashed: {name}: {format_number(estimate.value)} images/s, n = {estimate.num_runs}"
-    if estimate.low is not None and estimate.high is not None:
-        axes.axhspan(estimate.low, estimate.high, color="black", alpha=0.08, linewidth=0, zorder=0)
-        note += "; band: its 95 % interval"
-    return estimate.value, f"{note}."
+def title_of(result: SweepResult) -> str:
+    """What was found: the point of the highest mean, of ranks the most, and its ratio to the named one."""
+    sweep, timed = result.sweep, result.timed
+    what = f"{sweep.strategy}: {sweep.key}{', weak scaling' if sweep.weak else ''}"
+    shown = timed[-1] if sweep.key == RANKS else max(timed, key=lambda point: point.speed)
+    over = f" is {shown.ratio.text()} x {sweep.to}" if shown.ratio else " has the highest mean"
+    return f"{what}: {shown.label}{over}"
 
 
-def _measured_apart(baseline: RunGroup, points: dict[str, RunGroup]) -> bool:
-    """Whether the baseline's runs all came before the points' runs, or all after them: it took no turns with them."""
-    started = pandas.concat([group.ok_runs.started_at for group in points.values()])
-    of_baseline = baseline.ok_runs.started_at
-    return bool(of_baseline.max() < started.min() or of_baseline.min() > started.max())
+def interval_reach(point: TimedPoint, top: float) -> tuple[list[float], list[float]]:
+    """How far the interval reaches below and above the mean, cut at `top`: few rounds must not flatten the points."""
+    speed = point.group.timed_throughput
+    if speed.low is None or speed.high is None:
+        return [0.0], [0.0]
+    return [speed.value - speed.low], [max(0.0, min(speed.high, top) - speed.value)]
 
 
-def _set_around(path: Path) -> ResultSet | None:
-    """The set in which the suite has put the sweep `path`; None where the folder above is no set."""
-    folder = path.resolve()
-    is_in_set = folder.name in FOLDERS and (folder.parent / "runs.csv").exists()
-    return load_set(folder.parent) if is_in_set else None
+def runs_of(point: TimedPoint) -> list[float]:
+    """images/s of each run."""
+    return [strategy_throughput([run]).value for run in point.group.windows_of_runs]
 
 
-def _mark_baselines(axes: Axes, results: ResultSet, points: dict[str, RunGroup]) -> tuple[float, str]:
-    """A black dash, with its 95 % interval, at each point that has a baseline in its own settings."""
-    highest = 0.0
-    positions, _ = axis_positions(list(points))
-    for position, group in zip(positions, points.values(), strict=True):
-        if baseline := results.baseline_of(group):
-            estimate = baseline.timed_throughput
-            axes.plot(
-                [position], [estimate.value], color="black", marker="_", markersize=22, linestyle="none", zorder=1
-            )
-            if estimate.low is not None and estimate.high is not None:
-                axes.plot([position] * 2, [estimate.low, estimate.high], color="black", linewidth=5, alpha=0.2)
-            highest = max(highest, estimate.value)
-    return highest, f"long dash: {BASELINE} with the same value; its shade: 95 % interval."
+def top_of(timed: list[TimedPoint]) -> float:
+    return 1.5 * max(speed for point in timed for speed in runs_of(point))
 
 
-def _common_baseline(results: ResultSet, points: dict[str, RunGroup]) -> RunGroup | None:
-    """The baseline that all points have; None where they have several, or none."""
-    baselines = {results.baseline_of(group) for group in points.values()}
-    return baselines.pop() if len(baselines) == 1 else None
+def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
+    timed, key = result.timed, result.sweep.key
+    default = format_setting(FIELDS[key].default) if key in FIELDS else ""
+    axes.plot(numbers, [point.speed for point in timed], color=COLORS[0], linewidth=1)
+    is_log = min(numbers) > 0 and max(numbers) >= LOG_FROM * min(numbers)
+    if is_log:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    if key == RANKS:
+        draw_ideal_and_sum(axes, result, numbers)
+    for number, point in zip(numbers, timed, strict=True):
+        face = "white" if point.oversubscribed else COLORS[0]
+        style: dict[str, Any] = {"fmt": "s", "color": COLORS[0], "markerfacecolor": face, "ecolor": "black"}
+        axes.errorbar(number, point.speed, yerr=interval_reach(point, top_of(timed)), capsize=3, **style)
+        axes.plot([number] * len(runs_of(point)), runs_of(point), **RUN_STYLE)
+        text, place = format_number(point.speed), (number, point.speed)
+        axes.annotate(text, place, (7, -4), textcoords="offset points", fontsize=7, va="top")
+    axes.set_xticks(
+        numbers, [f"{point.label}\n(default)" if point.label == default else point.label for point in timed]
+    )
+    if key == RANKS and is_log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    axes.margins(x=0.12)
+    axes.grid(alpha=0.3)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    axes.set_xlabel(f"{key}, {UNITS[key]}" if key in UNITS else key)
+    axes.set_ylabel("images/s")
 
 
-def axis_positions(values: list[str]) -> tuple[list[float], bool]:
-    """(the position of each value on the axis, whether the axis is one of numbers). Values that are no numbers are
-    categories at 0, 1, 2 ..."""
-    numbers = [number for value in values if (number := parse_number(value)) is not None]
-    if len(numbers) < len(values) or (min(numbers) <= 0 and max(numbers) > LOG_FROM):
-        return [float(position) for position in range(len(values))], False
-    return numbers, True
+def draw_ideal_and_sum(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
+    ideal = [result.timed[0].speed * number / numbers[0] for number in numbers]
+    axes.plot(numbers, ideal, color="black", linestyle="--", linewidth=0.9)
+    more = [*map(int, numbers), 2 * int(numbers[-1]), 4 * int(numbers[-1])]
+    sums = [(number, speed) for number in more if (speed := result.summed_speed(number)) is not None]
+    if sums:
+        axes.plot(*zip(*sums, strict=True), color="black", linestyle=":", linewidth=1.2)
+
+
+def draw_bubbles(axes: Axes, timed: list[TimedPoint], places: list[float]) -> None:
+    """The share of its time that each rank waited, beside (p - 1) / (m + p - 1)."""
+    with_bubbles = [(place, point.bubbles) for place, point in zip(places, timed, strict=True) if point.bubbles]
+    theory = [100 * bubbles[0].ideal for _, bubbles in with_bubbles]
+    shown = [place for place, _ in with_bubbles]
+    axes.plot(shown, theory, color="black", linestyle="--", marker="_", label="(p - 1) / (m + p - 1)")
+    for rank in sorted({each.rank for _, bubbles in with_bubbles for each in bubbles}):
+        waited = [100 * each.waited.value for _, bubbles in with_bubbles for each in bubbles if each.rank == rank]
+        style: dict[str, Any] = {"color": LINE_COLORS[rank % len(LINE_COLORS)], "marker": MARKERS[rank % len(MARKERS)]}
+        axes.plot(shown, waited, linewidth=1, label=f"rank {rank} waits", **style)
+    axes.set_xticks(places, [point.label for point in timed])
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("bubble, % of a step")
+    axes.legend(frameon=False, fontsize=7)
+    axes.grid(alpha=0.3)
+
+
+def draw_all(results: ResultSet) -> dict[str, Figure]:
+    """A chart of each sweep of which two points were timed, by its name."""
+    found: dict[str, Figure] = {}
+    for result in results_of_sweeps(results):
+        sweep = result.sweep
+        name = "_".join(["sweep", sweep.strategy, *sweep.key.split(), *(["weak"] if sweep.weak else [])])
+        same = sum(each.startswith(name) for each in found)
+        if len(result.timed) > 1:
+            found[f"{name}_{same + 1}" if same else name] = sweep_chart(result)
+    return found
 
 
 def main(options: SweepChartOptions) -> int:
-    results, key, strategy = load_set(options.results), find_field(options.key), options.strategy
-    points = sweep_points(results, strategy, key)
-    if not points:
-        return report_nothing(results, f"no ok run of {strategy} in {results.path} has {key} in its settings")
-    print(table(key, points))
-    written = write_sweep_csv(results, strategy, key, points)
-    return save_study_chart(results, written, sweep_chart(results, strategy, key, points), f"sweep_{strategy}_{key}")
+    results = load_set(options.results)
+    found = results_of_sweeps(results)
+    for result in found:
+        print(f"\n{result.sweep.strategy}, {result.sweep.flags}\n{table(result)}")
+    if not any(result.timed for result in found):
+        why = "; ".join(describe_failures(results)) or "no run is there"
+        print(f"error: no point of a sweep in {results.path} was timed: {why}", file=sys.stderr)
+        return 1
+    written = [write_csv(results.path, [row for result in found for row in sweep_rows(result)])]
+    for name, figure in draw_all(results).items():
+        written += save_chart(figure, results.path / "charts", name)
+    print("\nwritten:", *(f"  {path}" for path in written), sep="\n")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,39 +1,28 @@
-"""The sweeps in the report: a chart of each, and the command that measures it again."""
-
-import functools
+"""The sweeps in the report: a chart and a table of each."""
 
 from matplotlib.figure import Figure
 
-from scripts.report.study_sections import StudySection, StudySets
+from scripts.report.study_sections import ReportTable, StudySection, StudySets
 from scripts.results.result_set import ResultSet
-from scripts.results.run_group import RunGroup
-from scripts.studies.measured_csv import read_whole_rows
-from scripts.studies.study_chart import points_or_warning
-from scripts.studies.sweep.analysis import FOLDERS, sweep_points
-from scripts.studies.sweep.chart import sweep_chart
+from scripts.studies.sweep.chart import draw_all
+from scripts.studies.sweep.points import FOLDERS, load_sweeps, results_of_sweeps, table_lines
 
 
-def sweeps(results: ResultSet) -> dict[tuple[str, str], dict[str, RunGroup]]:
-    """The points of every sweep that sweep.csv lists, by strategy and key."""
-    rows = read_whole_rows(results.path / "sweep.csv")
-    names = dict.fromkeys((row.get("strategy", ""), row.get("key", "")) for row in rows)
-    found = {
-        (strategy, key): points_or_warning(functools.partial(sweep_points, results, strategy, key))
-        for strategy, key in names
-    }
-    return {name: points for name, points in found.items() if points and len(points) > 1}
+def tables(results: ResultSet) -> list[ReportTable]:
+    found = []
+    for result in results_of_sweeps(results):
+        header, *lines = table_lines(result)
+        title = f"Sweep of {result.sweep.strategy}: {result.sweep.key}"
+        found.append(ReportTable(title, result.sweep.flags, header, [[*line] for line in lines]))
+    return found
 
 
 def figures(sets: StudySets) -> dict[str, Figure]:
-    return {
-        f"sweep_{strategy}_{key}": sweep_chart(results, strategy, key, points)
-        for results in sets.all_of(*FOLDERS)
-        for (strategy, key), points in sweeps(results).items()
-    }
+    return {name: figure for results in sets.all_of(*FOLDERS) for name, figure in draw_all(results).items()}
 
 
 def families(sets: StudySets) -> int:
-    return sum(len(sweeps(results)) for results in sets.all_of(*FOLDERS))
+    return sum(len(load_sweeps(results.path)) for results in sets.all_of(*FOLDERS))
 
 
-SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, families=families)
+SECTION = StudySection(order=20, nested_folders=FOLDERS, figures=figures, tables=tables, families=families)

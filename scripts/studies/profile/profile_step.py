@@ -1,11 +1,11 @@
-"""Where a training step's time goes on the device: its top kernels, and each kind of layer beside its roof.
+"""Where a training step's time goes on the device: its MFU, its top kernels, and each kind of layer beside its roof.
 
     ./bench study profile -- --precision bf16 --memory-format channels_last
     ./bench study profile --strategy ddp --trace results/trace
 
-torch.profiler is around `steps` steps of the strategy on one batch, after as many that warm up. The command starts the
-strategy's ranks, of which rank 0 prints. With --trace each rank writes a Chrome trace of its steps (traces.py). The
-roof of a kind of layer is what its operations at least take, each the longer of computing and moving (step_costs.py).
+torch.profiler is around `steps` steps of the strategy on one batch, after as many that warm up and as many that are
+timed. The command starts the strategy's ranks, of which rank 0 prints. With --trace each rank writes a Chrome trace of
+its steps (traces.py). The roof of a kind of layer is what its operations at least take (step_costs.py).
 """
 
 import collections
@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -30,19 +31,20 @@ from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import Unavailable, UserError
 from benchmarks.common.rank import NotStarted, device_name, synchronize
 from benchmarks.common.rows import table_text
-from scripts.memory import memory_check
-from scripts.options.study_options import ProfileOptions
 from scripts.results.device_use import peak_tflops
 from scripts.results.output_files import check_output, write_output
-from scripts.runner.request import default_config
+from scripts.runner.default_batch import with_fitting_batch
+from scripts.runner.device_peak import measure_peak
+from scripts.runner.request import read_request
 from scripts.shared import strategy_list
 from scripts.shared.command_line import split_at_dashes
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
 from scripts.studies.allreduce.launch_ranks import horovodrun_command, rank_environment, torchrun_command
-from scripts.studies.roofline.step_costs import DTYPES, GB_PER_S, Operation, trace_step
-from scripts.studies.roofline.traces import STEP_NAME, name_rank, open_trace_folder, trace_path, write_trace
+from scripts.studies.options import ProfileOptions
+from scripts.studies.profile.step_costs import DTYPES, GB_PER_S, Operation, trace_step
+from scripts.studies.profile.traces import STEP_NAME, name_rank, open_trace_folder, trace_path, write_trace
 
 # The first that an operation's name holds; both of a trace and of a profile.
 KINDS = (
@@ -60,12 +62,15 @@ PROFILE_COLUMNS = ("kind", "ms_a_step", "share_pct", "roof_ms", "times_roof", "c
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredProfile:
-    """A profile of some steps. images: of a step, on this rank. config: of the run, with resolved values."""
+    """A profile of some steps. images: of a step, on this rank. config: of the run, with resolved values. step_s: of
+    steps without the profiler. whole_model: whether this rank's one device trains all layers."""
 
     profile: torch.profiler.profile
     device: torch.device
     images: int
     config: Config
+    step_s: float
+    whole_model: bool
 
 
 def kind_of(name: str) -> str:
@@ -92,6 +97,11 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
     for _ in range(options.steps):
         step(*batch)
     synchronize(device)
+    began_s = time.perf_counter()
+    for _ in range(options.steps):
+        step(*batch)
+    synchronize(device)
+    step_s = (time.perf_counter() - began_s) / options.steps
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
@@ -108,7 +118,8 @@ def measure(options: ProfileOptions, config: Config) -> MeasuredProfile | None:
         write_trace(profile, trace_path(options.trace, strategy.rank.rank))
     if not strategy.rank.reports:
         return None
-    return MeasuredProfile(profile, device, len(batch[0]), strategy.config)
+    whole_model = strategy.layout.num_stages == 1 and len(strategy.rank.devices) == 1
+    return MeasuredProfile(profile, device, len(batch[0]), strategy.config, step_s, whole_model)
 
 
 def split_events(events: Iterable, on_gpu: bool) -> tuple[list, list]:
@@ -150,15 +161,38 @@ def roof_ms(operations: Sequence[Operation], tflops: float, gb_per_s: float) -> 
     return dict(found)
 
 
-def roof_here(config: Config, images: int, name: str) -> dict[str, float]:
-    """`roof_ms` of a step on the device of this name; {} where its peaks are not known, and of models that AdamW
-    trains, whose update trace_step does not have."""
+def operations_of_step(config: Config, images: int) -> list[Operation]:
+    """Those of one rank that trains the whole model; [] of models that AdamW trains, whose update trace_step does not
+    have."""
+    if architecture_of(config.arch).optimizer != "SGD":
+        return []
+    net = functools.partial(torchvision.models.get_model, config.arch)
+    return trace_step(net, images, config.image_size, DTYPES[config.precision])
+
+
+def roof_here(operations: Sequence[Operation], config: Config, name: str) -> dict[str, float]:
+    """`roof_ms` on the device of this name; {} where its peaks are not known."""
     gb_per_s = next((rate for pattern, rate in GB_PER_S.items() if re.fullmatch(pattern, name)), None)
     tflops, _ = peak_tflops(name, config.precision, 0.0, {})
-    if gb_per_s is None or tflops is None or architecture_of(config.arch).optimizer != "SGD":
-        return {}
-    net = functools.partial(torchvision.models.get_model, config.arch)
-    return roof_ms(trace_step(net, images, config.image_size, DTYPES[config.precision]), tflops, gb_per_s)
+    return {} if gb_per_s is None or tflops is None else roof_ms(operations, tflops, gb_per_s)
+
+
+def describe_use(operations: Sequence[Operation], measured: MeasuredProfile, roof: dict[str, float]) -> str:
+    """MFU, and the share of the roof, of a step without the profiler."""
+    step_ms, name = 1000 * measured.step_s, device_name(measured.device)
+    text = f"a step takes {step_ms:.1f} ms without the profiler"
+    if not operations:
+        return text
+    peak, peak_from = peak_tflops(name, measured.config.precision, torch.get_num_threads(), {})
+    if peak is None:
+        peaks = {"measured_peak": measure_peak()}
+        peak, peak_from = peak_tflops(name, measured.config.precision, torch.get_num_threads(), peaks)
+    if peak is not None:
+        tflops = sum(each.flops for each in operations) / measured.step_s / 1e12
+        text += f"; MFU {100 * tflops / peak:.0f} % ({tflops:.3g} of {peak:.3g} TFLOP/s: {peak_from})"
+    if roof:
+        text += f"; its roof is {sum(roof.values()):.1f} ms, {100 * sum(roof.values()) / step_ms:.0f} % of it"
+    return text
 
 
 def table(spent: dict[str, tuple[float, float]], roof: dict[str, float]) -> list[dict]:
@@ -193,18 +227,20 @@ def main(options: ProfileOptions, config: Config) -> int:
     name = device_name(measured.device)
     events = [event for event in measured.profile.key_averages() if not str(event.key).startswith(STEP_NAME)]
     operations, kernels = split_events(events, on_gpu)
-    rows = table(by_kind(operations, options.steps, on_gpu), roof_here(config, measured.images, name))
+    expected = operations_of_step(config, measured.images) if measured.whole_model else []
+    roof = roof_here(expected, config, name)
+    rows = table(by_kind(operations, options.steps, on_gpu), roof)
     about = (options.strategy, config.arch, f"{config.image_size} px", f"{measured.images} images", config.precision)
     print(", ".join([*about, name]))
     print(f"\ntop {options.top} {'kernels' if on_gpu else 'operations'}, ms a step")
     for event in sorted(kernels, key=lambda event: -device_ms(event, on_gpu))[: options.top]:
         print(f"{device_ms(event, on_gpu) / options.steps:>9.3f}  {event.key[:100]}")
     print(f"\n{text_of(rows)}")
-    busy = sum(row["ms_a_step"] for row in rows)
-    known = [row for row in rows if row["roof_ms"]]
-    gap = max(known, key=lambda row: row["ms_a_step"] - row["roof_ms"])["kind"] if known else ""
-    of_roof = f"; the largest gap to the roof is in {gap}" if gap else "; no roof is known for this device"
-    print(f"a step takes {busy:.1f} ms of the device, {rows[0]['share_pct']:.0f} % of it in {rows[0]['kind']}{of_roof}")
+    if known := [row for row in rows if row["roof_ms"]]:
+        print(
+            f"the largest gap to the roof is in {max(known, key=lambda row: row['ms_a_step'] - row['roof_ms'])['kind']}"
+        )
+    print(describe_use(expected, measured, roof))
     if options.output:
         write_output(options.output, table_text(PROFILE_COLUMNS, rows))
     if options.trace:
@@ -222,7 +258,8 @@ def run_command_line() -> int:
 def profile_on_ranks(options: ProfileOptions, flags: Sequence[str]) -> int:
     """`profile_flags` in this process, or in ranks that torchrun or horovodrun starts where the strategy needs them."""
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # dataparallel: NCCL would listen on the network
-    flags = benchmark_flags(options.strategy, flags)
+    if not {"--config"} & {flag.split("=")[0] for flag in flags}:
+        flags = with_fitting_batch(read_request(options, with_loader(flags))).flags
     try:
         return profile_flags(options, flags)
     except NotStarted as error:
@@ -238,7 +275,7 @@ def start_ranks(launcher: str, options: ProfileOptions, flags: Sequence[str]) ->
         start, variables = torchrun_command(num_ranks, folder)
         if launcher == "horovodrun":
             start, variables = [*horovodrun_command(num_ranks), sys.executable], {}
-        command = [*start, "-m", "scripts.studies.roofline.profile_step", *option_words(options), "--", *flags]
+        command = [*start, "-m", "scripts.studies.profile.profile_step", *option_words(options), "--", *flags]
         env = rank_environment(machine.threads_per_rank(num_ranks)) | variables
         code = child_runner.run(command, cwd=ROOT, env=env)
     if child_runner.signum:
@@ -254,24 +291,6 @@ def option_words(options: ProfileOptions) -> list[str]:
         if value is not None:
             words += [f"--{field.name}", os.path.abspath(value) if isinstance(value, os.PathLike) else str(value)]
     return words
-
-
-def benchmark_flags(strategy: str, flags: Sequence[str]) -> list[str]:
-    """The flags with the benchmark's configuration, unless they name one, and with fewer images on a GPU where these do
-    not fit, unless they name a batch. A note says so."""
-    named = {flag.split("=")[0] for flag in flags}
-    if "--config" in named:
-        return [*flags]
-    flags = ["--config", default_config(), *flags]
-    config = load_config(with_loader(flags))
-    if not config.batch_per_device or named & {"--batch-per-device", "--global-batch"}:
-        return flags
-    num_ranks = machine.num_ranks()
-    case = memory_check.MemoryCase(strategy_list.parse_strategy(strategy), config, num_ranks, 1)
-    images, refused = memory_check.largest_fitting_batch([case], num_ranks)
-    if refused:
-        print(f"note: {images} images on a GPU instead of {config.batch_per_device}: {refused[case]}", file=sys.stderr)
-    return [*flags, "--batch-per-device", str(images)]
 
 
 def with_loader(flags: Sequence[str]) -> list[str]:

@@ -12,8 +12,6 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import numpy
-import tyro
 from tqdm import tqdm
 
 from benchmarks.common import machine
@@ -21,38 +19,30 @@ from benchmarks.common.architectures import architecture_of
 from benchmarks.common.config import Config, load_config, resolve_global_batch
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import list_images
-from scripts.options.study_options import OverheadOptions
 from scripts.results.formatting import format_with_interval
-from scripts.results.intervals import geometric_mean
-from scripts.results.output_files import check_output
 from scripts.shared.forward_signals import die_with_parent
-from scripts.shared.programs import run_main_and_exit
 from scripts.shared.repository import ROOT
 from scripts.studies.allreduce.launch_ranks import rank_environment, torchrun_command
-from scripts.studies.measured_csv import add_rows
+from scripts.studies.options import OverheadOptions
+from scripts.studies.paired import order_of_round, ratio_of_speeds
 
 SUITE_EPOCH = re.compile(r"(?m)^epoch (\d+) train .* (\d+) images in ([\d.]+) s$")
 EXAMPLE_EPOCH = re.compile(r"(?m)^epoch (\d+): .* ([\d.]+) images/s$")
 
 
 def main(options: OverheadOptions) -> int:
-    check_output(options.output, makes_folder=True)
     if options.pairs < 2:
-        raise UserError(f"--pairs is {options.pairs}, but an interval needs at least 2")
+        raise UserError(f"--pairs is {options.pairs}, but an interval needs more; 5 decide")
     if options.steps < 2 or options.epochs < 1:
         raise UserError("an epoch needs at least 2 --steps, and a launch at least one of --epochs")
-    ratios = compare_launches(options)
-    value, low, high = geometric_mean(numpy.log(ratios))
-    ratio = format_with_interval(value, low, high, "{:.4f}".format)
-    print(f"suite / example, images per second: {ratio} (95 %, n={len(ratios)} pairs of launches)")
-    if options.output:
-        row = {"quantity": "suite / example, images per second", "ratio": value, "ci_low": low, "ci_high": high}
-        add_rows(options.output, [row | {"num_pairs": len(ratios)}])
-    return int((low or 0.0) < options.fail_under)
+    ratio = ratio_of_speeds(*compare_launches(options))
+    text = format_with_interval(ratio.value, ratio.low, ratio.high, "{:.4f}".format)
+    print(f"suite / example, images per second: {text} (95 %, n={options.pairs} pairs of launches)")
+    return int((ratio.low or 0.0) < options.fail_under)
 
 
-def compare_launches(options: OverheadOptions) -> list[float]:
-    """Images a second of benchmarks.ddp over those of examples/ddp.py, for each pair of launches.
+def compare_launches(options: OverheadOptions) -> tuple[list[float], list[float]]:
+    """Images a second of examples/ddp.py, and of benchmarks.ddp, in each pair of launches.
 
     Raises UserError where the example cannot train as configured, the images are unfit, or ranks fail.
     """
@@ -60,19 +50,19 @@ def compare_launches(options: OverheadOptions) -> list[float]:
     flags = ["--config", options.config, *(["--data", options.data] if options.data else [])]
     config = resolve_global_batch(load_config(flags), num_ranks)
     check_alike(config, num_ranks)
-    ratios = []
+    speeds: dict[str, list[float]] = {"A": [], "B": []}
     with tempfile.TemporaryDirectory(prefix="overhead-") as name:
         folder = Path(name)
         link_images(Path(config.data), folder / "images", options.steps * config.global_batch)
         programs = {
-            "suite": suite_program(config, options, folder / "images"),
-            "example": example_program(config, options, folder / "images", num_ranks),
+            "A": example_program(config, options, folder / "images", num_ranks),
+            "B": suite_program(config, options, folder / "images"),
         }
-        for pair in tqdm(range(options.pairs), "pairs of launches", disable=None, leave=False):
-            order = list(programs) if pair % 2 else list(reversed(programs))
-            printed = {which: launch(programs[which], num_ranks, folder / f"{which} {pair}") for which in order}
-            ratios.append(suite_speed(printed["suite"]) / example_speed(printed["example"]))
-    return ratios
+        for pair in tqdm(range(1, options.pairs + 1), "pairs of launches", disable=None, leave=False):
+            for which in order_of_round("A", pair):
+                printed = launch(programs[which], num_ranks, folder / f"{which} {pair}")
+                speeds[which].append(example_speed(printed) if which == "A" else suite_speed(printed))
+    return speeds["A"], speeds["B"]
 
 
 def check_alike(config: Config, num_ranks: int) -> None:
@@ -144,7 +134,3 @@ def example_speed(printed: str) -> float:
     """The same; all its epochs have as many images."""
     speeds = [float(speed) for number, speed in EXAMPLE_EPOCH.findall(printed) if number != "0"]
     return len(speeds) / sum(1 / speed for speed in speeds)
-
-
-if __name__ == "__main__":
-    run_main_and_exit(lambda: main(tyro.cli(OverheadOptions, description=__doc__)))
