@@ -1,5 +1,4 @@
-"""What is known of each architecture without torch: its optimizer, that optimizer's defaults, and what it refuses. How
-it is built: benchmarks/common/model.py."""
+"""What is known of each architecture without torch. How it is built: model.py."""
 
 import dataclasses
 import typing
@@ -25,17 +24,14 @@ OPTIMIZER_FIELDS = ("lr", "lr_batch", "weight_decay", "momentum")
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """The facts of an architecture. The defaults are those of a ResNet.
-
-    family: the name of its class in torchvision, and of its entry in FAMILIES.
+    """family: its entry in FAMILIES.
     norms: values that the field `norm` may have.
-    defaults: values of configuration fields that neither a file nor a flag sets; {}: those of Config.
-    least_image_size, patch_size: image_size is a multiple of patch_size, and at least the other.
+    defaults: of fields that neither a file nor a flag sets; {}: those of Config.
+    patch_size: image_size is a multiple of it.
     float32_between_blocks: in bf16, what a block hands on is float32.
     channels_last_between_blocks: what a block hands on lies in memory as (N, H, W, C), whatever memory_format says.
-    last_exact_cut: the largest number of blocks before a cut at which a pipeline agrees with the whole model to the
-        last bit; 0: at every cut. Behind it, sums over gradients have another order.
-    """
+    last_exact_cut: the most blocks before a cut at which a pipeline agrees with the whole model to the last bit; 0:
+    any. Behind it, sums over gradients have another order."""
 
     family: str = "ResNet"
     normalisation: Literal["BatchNorm", "LayerNorm"] = "BatchNorm"
@@ -76,7 +72,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(arch: str) -> Architecture:
-    """The facts of an architecture; those of a ResNet for a name that is none."""
+    """Of a ResNet for a name that is none."""
     return ARCHITECTURES.get(arch, Architecture())
 
 

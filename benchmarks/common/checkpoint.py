@@ -1,9 +1,6 @@
-"""Checkpoints: whole or not at all, written by one rank, read by all.
+"""Checkpoints: whole or not at all, written by one rank, read by all. One strategy can resume another's.
 
 torch.load("last.pt", weights_only=True)["model"]    # plain tensors under torchvision's names
-
-Each run has a folder of its own, which the plan names DIR/<strategy>-<round>. One strategy can resume another's
-checkpoint.
 """
 
 import re
@@ -34,8 +31,7 @@ MAY_DIFFER = {
 
 
 class Checkpointer:
-    """The checkpoints of one run. Every rank calls `save` and `resume`. Only the reporting rank writes; each reads for
-    itself."""
+    """Every rank calls `save` and `resume`. Only the reporting rank writes."""
 
     def __init__(self, strategy: Strategy):
         self.strategy, self.config = strategy, strategy.config
@@ -62,8 +58,8 @@ class Checkpointer:
         """Restore everything, if --resume asks for it and finds a checkpoint.
 
         Returns the checkpoint or None, and columns for the row: a reason, where settings of the training have changed.
-        Raises UserError for a folder that cannot be written, or that holds another run's checkpoints, and for a
-        checkpoint of another training, or of a strategy whose state this one cannot load.
+        Raises UserError for a folder that cannot be written or holds another run's checkpoints, and for a checkpoint
+        that does not fit.
         """
         if self.config.checkpoint_dir:
             check_unused(self.config)
@@ -113,7 +109,7 @@ def save_state(strategy: Strategy) -> dict[str, Any]:
 
 
 def load_state(strategy: Strategy, saved: dict[str, Any]) -> None:
-    """Load what save_state returned. Raises as load_state_dict does for the state of another model. A collective."""
+    """Load what save_state returned. A collective. Raises as load_state_dict does."""
     if strategy.load_state:
         strategy.load_state(saved)
     else:
@@ -122,16 +118,13 @@ def load_state(strategy: Strategy, saved: dict[str, Any]) -> None:
 
 
 def fields_that_must_agree(config: Config, num_classes: int) -> dict[str, Any]:
-    """What must agree between a checkpoint and the run that resumes it, whatever --resume-anyway says."""
+    """Between a checkpoint and the run that resumes it, whatever --resume-anyway says."""
     fields = {name: getattr(config, name) for name in ("arch", "norm", "global_batch", "seed")}
     return fields | {"num_classes": num_classes}
 
 
 def trained_with(config: Config) -> dict[str, Any]:
-    """The settings that must not change when a training is resumed.
-
-    The fingerprint of the images is '' for synthetic images, and in a run that no launcher started.
-    """
+    """The settings that must not change when a training is resumed. The fingerprint is '' where nobody has told it."""
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder:
         images = {name: folder.requested().get(name, "") for name in IMAGE_FIELDS}
@@ -140,10 +133,8 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 
 def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
-    """The settings that have changed since the checkpoint, in words; '' where none has.
-
-    Raises UserError where one has changed, unless --resume-anyway says to go on with the new ones.
-    """
+    """The settings that have changed since the checkpoint, in words; '' where none has. Raises UserError where one has
+    changed, without --resume-anyway."""
     defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
     before, now = defaults | saved["settings"], trained_with(config)
     names = [name for name in now if name not in IMAGE_FIELDS or (before.get(name) not in ("", None) and now[name])]
@@ -182,10 +173,8 @@ def holds_checkpoints(folder: Path) -> bool:
 
 
 def make_writable(folder: Path) -> None:
-    """Make the folder, write a file there and delete it, and remove what killed runs have left half written.
-
-    Raises UserError where one of these fails: before the first epoch, not after it.
-    """
+    """Make the folder, try to write there, and remove what killed runs have left half written. Raises UserError: before
+    the first epoch, not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
@@ -199,11 +188,8 @@ def make_writable(folder: Path) -> None:
 
 
 def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> None:
-    """Write `state` (tensors, numbers, text) to folder/name, whole, and on the disk when this returns.
-
-    The last.pt before it stays as previous.pt. kept: a name for one more copy. Raises UserError where the folder cannot
-    be written.
-    """
+    """Write `state` to folder/name, whole, and on the disk when this returns. The last.pt before it stays as
+    previous.pt. kept: a name for one more copy. Raises UserError."""
     path = folder / name
 
     def write(file: BinaryIO) -> None:
@@ -222,13 +208,12 @@ def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> Non
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file. Not by a hard link: some file systems have none. Raises OSError."""
+    """Not by a hard link: some file systems have none. Raises OSError."""
     with open(source, "rb") as content:
         replace_atomically(target, lambda file: shutil.copyfileobj(content, file, 2**20))
 
 
 def _on_cpu(value: Any) -> Any:
-    """`value` with every tensor in it on the CPU; those that are stay what they are."""
     if isinstance(value, torch.Tensor):
         return value.cpu()
     if isinstance(value, dict):
@@ -237,7 +222,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def resumed_file(config: Config) -> Path:
-    """The file that --resume reads: in the run's folder, or, if that holds no checkpoints, in the folder above."""
+    """What --resume reads: in the run's folder, or, if that holds no checkpoints, in the folder above."""
     folder, name = Path(config.checkpoint_dir), f"{config.resume_from}.pt"
     if RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists():
         return folder.parent / name
@@ -245,8 +230,7 @@ def resumed_file(config: Config) -> Path:
 
 
 def best_acc1_on_disk(config: Config, num_classes: int) -> float:
-    """The top-1 accuracy of the run's best.pt in percent; 0 where there is none that can be read, or one of another
-    model."""
+    """Top-1 accuracy of the run's best.pt in per cent; 0 where there is none, or one of another model."""
     path = Path(config.checkpoint_dir) / "best.pt"
     if not path.is_file():
         return 0.0

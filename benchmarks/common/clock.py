@@ -1,7 +1,4 @@
-"""What is measured: the seconds of timed windows, and loss and accuracy over images.
-
-A window has one synchronise before it and one after. Sums of loss and accuracy stay on the device until it is read.
-"""
+"""What is measured: the seconds of timed windows, and loss and accuracy over images."""
 
 import dataclasses
 import itertools
@@ -17,7 +14,7 @@ from benchmarks.common.strategy import AllReduce
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A timed window: images trained, over all ranks, the seconds they took, and its end on time.monotonic's clock."""
+    """images: over all ranks. ended_at: on time.monotonic's clock."""
 
     images: int
     seconds: float
@@ -29,11 +26,8 @@ Moment = Any
 
 
 class Clock:
-    """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it.
-
-    With several GPUs a moment is when all have done what they were given before: a stream of the clock's own waits for
-    theirs.
-    """
+    """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it. With
+    several GPUs it is when all have done what they were given before, on a stream of the clock's own."""
 
     def __init__(self, devices: Sequence[torch.device]):
         self.devices, self.device = devices, devices[0]
@@ -54,7 +48,7 @@ class Clock:
         return len(self.moments) - 1
 
     def tick(self) -> int:
-        """End of a step: note the moment, and return how many steps the window holds."""
+        """End of a step. Returns how many steps the window holds."""
         self.moments.append(self.now())
         return self.num_steps
 
@@ -81,7 +75,7 @@ class Clock:
         return event
 
     def between_ms(self, first: Moment, second: Moment) -> float:
-        """Milliseconds between two moments; on a GPU, once the device has reached both."""
+        """On a GPU, once the device has reached both."""
         if self.device.type != "cuda":
             return 1000 * (second - first)
         return first.elapsed_time(second)
@@ -89,7 +83,7 @@ class Clock:
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """What a Meter saw: mean loss, top-1 and top-5 accuracy in per cent, and the number of images."""
+    """loss: mean. acc1, acc5: per cent."""
 
     loss: float
     acc1: float
@@ -98,10 +92,7 @@ class Totals:
 
 
 class Meter:
-    """Exact averages over images: sums are added up, over steps and then ranks, and divided once.
-
-    No averages of averages, no padding, no `.item()` until `totals`. float64, so that counts are exact.
-    """
+    """Exact averages over images: float64 sums over steps and ranks, divided once. No `.item()` until `totals`."""
 
     def __init__(self, device: torch.device):
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, top-1, top-5, images
@@ -115,7 +106,7 @@ class Meter:
         self.sums[3] += num_images
 
     def totals(self, all_reduce: AllReduce) -> Totals | None:
-        """Totals over all ranks, on every rank; None where no image was seen."""
+        """Over all ranks, on every rank; None where no image was seen."""
         loss, top1, top5, images = all_reduce(self.sums.clone()).tolist()
         if not images:
             return None

@@ -1,25 +1,19 @@
-"""The columns of a result set's tables: name, type, meaning, and who knows the value. A new one is added here.
-
-The CSV files have the columns in this order. Units are in the names. A meaning stands here alone:
-results/README.md links here.
-"""
+"""The columns of a result set's tables: name, type, meaning, and who knows the value, in the order of the CSV files."""
 
 import dataclasses
 from typing import Literal
 
 Source = Literal["suite", "requested", "resolved", "measured"]
-"""Who knows a value of runs.csv. The suite: the launcher and the record. requested: the requested settings.
-resolved: the resolved settings, so that runs which differ in it are not pooled. measured: the run, at its end."""
+"""Who knows a value of runs.csv. suite: the launcher and the record. requested, resolved: the settings, so that runs
+which differ in it are not pooled. measured: the run, at its end."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of a table."""
-
     name: str
     """With its unit; a number without one is a count, a place or a plain ratio."""
     kind: Literal["text", "number"]
-    """Of the cells, as `read_table` returns them. A number is float64, and NaN where the cell is empty."""
+    """As `read_table` returns them. A number is float64, and NaN where the cell is empty."""
     meaning: str
     """For people, without a full stop."""
     source: Source = "measured"
@@ -257,10 +251,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
 }
 TABLES = {table: tuple(column.name for column in columns) for table, columns in COLUMNS.items()}
-"""The names of each table's columns, in the order of the CSV file."""
 TEXT_COLUMNS = frozenset(column.name for columns in COLUMNS.values() for column in columns if column.kind == "text")
 
 
 def columns_from(source: Source) -> tuple[str, ...]:
-    """The names of the columns of runs.csv that have this source, in their order."""
+    """The columns of runs.csv that have this source."""
     return tuple(column.name for column in RUNS if column.source == source)

@@ -32,7 +32,7 @@ NUM_IN_USE = 2  # the one that training took last, and the one before
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What is trained, on which images, and how it is timed. Strategies do not read the fields that name others."""
+    """What is trained, on which images, and how it is timed."""
 
     config: str = ""
     """YAML file with differences from these defaults."""
@@ -60,10 +60,10 @@ class Config:
     image_size: int = 224
     """Pixels along each side of a training image."""
     norm: Literal["batch", "group", "sync"] = "batch"
-    """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only). Models with LayerNorm keep it."""
+    """BatchNorm, GroupNorm of 32 groups, or SyncBatchNorm (GPUs only), of ResNets."""
     precision: Precision = "fp32"
-    """Arithmetic of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute
-    capability 8), fp16 on others where the script scales gradients, else fp32."""
+    """Of convolutions and products; weights stay float32. auto: bf16 on GPUs that have it (compute capability 8), fp16
+    on others where the script scales gradients, else fp32."""
     memory_format: MemoryFormat = "auto"
     """Layout of images and weights. auto: channels_last, but contiguous in fp32."""
     compile: bool = False
@@ -133,7 +133,7 @@ class Config:
     gradient_as_bucket_view: bool = False
     """DDP strategies: gradients lie in the buckets, and are not copied."""
     broadcast_buffers: bool = True
-    """DDP strategies: rank 0 sends BatchNorm's statistics before each forward pass. Evaluation has rank 0's anyway."""
+    """DDP strategies: rank 0 sends BatchNorm's statistics before each forward pass."""
     comm_hook: Literal["bf16", "fp16", "powersgd"] = "bf16"
     """ddp_compressed: what gradients travel as; powersgd needs NCCL."""
     powersgd_rank: int = 1
@@ -174,7 +174,7 @@ LEAST = {
 }
 IMAGENET_TRAIN_IMAGES = 1_281_167  # ILSVRC 2012; of an epoch of synthetic ones, too
 IMAGE_FIELDS = ("fingerprint",)
-"""The recorded settings that name the images: their names and some sizes."""
+"""The recorded settings that name the images."""
 # Runs that differ in these settings are still alike, and a training may be resumed with other ones. All others count.
 NOT_COMPARED = {
     "config": "a name; the values in the file count one by one",
@@ -196,7 +196,7 @@ def resolve_precision(requested: Precision, capability: tuple[int, int] | None, 
     """The precision in which a run computes. Raises UserError where the device or the script cannot.
 
     capability: CUDA's, the least of several GPUs; None on a CPU. mixed: the script scales gradients, as fp16 needs it;
-    where the default, fp32, is requested, it takes what auto stands for.
+    the default, fp32, then means auto.
     """
     # Not torch.cuda.is_bf16_supported(), which is true of Volta and Turing: they emulate it.
     has_bf16 = capability is None or tuple(capability) >= (8, 0)
@@ -221,14 +221,14 @@ def resolve_precision(requested: Precision, capability: tuple[int, int] | None, 
 
 
 def resolve_memory_format(requested: MemoryFormat, precision: Precision) -> MemoryFormat:
-    """contiguous, or channels_last, which tensor cores take without a transpose. precision: the resolved one."""
+    """Tensor cores take channels_last without a transpose. precision: the resolved one."""
     if requested != "auto":
         return requested
     return "channels_last" if precision in ("tf32", "bf16", "fp16") else "contiguous"
 
 
 def resolve_global_batch(config: Config, num_devices: int) -> Config:
-    """`config` with the global batch of num_devices devices, where batch_per_device was requested instead."""
+    """`config` with global_batch, where batch_per_device was requested instead."""
     if not config.batch_per_device:
         return config
     return dataclasses.replace(config, global_batch=config.batch_per_device * num_devices)
@@ -237,9 +237,8 @@ def resolve_global_batch(config: Config, num_devices: int) -> Config:
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple[object, ...]) -> Config:
     """Defaults, those of the architecture, the file that `--config` names, then flags: each overrides those before.
 
-    args: default sys.argv[1:]. allowed: for a field, the values that the calling strategy supports, such as
-    norm=("batch", "group"). Raises UserError for a mistake in the file, a value out of range, and one that the
-    architecture or the strategy does not take. Exits with 2 for a mistake in a flag.
+    args: default sys.argv[1:]. allowed: for a field, the values that the strategy supports. Raises UserError for a
+    mistake in the file and a value that is not possible here; exits with 2 for a mistake in a flag.
     """
     args = sys.argv[1:] if args is None else args
     for flag in args:
@@ -265,8 +264,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The fields that a YAML file sets; of a run's run.yaml, those below `config:`. Raises UserError for a file that
-    cannot be read, an unknown name and a value of another type."""
+    """The fields that a YAML file sets; of a run's run.yaml, those below `config:`. Raises UserError."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:

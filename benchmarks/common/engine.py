@@ -1,7 +1,7 @@
 """Training with a clock: warm-up, timed windows, exact evaluation, checkpoints, rows.
 
-The engine adds no wait to a timed window, and writes nothing between two: losses and accuracies stay on the device, and
-rows in memory. A window of local SGD ends when all ranks have done its steps.
+Within and between windows nothing waits for the device and nothing is written: losses stay on the device, rows in
+memory.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ CHECK_S = 5.0  # outside timed windows ranks look at least so often for signals:
 def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     """Train for config.epochs, evaluate after each, time windows, and write rows.
 
-    clock: times the windows; default: the Clock of the rank's devices. Raises Diverged where the loss is no number,
-    Stopped by a signal, and UserError where no window fits into an epoch or a checkpoint cannot be loaded.
+    clock: default, the Clock of the rank's devices. Raises Diverged where the loss is no number, Stopped by a signal,
+    and UserError where no window fits into an epoch or a checkpoint cannot be loaded.
     """
     config, rank = strategy.config, strategy.rank
     if rank.world_size > 1 and strategy.all_reduce is all_reduce_sum and not dist.is_initialized():
@@ -214,7 +214,7 @@ class _Run:
         self.checked_at = time.monotonic()
 
     def resume(self) -> tuple[int, int]:
-        """The epoch and the step in it to start from, with everything restored if --resume found a checkpoint."""
+        """The epoch and the step in it to start from, with everything restored where --resume finds a checkpoint."""
         at, self.summary = self.checkpoints.resume()
         resumed_acc1 = at["best_acc1"] if at else 0.0
         if self.config.checkpoint_dir and self.config.resume:
@@ -251,7 +251,7 @@ class _Run:
 
 @contextlib.contextmanager
 def noted_signals(config: Config) -> Iterator[list[int]]:
-    """The signals that have asked this run to stop, in a run with checkpoints. In others they kill at once."""
+    """The signals that have asked this run to stop, in a run with checkpoints. Others they kill."""
     signals: list[int] = []
     before = {}
     if config.checkpoint_dir:
@@ -267,10 +267,10 @@ def agree(
     strategy: Strategy, losses: Sequence[torch.Tensor | None], steps_done: int, signals: Sequence[int], step_s: float
 ) -> tuple[int, float]:
     """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop, and how long a step
-    takes. Every rank calls this with the same number of losses.
+    takes.
 
-    losses: of the last steps, scalars on the device, or None on ranks without one. signals: that this rank got.
-    Returns the signal to obey, or 0, and the mean of step_s. Raises Diverged on every rank, with the first bad step.
+    losses: of the last steps, as many on every rank; None on ranks without one. signals: that this rank got. Returns
+    the signal to obey, or 0, and the mean of step_s. Raises Diverged on every rank, with the first bad step.
     """
     news = torch.zeros(len(losses) + 2, dtype=torch.float64, device=strategy.rank.device)
     known = [loss for loss in losses if loss is not None]
@@ -302,8 +302,7 @@ def time_first_step(strategy: Strategy, columns: dict[str, Any]) -> Any:
 
 
 def check_windows_fit(config: Config, num_steps: int) -> None:
-    """Raises UserError where no timed window fits into epochs of num_steps steps: after the warm-up, and not in an
-    epoch's first step."""
+    """Raises UserError where no timed window fits into epochs of num_steps steps."""
     for epoch in range(config.epochs):
         first = max(1, config.warmup_steps - epoch * num_steps)
         if first + config.window_steps <= num_steps:
@@ -315,7 +314,7 @@ def check_windows_fit(config: Config, num_steps: int) -> None:
 
 
 def count_devices(strategy: Strategy) -> int:
-    """How many devices divide the work: the distinct GPUs of all ranks, or on CPUs the ranks. A collective."""
+    """Devices that divide the work: the distinct GPUs of all ranks, or on CPUs the ranks. A collective."""
     rank = strategy.rank
     numbers = [float(rank.rank)]
     if rank.device.type == "cuda":  # by UUID: two tasks may share a GPU 0. 52 bits, which a float64 holds exactly
@@ -325,14 +324,12 @@ def count_devices(strategy: Strategy) -> int:
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory used, 10^6 bytes: what torch allocated since reset_peak_memory on the GPU that had most, or the
-    process's RSS since its start."""
+    """10^6 bytes: the most allocated since reset_peak_memory on the GPU that had most, or the process's RSS."""
     if device.type == "cuda":
         return max((torch.cuda.max_memory_allocated(gpu) for gpu in used_gpus(device)), default=0) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Have peak_memory_mb forget what came before, on GPUs."""
     for gpu in used_gpus(device):
         torch.cuda.reset_peak_memory_stats(gpu)

@@ -23,14 +23,14 @@ class Unavailable(EarlyEnd):
 
 
 class Diverged(EarlyEnd):
-    """The loss is no longer a number: whatever was timed is not a training step."""
+    """The loss is no longer a number."""
 
     status = "invalid"
     exit_code = 3
 
 
 class Stopped(EarlyEnd):
-    """A signal asked the run to stop, and it did so between two steps. `text` says what was saved."""
+    """A signal asked the run to stop, between two steps. `text` says what was saved."""
 
     status = "interrupted"
 
@@ -40,5 +40,5 @@ class Stopped(EarlyEnd):
 
 
 def timed_out(reason: str) -> bool:
-    """Whether a rank gave up waiting for another one. A remedy that names the option --timeout-s does not say so."""
+    """Whether a rank gave up waiting for another one. A remedy that names --timeout-s does not say so."""
     return bool(re.search("timed out|(?<!--)timeout", reason, re.IGNORECASE))

@@ -21,7 +21,7 @@ def sync_buffers(model: torch.nn.Module, rank: Rank, all_reduce: AllReduce) -> N
 
 
 def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """All values of `tensors` as one float32 vector on `device`, which is empty where there are none."""
+    """All values as one float32 vector on `device`."""
     vectors = [tensor.detach().to(device, torch.float32).flatten() for tensor in tensors]
     return torch.cat(vectors) if vectors else torch.zeros(0, device=device)
 
@@ -85,7 +85,7 @@ class _GivenGradients(torch.autograd.Function):
 
 
 class _NoComputation(torch.nn.Module):
-    """Takes the place of DDP's module, and computes nothing. The output's backward pass yields `gradients`."""
+    """Takes the place of DDP's module. The output's backward pass yields `gradients`."""
 
     def __init__(self, whole: torch.nn.Module, gradients: list[torch.Tensor], parameters: list[torch.nn.Parameter]):
         super().__init__()
@@ -97,13 +97,13 @@ class _NoComputation(torch.nn.Module):
 
 
 def _small_random(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
-    """A tensor like each parameter, of tiny values: by zeros PowerSGD's memory of errors would become NaN."""
+    """By zeros PowerSGD's memory of errors would become NaN."""
     generator = torch.Generator().manual_seed(0)
     return [torch.empty_like(each).copy_(1e-6 * torch.randn(each.shape, generator=generator)) for each in parameters]
 
 
 def apex_exchange(ddp: Any) -> Exchange:
-    """Of Apex's DistributedDataParallel, which sends nothing by itself."""
+    """It sends nothing by itself."""
 
     @contextlib.contextmanager
     def without() -> Iterator[None]:
@@ -117,8 +117,6 @@ def apex_exchange(ddp: Any) -> Exchange:
 
 
 def horovod_exchange(optimizer: Any) -> Exchange:
-    """Of Horovod's DistributedOptimizer."""
-
     def communicate() -> None:  # sends every gradient that no backward pass has sent, as step() does
         optimizer.synchronize()
         optimizer._synchronized = False
@@ -138,12 +136,12 @@ def horovod_exchange(optimizer: Any) -> Exchange:
 
 
 def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
-    """A contiguous view of the memory of a tensor in channels_last; `tensor` itself where it is contiguous."""
+    """Of the memory of a tensor in channels_last."""
     return tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)
 
 
 def contiguous_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
-    """Weights and buffers of `model` by name, and what its optimizer keeps of each weight, as contiguous views."""
+    """Weights and buffers by name, and what the optimizer keeps of each weight, as contiguous views."""
     named = {name: optimizer.state.get(tensor, {}) for name, tensor in model.named_parameters()} if optimizer else {}
     kept = {f"{kind} of {name}": value for name, state in named.items() for kind, value in state.items() if value.dim()}
     return {name: contiguous_view(tensor) for name, tensor in (model.state_dict() | kept).items()}

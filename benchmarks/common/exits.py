@@ -1,7 +1,4 @@
-"""How a rank ends: an exit code, a line on stderr, and a note of the cause in the run's folder.
-
-The earliest note is the first cause; ranks that fail after it are its victims.
-"""
+"""How a rank ends: an exit code, a line on stderr, and a note of the cause in the run's folder."""
 
 import contextlib
 import faulthandler
@@ -22,11 +19,9 @@ RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovo
 
 
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
-    """Call `main`, on an exception note the cause, and end the process at once: this never returns.
-
-    At once means os._exit: an interpreter that shuts down in order would wait for ranks that wait for it, or for a
-    thread of gloo (pytorch issue 190489). rank: of this process, where the environment does not say.
-    """
+    """Call `main`, on an exception note the cause, and end the process by os._exit: an interpreter that shuts down in
+    order would wait for ranks that wait for it, or for a thread of gloo (pytorch issue 190489). rank: where the
+    environment does not say."""
     guard_output()
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the record asks a run that hangs for its stacks
     try:
@@ -48,7 +43,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """End the process, with its output written and nothing else of it in order."""
+    """With its output written and nothing else of it in order."""
     with contextlib.suppress(OSError):  # of a reader that has gone, such as head
         sys.stdout.flush()
         sys.stderr.flush()

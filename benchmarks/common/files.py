@@ -1,5 +1,4 @@
-"""Files that are whole or not there, locks between processes, and output that steers no terminal. Standard library
-only."""
+"""Files that are whole or not there, locks between processes, and output that steers no terminal."""
 
 import contextlib
 import errno
@@ -21,7 +20,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|(?<!^)\r(?!$)")
 
 
 def home_folder() -> Path | None:
-    """The user's home folder; None where neither HOME nor the system's list of users names one."""
+    """None where neither HOME nor the system's list of users names one."""
     try:
         return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -30,10 +29,8 @@ def home_folder() -> Path | None:
 
 @contextlib.contextmanager
 def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
-    """Hold the lock file `path` alone; yields its file descriptor. It is made where it is missing, and not changed.
-
-    Raises TimeoutError where another process holds the lock for longer than `limit_s`, and OSError.
-    """
+    """Hold the lock file `path` alone; yields its file descriptor. Raises TimeoutError where another process holds it
+    for longer than `limit_s`, and OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     deadline = time.monotonic() + limit_s
     try:
@@ -52,11 +49,8 @@ def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
 
 
 def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut.
-
-    The content goes to a new file `.<name>.<16 hex digits>` beside `path`, which is renamed. A failure removes the new
-    file; only a killed process leaves it. Raises OSError, and what `write` raises.
-    """
+    """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut. Only a
+    killed process leaves the new file, `.<name>.<16 hex digits>`. Raises OSError, and what `write` raises."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
@@ -70,13 +64,11 @@ def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Make `path` hold `text`, as replace_atomically does."""
     content = text.encode("utf-8", "surrogateescape")  # a file's name need not be UTF-8
     replace_atomically(path, lambda file: file.write(content))
 
 
 def write_json(path: Path, value: object) -> None:
-    """`value` as JSON, whole or not at all."""
     write_text_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
@@ -86,7 +78,7 @@ def without_controls(text: str) -> str:
 
 
 class _SafeStream:
-    """A text stream on which control characters are shown as ?, and which drops what cannot be written."""
+    """Control characters are shown as ?, and what cannot be written is dropped."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -111,8 +103,8 @@ class _SafeStream:
 
 
 def guard_output() -> None:
-    """Make this process go on where stdout or stderr cannot be written, as after `| head -1` or on a closed terminal,
-    and print texts of others without the control characters in them."""
+    """Have this process go on where stdout or stderr cannot be written, as after `| head -1`, and print texts of others
+    without control characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
         if not isinstance(stream, _SafeStream):

@@ -48,14 +48,12 @@ class Crop(NamedTuple):
 
 
 ChooseCrop = Callable[[int, int], Crop]
-"""The Crop of an image of this height and width. The same arguments give the same crop."""
+"""Of an image of this height and width."""
 
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
-    """NUMBERS_PER_IMAGE numbers in [0, 1) for each position from `first` on. They do not depend on the batch.
-
-    Philox 4x64-10 (Salmon et al., SC11) with the key (seed, epoch): block n of the stream follows from n alone.
-    """
+    """NUMBERS_PER_IMAGE numbers in [0, 1) for each position from `first` on: Philox 4x64-10 (Salmon et al., SC11) with
+    the key (seed, epoch), of whose stream block n follows from n alone."""
     key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
     stream = numpy.random.Philox(key=key, counter=first * NUMBERS_PER_IMAGE // 4)
     raw = stream.random_raw(num_images * NUMBERS_PER_IMAGE).reshape(num_images, NUMBERS_PER_IMAGE)
@@ -63,7 +61,7 @@ def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[l
 
 
 def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
-    """A random crop, resized to size x size and flipped half of the time. numbers: a row of random_numbers."""
+    """Resized to size x size, and flipped half of the time. numbers: a row of random_numbers."""
 
     def choose(height: int, width: int) -> Crop:
         return Crop(*_random_box(height, width, numbers), size, size, flip=numbers[2 * CROP_TRIES + 2] < 0.5)
@@ -72,7 +70,7 @@ def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
 
 
 def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int, int, int]:
-    """Top, left, height and width, computed line by line as v2.RandomResizedCrop computes them."""
+    """Top, left, height and width, line by line as v2.RandomResizedCrop computes them."""
     area = height * width
     for first in range(0, 2 * CROP_TRIES, 2):
         target = area * (CROP_SCALE[0] + (CROP_SCALE[1] - CROP_SCALE[0]) * numbers[first])
@@ -103,10 +101,8 @@ def centre_crop(size: int) -> ChooseCrop:
 
 
 def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) -> None:
-    """Resize the box of a Crop, cut `out`'s size from it, and write that to `out`. All are uint8, height x width x 3.
-
-    Pillow resizes its own images, torch's uint8 kernel all others. The two differ by 1 of 255.
-    """
+    """Resize the box of a Crop, and write what is cut from it to `out`, uint8, height x width x 3. Pillow resizes its
+    own images, torch's uint8 kernel all others, with a difference of 1 of 255."""
     if isinstance(box, Image.Image):
         resized = torch.from_numpy(
             numpy.array(box.resize((crop.new_width, crop.new_height), Image.Resampling.BILINEAR))
@@ -132,13 +128,12 @@ MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)  # beyond it Pillow rai
 
 
 class Decoded(NamedTuple):
-    """The pixels of a crop's box, not yet resized."""
+    """The pixels of a crop's box, not yet resized. by_pillow: the library could not read the image."""
 
     pixels: torch.Tensor | Image.Image
     """A uint8 tensor, height x width x 3, or a Pillow image."""
     crop: Crop
     by_pillow: bool = False
-    """Whether the library could not read the image, so that Pillow did."""
 
 
 Decoder = Callable[[Any, ChooseCrop], Decoded]
@@ -150,7 +145,7 @@ class NeedsPillow(Exception):
 
 
 def image_format(content: bytes) -> str:
-    """ "JPEG" or "PNG", by the first bytes of a file's content. Raises ValueError for other formats."""
+    """By the first bytes. Raises ValueError for others than JPEG and PNG."""
     for name, first in FIRST_BYTES.items():
         if content.startswith(first):
             return name
@@ -158,10 +153,7 @@ def image_format(content: bytes) -> str:
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Pillow's image of a JPEG's or a PNG's content: its header is read, its pixels are not yet.
-
-    Raises ValueError for other formats and for a header that is not readable, and whatever else Pillow raises.
-    """
+    """Pillow's image of a JPEG or PNG, its pixels not yet read. Raises ValueError, and whatever else Pillow raises."""
     try:
         return Image.open(io.BytesIO(content), formats=(image_format(content),))
     except UnidentifiedImageError:  # its text is the address of the BytesIO
@@ -170,11 +162,7 @@ def open_image(content: bytes) -> Image.Image:
 
 def check_decodable(content: bytes, height: int, width: int) -> None:
     """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and for a size beyond
-    Pillow's limit, such as a damaged header's.
-
-    Raises ValueError for an image without pixels. Some scanners write 0 into a JPEG's header and its height after its
-    pixels (DNL); no library here reads that.
-    """
+    Pillow's limit; ValueError for an image without pixels, as of scanners that write the height after them (DNL)."""
     if not height or not width:
         raise ValueError(f"its header says {width} x {height} pixels")
     if not content.endswith(JPEG_END) or height * width > MAX_PIXELS:
@@ -238,10 +226,7 @@ def torchcodec_decoder() -> Decoder:
 
 @dataclass(frozen=True)
 class DecoderLibrary:
-    """A library that decodes JPEGs.
-
-    open: makes its Decoder. module: what is imported. package: what pip installs.
-    """
+    """module: what is imported. package: what pip installs."""
 
     open: Callable[[], Decoder]
     module: str
@@ -257,10 +242,8 @@ DECODERS = {
 
 
 def open_decoder(name: str) -> Decoder:
-    """The Decoder of a resolved name. Pillow decodes what its library cannot; '' is for packed pixels.
-
-    The decoder raises Pillow's error, of any type, for an image that Pillow cannot read either.
-    """
+    """The Decoder of a resolved name. Pillow decodes what its library cannot; '' is for packed pixels. It raises
+    Pillow's error, of any type, for an image that Pillow cannot read either."""
     if not name:
         return cut_pixels
     by_library = DECODERS[name].open()
@@ -276,10 +259,8 @@ def open_decoder(name: str) -> Decoder:
 
 
 def resolve_decoder(config: Config) -> str:
-    """The name of the library that decodes for this configuration; '' for a loader that decodes nothing.
-
-    Raises UserError for a library that was requested by name and does not load.
-    """
+    """The name of the library that decodes; '' for a loader that decodes nothing. Raises UserError for one that was
+    requested by name and does not load."""
     if config.loader == "synthetic" or (config.loader == "packed" and config.pack != "jpeg256"):
         return ""
     if config.decoder == "auto":
@@ -291,7 +272,6 @@ def resolve_decoder(config: Config) -> str:
 
 
 def decoder_version(name: str) -> str:
-    """The version of the library with this resolved name; '' where nothing is decoded."""
     return importlib.import_module(DECODERS[name].module).__version__ if name else ""
 
 
@@ -328,18 +308,15 @@ ImageKey = tuple[int, int, int]
 
 
 class ReadResult(NamedTuple):
-    """What is known of some images after they were read."""
+    """targets: of the images that could be read. problems: a message for each other one."""
 
     targets: list[int]
-    """Class numbers, of the images that could be read."""
     problems: list[str]
-    """A message for each image that could not be read."""
     num_by_pillow: int
-    """Images that the decoder's library could not read, so that Pillow did."""
 
 
 class ImageSource(Protocol):
-    """Images by number: the content that a Decoder takes, the place of the class in `classes`, a name for messages."""
+    """Images by number: what a Decoder takes, the place of the class in `classes`, a name for messages."""
 
     classes: list[str]
 
@@ -373,9 +350,9 @@ class FolderSource:
 class ImageDataset:
     """The images of a source, cropped to size x size.
 
-    open_decoder: called in the process that reads, at its first image.
-    classes: those of train/, whose order numbers the targets. A val/ that lacks a class must not shift the others.
-    replace_unreadable: the next readable image takes the place of an unreadable one. Training batches stay whole.
+    open_decoder: called in the process that reads, at its first image. classes: those of train/, whose order numbers
+    the targets; a val/ that lacks a class must not shift the others. replace_unreadable: by the next readable image, so
+    that training batches stay whole.
     """
 
     def __init__(
@@ -394,14 +371,11 @@ class ImageDataset:
 
     @functools.cached_property
     def decode(self) -> Decoder:
-        """The decoder of this process."""
         return self.open_decoder()
 
     def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> ReadResult:
-        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3).
-
-        Unreadable images are left out.
-        """
+        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3), without unreadable
+        ones."""
         targets: list[int] = []
         problems: list[str] = []
         num_by_pillow, places = 0, out.unbind()
@@ -415,7 +389,7 @@ class ImageDataset:
         return ReadResult(targets, problems, num_by_pillow)
 
     def crops(self, keys: list[ImageKey]) -> list[ChooseCrop]:
-        """The crop of each image; the keys' positions must be a range."""
+        """The keys' positions must be a range."""
         if not self.augment:
             return [centre_crop(self.size)] * len(keys)
         epoch, first, _ = keys[0]
@@ -423,10 +397,8 @@ class ImageDataset:
 
     def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
         """Write the image to `out`, uint8 HWC. Returns its target (None: nothing could be read), its problem ('' for
-        none), and whether Pillow had to read it.
-
-        Problems travel as text: an exception raised in a loader worker would arrive as a page of traceback.
-        """
+        none), and whether Pillow had to read it. Problems travel as text: a worker's exception would arrive as a page
+        of traceback."""
         problem = ""
         for step in range(MAX_REPLACEMENT_TRIES if self.replace_unreadable else 1):
             number = (index + step) % len(self.source)

@@ -1,9 +1,9 @@
 """The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them.
 
-Each entry of the folder is an image, or counted as left out, or refused by name: nothing is passed over.
-The names are one buffer and a table of offsets, which all ranks and their loader workers map from one file: an index in
-the cache folder, valid as long as no listed folder's time of change (ctime) is another. Unpacking and copying set the
-modification time back, but not this one. Needs no torch.
+Each entry of the folder is an image, or counted as left out, or refused by name. The names are one buffer and a table
+of offsets, which all ranks and their workers map from one file: an index in the cache folder, valid as long as no
+listed folder's time of change (ctime) is another. Unpacking and copying set the modification time back, but not this
+one. Needs no torch.
 """
 
 import bisect
@@ -42,14 +42,12 @@ ArrayShapes = dict[str, tuple[numpy.dtype[Any], tuple[int, ...]]]
 
 
 class DamagedFile(Exception):
-    """The file is not what its header says; the text says how."""
+    """The file is not what its header says."""
 
 
 def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: int = 0) -> bytes:
-    """The bytes before arrays of these types and shapes, of which those of larger elements must come first.
-
-    reserved_bytes: the header is padded to this length; 0: it is as short as it can be.
-    """
+    """The bytes before arrays of these types and shapes, those of larger elements first. reserved_bytes: its padded
+    length; 0: as short as it can be."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for name, (dtype, shape) in arrays.items():
@@ -63,10 +61,8 @@ def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: i
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
-    """The metadata and the mapped arrays of a file. Raises OSError, or DamagedFile where it is not whole.
-
-    If the file is cut short later, SIGBUS ends the process that reads beyond its end.
-    """
+    """The metadata and the mapped arrays of a file. Raises OSError, or DamagedFile where it is not whole. If it is cut
+    short later, SIGBUS ends the process that reads beyond its end."""
     try:
         # copy-on-write, so that torch takes the arrays without a warning; nobody writes
         content = numpy.memmap(path, numpy.uint8, mode="c").view(numpy.ndarray)
@@ -123,11 +119,8 @@ def format_names(names: Iterable[str]) -> str:
 
 
 class ImageListing:
-    """Image number i of `folder`: its path and its class's number.
-
-    classes: the names of the class folders, sorted. Paths are in the order of ImageFolder's samples. sizes: of the
-    files, in bytes. left_out: how many entries are no images, by the reason.
-    """
+    """Image number i of `folder`, in the order of ImageFolder's samples. classes: sorted. sizes: of the files, in
+    bytes. left_out: how many entries are no images, by the reason."""
 
     def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
@@ -157,7 +150,7 @@ class ImageListing:
         return numpy.repeat(numpy.array(self._class, numpy.int64), numpy.diff(self._first))
 
     def files(self, number: int) -> list[tuple[str, int]]:
-        """Names and sizes of the images of class `number` below its folder, with / between folders, sorted."""
+        """Names and sizes of the images of class `number` below its folder, sorted."""
         found: list[tuple[str, int]] = []
         of_class = len(self.classes[number]) + 1
         for place in range(bisect.bisect_left(self._class, number), bisect.bisect_right(self._class, number)):
@@ -174,10 +167,10 @@ class ImageListing:
 
 def list_images(folder: Path) -> ImageListing:
     """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many. Of
-    several processes that want the same listing one makes it, and the others wait for its index.
+    several processes one lists, and the others wait for its index.
 
-    Links are followed. No file is opened: whether it is a good image is found when it is read. Raises OSError for what
-    cannot be listed, and UserError for what is neither an image in a class folder nor left out.
+    Links are followed. No file is opened. Raises OSError for what cannot be listed, and UserError for what is neither
+    an image in a class folder nor left out.
     """
     index = index_path(folder)
     if found := _read_index(folder, index):
@@ -197,17 +190,15 @@ def list_images(folder: Path) -> ImageListing:
 
 
 def index_path(folder: Path) -> Path:
-    """In the cache folder: XDG_CACHE_HOME, or ~/.cache. A user without a home has no cache."""
+    """In XDG_CACHE_HOME, or ~/.cache. A user without a home has no cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or NO_HOME) / ".cache"
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]
     return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.safetensors"
 
 
 def _read_index(folder: Path, index: Path) -> ImageListing | None:
-    """The listing of an index of which every folder still has the time of change, in ns, that it had.
-
-    Images that are written anew in their place leave it: the sizes of the first and last of each folder tell.
-    """
+    """The listing of an index of which every folder still has its time of change, in ns. Images that are written anew
+    in their place leave it: the sizes of the first and last of each folder tell."""
     with contextlib.suppress(OSError, DamagedFile, KeyError):
         metadata, arrays = map_arrays(index)
         if metadata["version"] != VERSION:
@@ -232,7 +223,7 @@ def _write_index(index: Path, metadata: dict[str, str], arrays: Arrays) -> None:
 
 
 class _Folder(NamedTuple):
-    """path: below the listed folder. time_ns: of its last change. refused: what nobody knows how to read, by path."""
+    """time_ns: of its last change. refused: what nobody knows how to read, by path."""
 
     path: str
     time_ns: int
@@ -243,8 +234,7 @@ class _Folder(NamedTuple):
 
 
 def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
-    """List `folder` anew: the metadata and arrays of an ImageListing, and whether all of it was left alone for a
-    while."""
+    """The metadata and arrays of an ImageListing, and whether all of `folder` was left alone for a while."""
     began_ns = time.time_ns()
     top = _list_one(folder, "")
     classes = sorted(top.inner)
@@ -319,10 +309,7 @@ DIGITS = 16
 
 
 def fingerprint(data: Path) -> str:
-    """Of the names and sizes of all images of <data>/train/ and <data>/val/.
-
-    Raises OSError and UserError as list_images does.
-    """
+    """Of the names and sizes of all images of <data>/train/ and <data>/val/. Raises as list_images does."""
     return fingerprint_of(_classes(list_images(data / split)) for split in ("train", "val"))
 
 
@@ -332,8 +319,8 @@ def _classes(images: ImageListing) -> Iterator[tuple[str, list[tuple[str, int]]]
 
 
 def fingerprint_of(splits: Iterable[Iterable[tuple[str, list[tuple[str, int]]]]]) -> str:
-    """Of train and val, as their classes in order: the name, and the names of its images below its folder with their
-    sizes in bytes, sorted."""
+    """Of train and val, as their classes in order: the name, and the names of its images with their sizes in bytes,
+    sorted."""
     digest, class_names, num_images = hashlib.sha256(), set(), []
     for split in splits:
         num_images.append(0)

@@ -1,7 +1,7 @@
 """Images in, batches on the device out: the same global batches for every strategy and any number of ranks.
 
-GlobalBatchSampler says which image is in which batch of which rank. Worker processes read them into memory that they
-share with the rank. On a GPU a thread copies each batch ahead of its step, and the step's stream normalises it.
+Worker processes read images into memory that they share with the rank. On a GPU a thread copies each batch ahead of its
+step, and the step's stream normalises it.
 """
 
 import collections
@@ -51,9 +51,8 @@ Mark = Callable[[str], None]
 class GlobalBatchSampler:
     """One shard's part of every global batch of an epoch, as lists of (epoch, position, index).
 
-    shard: from 0 on, one of num_shards equal parts of every batch. shuffle: an epoch has `num_steps` whole batches,
-    taken from one permutation of the images after the other. Without shuffle every image comes exactly once: the last
-    batch holds the rest, and some shards may have no part in it.
+    shuffle: an epoch has `num_steps` whole batches, taken from one permutation of the images after the other. Without,
+    every image comes exactly once: the last batch holds the rest, in which some shards may have no part.
     """
 
     num_images: int
@@ -71,7 +70,7 @@ class GlobalBatchSampler:
 
     @property
     def shard_images(self) -> int:
-        """The most images that the shard has of a batch; in training, of every batch."""
+        """The most images that the shard has of a batch."""
         return -(-self.global_batch // self.num_shards)
 
     def order(self) -> torch.Tensor:
@@ -97,20 +96,18 @@ class GlobalBatchSampler:
 
 
 class Batch(NamedTuple):
-    """uint8 NCHW images (channels last in memory) and int64 targets, on the host or on their way to a GPU."""
+    """uint8 NCHW images (channels last in memory) and int64 targets. copied: on a GPU, the event after their copy."""
 
     images: torch.Tensor
     target: torch.Tensor
     problems: Sequence[str] = ()
-    """A message for each image that could not be read."""
+    """Of each image that could not be read."""
     num_by_pillow: int = 0
     copied: torch.cuda.Event | None = None
-    """Where both tensors are on a GPU: the event after their copy."""
 
 
 class Part(NamedTuple):
-    """A part of a batch, for a worker: the batch's buffer, the place of the part's first image there, its images, and
-    whether it is the batch's last."""
+    """A part of a batch, for a worker. first: the place of its first image in the batch's buffer."""
 
     buffer: int
     first: int
@@ -123,10 +120,7 @@ FilledPart = tuple[Part, ReadResult]
 
 
 class PartSampler:
-    """Each Part of each batch of a pass. The buffers take turns.
-
-    num_parts: of a batch, nearly equal; a batch with fewer images has a part for each.
-    """
+    """Each Part of each batch of a pass, num_parts of a batch, nearly equal. The buffers take turns."""
 
     def __init__(self, batches: Iterable[list[ImageKey]], num_buffers: int, num_parts: int):
         self.batches, self.num_buffers, self.num_parts = batches, num_buffers, num_parts
@@ -140,10 +134,8 @@ class PartSampler:
 
 
 class BufferPool:
-    """Memory for `num_buffers` batches of num_images, which forked processes share, and which is not in /dev/shm.
-
-    As a DataLoader's dataset: its index is a Part, its item a FilledPart.
-    """
+    """Memory for `num_buffers` batches of num_images, which forked processes share, and which is not in /dev/shm. A
+    DataLoader's dataset."""
 
     def __init__(self, images: ImageDataset, num_buffers: int, num_images: int):
         shape = torch.Size((num_buffers, num_images, images.size, images.size, 3))
@@ -166,7 +158,7 @@ class BufferPool:
                 of_batch = []
 
     def batch(self, parts: Sequence[FilledPart]) -> Batch:
-        """The batch of all its parts. Pixels are copied only where an image could not be read."""
+        """Pixels are copied only where an image could not be read."""
         targets = [target for _, result in parts for target in result.targets]
         last, of_last = parts[-1]
         if last.first + len(of_last.targets) == len(targets):
@@ -180,11 +172,10 @@ class BufferPool:
 
 
 class HostLoader:
-    """Iterate for a pass over the batches of `sampler`, one shard's. A Batch keeps its pixels until the next but one is
-    requested.
+    """Iterate for a pass over the batches of `sampler`. A Batch keeps its pixels until the next but one is requested.
 
-    config.workers: of each device. A worker reads the images of one device. So a process that loads for 8 devices is as
-    few batches ahead as a rank that loads for one; else the end of an epoch would be timed without loading.
+    config.workers: of each device. A worker reads the images of one device, so that a process that loads for 8 devices
+    is as few batches ahead as a rank that loads for one; else the end of an epoch would be timed without loading.
     """
 
     def __init__(
@@ -236,10 +227,8 @@ def _ignore_stop_signals(worker_id: int) -> None:
 
 
 def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches: int) -> Iterator[Batch]:
-    """Batches that a thread pins and copies to the GPU, on a stream of their own.
-
-    num_batches: how many are copied before they are requested. 0: the step copies the next one.
-    """
+    """Batches that a thread pins and copies to the GPU, on a stream of their own. num_batches: how many before they are
+    requested; 0: the step copies."""
     stream = loader_stream(device) if num_batches else None
 
     def pin_and_copy() -> Batch | None:
@@ -274,7 +263,7 @@ class Loader:
     """Batches on the device: NCHW images, normalised, and int64 targets. Images are bfloat16 where config.precision is
     bf16, in which every model's first layer takes them, else float32.
 
-    resolved: for the settings of the run, the value of each `auto` of the configuration.
+    resolved: what each `auto` of the configuration came to.
     """
 
     def __init__(
@@ -296,7 +285,7 @@ class Loader:
 
     @property
     def num_steps(self) -> int:
-        """Steps of a whole epoch."""
+        """Of a whole epoch."""
         return self.sampler.num_steps
 
     @property
@@ -311,8 +300,8 @@ class Loader:
         return self.with_marks(lambda phase: None)
 
     def with_marks(self, mark: Mark) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The batches of an epoch. mark: called at the end of each phase, with its name: "data", waiting for a batch;
-        "copy", its way to the device; and "other", all that comes before either."""
+        """The batches of an epoch. mark: gets "data", waiting for a batch; "copy", its way to the device; and "other",
+        all before either."""
         host_batches = iter(self.host_batches)
         while True:
             mark("other")
@@ -327,10 +316,8 @@ class Loader:
                 yield on_device
 
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
-        """The next batch, or None at the end. For a GPU, its copy may be in progress.
-
-        Raises UserError for an unreadable file, unless config.skip_bad_files, and where the workers give no batch.
-        """
+        """The next batch, or None at the end. Raises UserError for an unreadable file, unless config.skip_bad_files,
+        and where the workers give no batch."""
         try:
             batch = next(host_batches, None)
         except RuntimeError as error:
@@ -349,8 +336,8 @@ class Loader:
         return batch
 
     def to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images and targets for a step. The device's current stream waits for the batch's copy, or copies it, and
-        normalises it; the host does not wait."""
+        """The device's current stream waits for the batch's copy, or copies it, and normalises it; the host does not
+        wait."""
         images, target = batch.images, batch.target
         if batch.copied is not None:
             stream = torch.cuda.current_stream(self.device)
@@ -361,10 +348,8 @@ class Loader:
         return (self.normalised(images) if images.dtype == torch.uint8 else images), target
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """(images - mean) / std, computed in float32, then rounded to the images' type.
-
-        On a GPU this is one kernel. On the CPU the float32 values are bit for bit those of the proof's reference.
-        """
+        """(images - mean) / std, computed in float32. On a GPU this is one kernel; on the CPU it is the proof's
+        reference to the last bit."""
         if self.device.type == "cpu":
             floats = images.to(torch.float32, memory_format=self.memory_format).sub_(self.mean).div_(self.std)
             return floats.to(self.dtype)
@@ -373,15 +358,13 @@ class Loader:
 
 
 def image_dtype(config: Config) -> torch.dtype:
-    """Of the images that a step takes."""
     return torch.bfloat16 if config.precision == "bf16" else torch.float32
 
 
 def count_bad_files(
     loaders: Sequence[Loader], device: torch.device, all_reduce: Callable[[torch.Tensor], torch.Tensor]
 ) -> dict[str, int]:
-    """Columns of a run's row, over all ranks: unreadable images, and images that Pillow had to decode. all_reduce: sums
-    a tensor over all ranks."""
+    """Columns of a run's row, over all ranks: unreadable images, and images that Pillow had to decode."""
     counts = [[loader.num_bad_files, loader.num_by_pillow] for loader in loaders]
     total = all_reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
     return dict(zip(("skipped_files", "num_by_pillow"), map(int, total), strict=True))
@@ -398,7 +381,7 @@ def _explain_failure(error: RuntimeError) -> Exception:
 
 
 class SyntheticBatches:
-    """One random batch, already on the device, repeated for each step of an epoch: training without input."""
+    """One random batch, already on the device, repeated for each step of an epoch."""
 
     def __init__(self, config: Config, sampler: GlobalBatchSampler, device: torch.device):
         self.sampler = sampler
@@ -415,10 +398,9 @@ class SyntheticBatches:
 def build_loaders(config: Config, rank: Rank, only_rank0_reads: bool = False) -> tuple[Loader, Loader]:
     """The training and the validation Loader of one rank. Rank r of n reads part r of the n of each global batch.
 
-    A rank of several devices gets the loader workers that as many ranks would have.
-    only_rank0_reads: every rank trains on the whole batch. Rank 0 reads it, with the workers of all ranks; the others
-    get no images, and targets to receive into. Validation is shared among the ranks as always.
-    Raises UserError where the batch does not divide or the data are unfit.
+    only_rank0_reads: every rank trains on the whole batch, which rank 0 reads with the workers of all; the others get
+    targets to receive into. Validation is shared as always. Raises UserError where the batch does not divide or the
+    data are unfit.
     """
     own_shard = rank.rank, rank.world_size
     train_shard = (0, 1) if only_rank0_reads else own_shard
@@ -458,16 +440,14 @@ def build_loaders(config: Config, rank: Rank, only_rank0_reads: bool = False) ->
 
 
 def _unread_batches(sampler: GlobalBatchSampler, device: torch.device) -> list[Batch]:
-    """Batches without images, with targets on the device to receive into: the same ones for each step."""
+    """Batches without images, with targets on the device to receive into."""
     target = torch.zeros(sampler.shard_images, dtype=torch.int64, device=device)
     return [Batch(torch.empty(0, device=device), target)] * sampler.num_steps
 
 
 def open_datasets(config: Config) -> tuple[ImageDataset, ImageDataset]:
     """train/ and val/ of config.data, as files or packed. Training has random crops and flips, validation centre crops.
-
-    Raises UserError where the images cannot be read, or a requested decoder cannot be imported.
-    """
+    Raises UserError."""
     sources: Sequence[ImageSource]
     if config.loader == "packed":
         from benchmarks.common.packed import open_packs

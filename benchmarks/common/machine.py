@@ -1,7 +1,7 @@
 """This machine as a rank sees it: cores, ranks, threads, the GPUs that torch can use, the compiler, facts for its row.
 
-What the user says in NPROC, NUM_GPUS, THREADS_PER_RANK and DEVICE comes before what is found. torch is imported only
-where there are signs of a GPU.
+NPROC, NUM_GPUS, THREADS_PER_RANK and DEVICE come before what is found. torch is imported only where there are signs of
+a GPU.
 """
 
 import contextlib
@@ -31,8 +31,7 @@ HASH_DIGITS = 12
 
 
 def number_from_env(name: str, what: str, least: int = 1) -> int | None:
-    """The whole number in environment variable `name`, None where it is not set. Raises UserError, which says that it
-    must be `what`, for other text."""
+    """None where the variable is not set. Raises UserError, which says that it must be `what`, for other text."""
     text = os.environ.get(name, "")
     if not text:
         return None
@@ -48,32 +47,31 @@ def num_gpus() -> int:
 
 
 def num_ranks() -> int:
-    """Ranks on this machine: NPROC, else one a GPU, else 2."""
+    """NPROC, else one a GPU, else 2."""
     return number_from_env("NPROC", "a number of ranks") or num_gpus() or 2
 
 
 def threads_per_rank(ranks: int) -> int:
-    """THREADS_PER_RANK, else an equal share of the cores: on a CPU one rank stands for one device."""
+    """THREADS_PER_RANK, else an equal share of the cores."""
     return number_from_env("THREADS_PER_RANK", "a number of threads") or max(1, num_cores() // ranks)
 
 
 def resolve_num_workers(requested: int | str, on_gpu: bool) -> int:
-    """The loader workers of a rank. `auto`: with a GPU the rank's cores minus one, else 0, as the rank computes on
-    them."""
+    """`auto`: with a GPU the rank's cores minus one, else 0, as the rank computes on them."""
     if requested != "auto":
         return int(requested)
     return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
 def num_cores() -> int:
-    """Cores that this process may run on, and no more than its container's quota of processor time comes to."""
+    """That this process may run on, and no more than its container's quota of processor time comes to."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.floor(min(allowed, quota_cores())))
 
 
 def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
     """How many cores the quotas of this process's control groups come to, as `docker run --cpus` sets them; infinity
-    without any. folder: where control groups are mounted, of version 2 or 1 (man 7 cgroups)."""
+    without any. folder: of control groups of version 2 or 1 (man 7 cgroups)."""
     return min(map(_quota_of_group, control_groups("cpu", folder, membership)), default=math.inf)
 
 
@@ -121,10 +119,8 @@ def visible_devices() -> list[str] | None:
 
 def usable_gpus() -> int:
     """How many GPUs torch can run kernels on; 0 where there is none, or DEVICE=cpu or CUDA_VISIBLE_DEVICES hides all.
-
-    Raises UserError where torch cannot use an NVIDIA GPU that is there, and where it could use an accelerator of
-    another maker, as the suite does not.
-    """
+    Raises UserError where torch cannot use an NVIDIA GPU that is there, and where it could use another maker's
+    accelerator."""
     named, nodes, has_tool = visible_devices(), list_devices(DEVICES), bool(shutil.which("nvidia-smi"))
     if wants_cpu() or named == [] or not (nodes or has_tool):
         return 0
@@ -178,8 +174,8 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
 
 
 def missing_compiler(on_gpu: bool) -> str:
-    """Why nothing can be compiled here, and what to install; empty where it can. on_gpu: for GPUs, whose kernels Triton
-    makes, which compiles its launchers from C (triton/runtime/build.py)."""
+    """Why nothing can be compiled here, and what to install; empty where it can. on_gpu: Triton compiles its launchers
+    from C (triton/runtime/build.py)."""
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         return "torch.compile needs a C++ compiler, and there is none; install g++, or name one in CXX"
     if on_gpu and not any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang")):
@@ -192,8 +188,8 @@ def missing_compiler(on_gpu: bool) -> str:
 
 
 def prepare_compiler(on_gpu: bool) -> None:
-    """Call this before torch.compile: torch then compiles in as many processes as the rank has threads, unless
-    TORCHINDUCTOR_COMPILE_THREADS is set. Raises Unavailable where nothing can be compiled."""
+    """Have torch compile in as many processes as the rank has threads, unless TORCHINDUCTOR_COMPILE_THREADS is set.
+    Raises Unavailable where nothing can be compiled."""
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
     import torch
@@ -204,7 +200,7 @@ def prepare_compiler(on_gpu: bool) -> None:
 
 
 def machine_facts() -> dict[str, int | str]:
-    """Cores that this process may use, vector flags (a hash), Linux kernel and host."""
+    """What separates runs: cores, vector flags (a hash), Linux kernel and host."""
     return {
         "num_cores": num_cores(),
         "cpu_flags": _hash(vector_flags()),
@@ -223,13 +219,12 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def vector_flags() -> list[str]:
-    """The instructions for vectors that the processor offers, sorted; [] where Linux does not say."""
+    """The processor's instructions for vectors, sorted; [] where Linux does not say."""
     flags = next(_cpuinfo("flags", "Features"), "")
     return sorted(flag for flag in flags.split() if VECTOR_FLAGS.fullmatch(flag))
 
 
 def processor_name() -> str:
-    """What the vendor calls the processor."""
     return next(_cpuinfo("model name"), "CPU")
 
 
@@ -245,8 +240,8 @@ def driver_version() -> str:
 
 
 def nccl_conf(env: Mapping[str, str]) -> str:
-    """A hash of the files from which NCCL reads its variables; "none" without any: NCCL_CONF_FILE, or else
-    ~/.nccl.conf, and /etc/nccl.conf (nccl/src/misc/param.cc, initEnvFunc)."""
+    """A hash of the files from which NCCL reads its variables; "none" without any (nccl/src/misc/param.cc,
+    initEnvFunc)."""
     own = env.get("NCCL_CONF_FILE") or Path.home() / ".nccl.conf"
     texts = [_text(Path(own)), _text(Path("/etc/nccl.conf"))]
     return f"#{_hash(texts)}" if any(texts) else "none"
@@ -258,7 +253,7 @@ def _cpuinfo(*names: str) -> Iterator[str]:
 
 
 def boot_id() -> str:
-    """Tells machines apart, and with them the clocks that time.monotonic reads; empty where nothing does."""
+    """Tells machines apart, and with them the clocks that time.monotonic reads."""
     return _text(Path("/proc/sys/kernel/random/boot_id"))
 
 

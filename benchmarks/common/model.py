@@ -23,9 +23,8 @@ from benchmarks.common.loader import MEMORY_FORMATS
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Models of one class. blocks: the classes of their residual blocks. build: the model of config.arch on the default
-    device. parts: a model's own modules in their order, a list for each residual block; the first has the stem, the
-    last the head."""
+    """Models of one class. blocks: the classes of their residual blocks. parts: a model's own modules in their order, a
+    list for each residual block; the first has the stem, the last the head."""
 
     model: type[nn.Module]
     blocks: tuple[type[nn.Module], ...]
@@ -34,12 +33,12 @@ class Family:
 
 
 def family_of(net: nn.Module) -> Family:
-    """The family of a model, also of one whose class is derived from torchvision's, as fully_shard does."""
+    """Also of a model whose class is derived from torchvision's, as fully_shard does."""
     return next(family for family in FAMILIES.values() if isinstance(net, family.model))
 
 
 def residual_blocks(net: nn.Module) -> dict[str, nn.Module]:
-    """The residual blocks of a model by their names in it, in order."""
+    """By their names in the model, in order."""
     kinds = family_of(net).blocks
     return {name: module for name, module in net.named_modules() if isinstance(module, kinds)}
 
@@ -63,7 +62,7 @@ def resnet_parts(net: ResNet) -> list[list[nn.Module]]:
 
 
 def build_convnext(config: Config, num_classes: int) -> nn.Module:
-    """Without stochastic depth: each rank would leave out other blocks, so that no two strategies would agree."""
+    """Without stochastic depth: each rank would leave out other blocks."""
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, stochastic_depth_prob=0.0)
 
 
@@ -82,7 +81,7 @@ def convnext_parts(net: ConvNeXt) -> list[list[nn.Module]]:
 
 
 def build_vit(config: Config, num_classes: int) -> nn.Module:
-    """For images of config.image_size alone. Without torch's fast path of attention, which no FLOP counter knows."""
+    """Without torch's fast path of attention, which no FLOP counter knows."""
     torch.backends.mha.set_fastpath_enabled(False)
     return getattr(torchvision.models, config.arch)(num_classes=num_classes, image_size=config.image_size)
 
@@ -95,7 +94,7 @@ def vit_parts(net: VisionTransformer) -> list[list[nn.Module]]:
 
 
 class Tokens(nn.Module):
-    """What a vision transformer does before its blocks: images (N, 3, H, W) to tokens (N, 1 + patches, width)."""
+    """Images (N, 3, H, W) to tokens (N, 1 + patches, width)."""
 
     def __init__(self, net: VisionTransformer):
         super().__init__()
@@ -142,8 +141,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class InBf16(nn.Module):
-    """Mixed into a module's class: autocast around its forward pass. Another class, and no other `forward` on the
-    module itself: DataParallel's replicas would call the first GPU's."""
+    """Mixed into a module's class: autocast around its forward pass. Another `forward` on the module itself would be
+    called by DataParallel's replicas."""
 
     float32_output = True
 
@@ -154,8 +153,8 @@ class InBf16(nn.Module):
 
 
 def autocast_forward(config: Config, module: ModuleT, float32_output: bool = True) -> ModuleT:
-    """Change `module` so that its forward pass runs in bf16 autocast, where config.precision is bf16; returns it.
-    float32_output: the output is cast to float32, as scores are; activations between stages stay bf16."""
+    """Have `module` compute in bf16 autocast, where config.precision is bf16. float32_output: of scores; activations
+    between stages stay bf16."""
     if config.precision == "bf16":
         kind = type(module)
         module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"float32_output": float32_output})
@@ -163,8 +162,8 @@ def autocast_forward(config: Config, module: ModuleT, float32_output: bool = Tru
 
 
 def refuse_single_values(config: Config, num_classes: int, num_images: int) -> None:
-    """num_images: that pass through the model together. Raises UserError where BatchNorm would have to train on one
-    value a channel, which a single image of 32 px is in ResNet's last layers."""
+    """Raises UserError where BatchNorm would have to train on one value a channel, as of a single image of 32 px in
+    ResNet's last layers. num_images: that pass through the model together."""
     if num_images > 1 or config.norm == "group":
         return
     try:
@@ -196,7 +195,7 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """The class of the architecture's optimizer, and its keyword arguments. AdamW's first beta is `momentum`."""
+    """Its class and keyword arguments. AdamW's first beta is `momentum`."""
     options = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": config.fused or None}
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         return torch.optim.AdamW, options | {"betas": (config.momentum, ADAM_BETA2)}
@@ -204,7 +203,7 @@ def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str,
 
 
 def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """What the optimizer keeps of a parameter, under its own names, as before the first step."""
+    """What the optimizer keeps of a parameter, as before the first step."""
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         num_steps = torch.zeros((), device=parameter.device if config.fused else "cpu")
         return {"step": num_steps} | {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
@@ -213,15 +212,15 @@ def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.T
 
 def start_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Momentum of zeros before the first step, which then computes the same. SGD's fused update starts from memory that
-    nobody has written (torch.optim.sgd._fused_sgd), and keeps it where a gradient scaler skips the first step."""
+    nobody has written (torch.optim.sgd._fused_sgd), and keeps it where a gradient scaler skips that step."""
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("momentum") else ():
             optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def learning_rate(config: Config, epoch: float) -> float:
-    """Learning rate at a moment of training, `epoch` counting passes as a real number from 0: a linear warm-up, then
-    constant, divided by 10 every 30 epochs, or a cosine to 0 (arXiv:1608.03983 without restarts)."""
+    """At a moment of training, `epoch` counting passes as a real number: a linear warm-up, then constant, divided by 10
+    every 30 epochs, or a cosine to 0 (arXiv:1608.03983 without restarts)."""
     peak = peak_learning_rate(config)
     if epoch < config.lr_warmup_epochs:
         return peak * epoch / config.lr_warmup_epochs

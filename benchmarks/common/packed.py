@@ -1,10 +1,9 @@
-"""One file with all images of train/ or val/, mapped into memory, for `loader: packed`.
+"""One file with all images of train/ or val/, mapped into memory, for `loader: packed`. `./bench data pack` and
+`./bench data import --pack` write it. Needs no torch.
 
-`./bench data pack` and `./bench data import --pack` write it. It is a safetensors file, which listing.py maps.
-`images` holds the bytes of all images, uint8. `starts` and `ends`, int64, say where the bytes of each image are;
-`shapes` has height and width, int32; `targets` its class, int32; `checksums` the CRC-32 of its bytes, uint32. The
-tables have the order of the folder, so that batches are the same as with `loader: folder`. The bytes have another one.
-Needs no torch.
+A safetensors file. `images` holds the bytes of all images, uint8. `starts` and `ends`, int64, say where each image's
+are; `shapes` has height and width, int32; `targets` its class, int32; `checksums` the CRC-32 of its bytes, uint32. The
+tables have the order of the folder, so that batches are those of `loader: folder`. The bytes have another one.
 """
 
 import json
@@ -24,11 +23,8 @@ SPLITS = ("train", "val")
 
 
 class PackedSource:
-    """The images of a packed file: an ImageSource. An image is its JPEG's bytes, or its pixels, uint8 (height, width,
-    3).
-
-    Raises OSError, or DamagedFile where the file is not whole, or of another kind or version.
-    """
+    """An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3). Raises OSError, or DamagedFile where the
+    file is not whole, or of another kind or version."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -77,10 +73,7 @@ def has_files(data: str) -> bool:
 
 
 def open_packs(config: Config) -> list[PackedSource]:
-    """The packed train and val of a run, both of one folder: config.data, where that exists.
-
-    Raises UserError.
-    """
+    """The packed train and val of a run, both of one folder: config.data, where that exists. Raises UserError."""
     try:
         expected = fingerprint(Path(config.data)) if has_files(config.data) else ""
     except OSError as error:
@@ -90,11 +83,9 @@ def open_packs(config: Config) -> list[PackedSource]:
 
 
 def open_pack(config: Config, split: str, expected: str = "") -> PackedSource:
-    """The packed train or val of a run. Raises UserError where the file is missing, damaged, or of other images.
-
-    expected: the fingerprint that the file must have; empty: any. A JPEG is compared with its checksum each time it is
-    read, which costs 2 %. Pixels are not, which would take as long as cropping: `./bench data pack` does it.
-    """
+    """Raises UserError where the file is missing, damaged, or of other images. expected: the fingerprint that it must
+    have; empty: any. A JPEG is compared with its checksum each time it is read, which costs 2 %; pixels only by
+    `./bench data pack`."""
     path = pack_path(config, split)
     again = f"./bench data pack --pack {config.pack} --data {shlex.quote(config.data)} writes it"
     try:

@@ -1,19 +1,16 @@
-"""Where the time of a step goes: data, copy, forward, backward, exposed communication, optimizer, other.
+"""Where the time of a step goes, of steps after the timed windows and the last evaluation (--account-steps).
 
-    ARGS="--account-steps 10" launchers/ddp.sh        # rows of steps.csv that have data_ms
+Every mark books the time since the mark before it on a phase, so that phases leave no gap. On a GPU, marks are events
+in its queue. They come from torch's hooks and from Loader.with_marks.
 
-These steps come after the timed windows and the last evaluation. Every mark books the time since the mark before it on
-a phase, so that phases leave no gap. On a GPU, marks are events in its queue. Marks come from torch's hooks and from
-Loader.with_marks.
-
-- data: in Loader.fetch. copy: in Loader.to_device. Of a copy beside the step before, what the device still waits for.
-- forward: from there to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
-- backward: from there to the optimizer's update, with the unscaling of gradients under AMP.
-- optimizer: the update. other: the rest, such as the meters, and local SGD's averages of weights.
-- exposed communication: how much longer forward and backward take with communication than in a twin without it. It
-  holds the wait for slower ranks. Step, twin and the communication alone are interleaved, in all orders.
+- data: in Loader.fetch. copy: in Loader.to_device; of a copy beside the step before, what the device still waits for.
+- forward: to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
+- backward: to the optimizer's update, with the unscaling of gradients under AMP.
+- optimizer: the update. other: the rest, such as meters, and local SGD's averages of weights.
+- exposed communication: how much longer forward and backward take than in a twin without communication, with the wait
+  for slower ranks. Step, twin and the communication alone are interleaved, in all orders.
 - wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
-  and no backward pass runs, of every rank. FSDP and local SGD wait within other phases: there it is empty.
+  and no backward pass runs. FSDP and local SGD wait within other phases: there it is empty.
 """
 
 import contextlib
@@ -41,8 +38,6 @@ Advance = Callable[[Batches, float], None]
 
 
 class PhaseRecorder:
-    """Marks of one step at a time, and the time between them."""
-
     def __init__(self, clock: Clock):
         self.clock = clock
         self.marks: Marks = []
@@ -61,8 +56,7 @@ class PhaseRecorder:
 def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], dict]:
     """Break config.account_steps steps down into phases: (rows for steps.csv, columns for runs.csv).
 
-    Where communication cannot be left out, exposed communication is 0 on one device, which has nobody to communicate
-    with, and unknown on several. Where it cannot be timed by itself, its own time is unknown.
+    Exposed communication that cannot be left out is 0 on one device, and unknown on several.
     """
     config, rank, exchange = strategy.config, strategy.rank, strategy.exchange or Exchange()
     num_devices = rank.world_size * len(rank.devices)
@@ -110,8 +104,7 @@ def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], 
 def _interleave(
     works: Mapping[str, Callable[[], None]], num_times: int, recorded: Callable[[Callable[[], None]], Marks]
 ) -> dict[str, list[Marks]]:
-    """The marks of each work, by its name, from num_times times, in alternating orders, after one time that does not
-    count."""
+    """The marks of each work, num_times in alternating orders, after one time that does not count."""
     for work in works.values():
         recorded(work)
     marks_of: dict[str, list[Marks]] = {name: [] for name in works}
@@ -162,10 +155,8 @@ class _BackwardHooks:
 
 @contextlib.contextmanager
 def _hooks(mark: Mark, strategy: Strategy, waits: bool) -> Iterator[None]:
-    """Have the phases of a step leave marks by torch's hooks, while the context lasts. Data and copy are the loader's.
-
-    waits: the time in no outermost module and in no backward pass is booked on `wait`.
-    """
+    """Have the phases of a step leave marks by torch's hooks. waits: the time in no outermost module and in no backward
+    pass is booked on `wait`."""
     optimizer, criterion = strategy.optimizer, strategy.criterion
     backward = _BackwardHooks(mark, waits)
     depth = 0
@@ -239,15 +230,14 @@ def _compute_ms(phases_ms: dict[str, float]) -> float:
 
 
 def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | None) -> dict:
-    """A row of steps.csv: `<phase>_ms` and step_ms, but forward and backward as its twin without communication takes
-    them. step, twin: milliseconds of each phase."""
+    """A row of steps.csv, with forward and backward as the twin without communication takes them."""
     phases_ms = step | {"forward": twin["forward"], "backward": twin["backward"]}
     return {f"{phase}_ms": ms for phase, ms in phases_ms.items()} | {"exposed_comm_ms": exposed_ms}
 
 
 def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Columns of runs.csv: exposed_comm_ms and comm_ms, means in milliseconds, and overlap_pct: how much of the
-    communication the backward pass hid, in per cent of what it takes alone, cut to 0 to 100."""
+    """Columns of runs.csv, means in milliseconds. overlap_pct: how much of the communication the backward pass hid, in
+    per cent of what it takes alone."""
     exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
     if not comm_ms:
         return {"exposed_comm_ms": exposed}

@@ -27,7 +27,7 @@ LAUNCHERS = {  # what each sets: rank, local_rank, world_size, ranks of this nod
 
 
 class NotStarted(UserError):
-    """The launcher that a script needs did not start this process. launcher: torchrun, horovodrun or srun."""
+    """The launcher that a script needs did not start this process."""
 
     def __init__(self, launcher: str, text: str):
         super().__init__(text)
@@ -38,8 +38,7 @@ class NotStarted(UserError):
 class Rank:
     """One process among `world_size`, of which `local_world_size` are on this machine.
 
-    devices: the GPUs that it computes on, or the CPU. init_method: where the ranks of a process group meet, and, in a
-    file, who this one is (torch.distributed.rendezvous).
+    devices: GPUs, or the CPU. init_method: where the ranks of a process group meet, and, in a file, who this one is.
     """
 
     rank: int = 0
@@ -51,11 +50,8 @@ class Rank:
 
     @classmethod
     def from_env(cls, launcher: str, devices_per_rank: int = 1, env: Mapping[str, str] = os.environ) -> "Rank":
-        """The rank that `launcher` (torchrun, horovodrun or srun) has described in the environment.
-
-        Raises NotStarted where it did not start this process, and UserError for a variable that is no number and where
-        there are too few GPUs.
-        """
+        """The rank that `launcher` (torchrun, horovodrun or srun) has described in the environment. Raises NotStarted
+        where it did not start this process, and UserError for a variable that is no number and too few GPUs."""
         names = LAUNCHERS[launcher]
         if missing := [name for name in names[:3] if name not in env]:
             text = f"{launcher} did not start this process: {', '.join(missing)} not set; "
@@ -77,7 +73,7 @@ class Rank:
 
     @classmethod
     def alone(cls, num_devices: int = 1) -> "Rank":
-        """One process without others, on the first num_devices GPUs, as far as there are so many."""
+        """One process on the first num_devices GPUs, as far as there are so many."""
         return cls(devices=rank_devices(0, max(1, min(num_devices, usable_gpus()))))
 
     @property
@@ -100,10 +96,9 @@ class Rank:
 
     @property
     def ddp_backend(self) -> str:
-        """The backend under DistributedDataParallel. From torch 2.15 on `nccl` is a new implementation
-        (ProcessGroupNCCL2, pytorch pull request 192281) whose getFuture() waits, so that buckets would not overlap with
-        the backward pass, and which takes tensors from one GPU only. TORCH_DIST_USE_NCCL2=1 asks for it all the same.
-        """
+        """From torch 2.15 on `nccl` is a new implementation (pytorch pull request 192281) whose getFuture() waits, so
+        that buckets would not overlap with the backward pass, and which takes tensors of one GPU only.
+        TORCH_DIST_USE_NCCL2=1 asks for it."""
         has_legacy = any(each.name == "nccl-legacy" for each in entry_points(group="torch.distributed.backends"))
         asks_for_new = os.environ.get("TORCH_DIST_USE_NCCL2") == "1"
         return "nccl-legacy" if self.backend == "nccl" and has_legacy and not asks_for_new else self.backend
@@ -145,7 +140,7 @@ def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Confi
     global batch and every `auto` of the model resolved.
 
     scales_gradients: the script does, which fp16 needs. Raises UserError for what this device cannot compute, and
-    Unavailable as prepare_compiler does.
+    Unavailable where nothing can be compiled.
     """
     capability, on_gpu = None, rank.device.type == "cuda"
     if config.norm == "sync" and not on_gpu:
@@ -176,13 +171,13 @@ def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Confi
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until every GPU that this process uses is done; nothing to wait for on a CPU."""
+    """Wait until every GPU that this process uses is done."""
     for gpu in used_gpus(device):
         torch.cuda.synchronize(gpu)
 
 
 def used_gpus(device: torch.device) -> list[int]:
-    """Numbers of the GPUs that this process uses; none on a CPU. Asking more of another would start a context there."""
+    """Numbers of the GPUs that this process uses. Asking more of another would start a context there."""
     if device.type != "cuda":
         return []
     return [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
@@ -203,8 +198,8 @@ OWN_CHOICE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PA
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what the main thread frees for the next tensor of that size. By default it may return large
-    blocks to the kernel, which clears each page anew: a step on a CPU may then take twice as long."""
+    """Have glibc keep what is freed for the next tensor of that size. By default it returns large blocks to the kernel,
+    which clears each page anew: a step on a CPU may then take twice as long."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is None or any(os.environ.get(name) for name in OWN_CHOICE):
         return

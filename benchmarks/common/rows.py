@@ -1,8 +1,7 @@
-"""The tables of a result set: the one function that appends rows, and the one that reads them. columns.py has their
-columns.
+"""The tables of a result set: the one function that appends rows, and the one that reads them.
 
-A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. Units are in the column names; a
-missing value is an empty cell, never 0. Needs no torch; only `read_table` needs pandas.
+A set is a folder `results/<name>/` of tidy CSV files joined by `run_id`. A missing value is an empty cell, never 0.
+Needs no torch; only `read_table` needs pandas.
 """
 
 import contextlib
@@ -33,11 +32,9 @@ def append_rows(results: Path, table: str, rows: Iterable[Mapping[str, object]])
 
 
 def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Add rows to a CSV file, each whole or not at all; they are on the disk when this returns.
-
-    One process writes at a time. What a killed one left of its last line is cut off. Raises ValueError for a value of
-    another column, and UserError where the folder cannot be written or the file has other columns.
-    """
+    """Add rows to a CSV file, each whole or not at all; they are on the disk when this returns. What a killed writer
+    left of its last line is cut off. Raises ValueError for a value of another column, and UserError where the folder
+    cannot be written or the file has other columns."""
     header, _, lines = table_text(columns, rows).partition("\n")
     with lock_tables(path.parent), open(path, "ab+", buffering=0) as file:
         file.seek(0)
@@ -68,10 +65,7 @@ def lock_tables(folder: Path) -> Iterator[None]:
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """A table as the text of a CSV file: the names, then a line for each row, empty where the row has no such value.
-
-    Raises ValueError for a value of another column.
-    """
+    """The text of a CSV file. Raises ValueError for a value of another column."""
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -80,8 +74,7 @@ def table_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> 
 
 
 def format_cell(value: object) -> str:
-    """One CSV cell: '' for None, text on one line without control characters, and never something a spreadsheet would
-    run."""
+    """'' for None, text on one line without control characters, and never something a spreadsheet would run."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -93,11 +86,8 @@ def format_cell(value: object) -> str:
 
 
 def read_table(results: Path, table: str) -> "pandas.DataFrame":
-    """`results/<table>.csv` as a pandas DataFrame with every column of the schema, empty where missing.
-
-    Numbers are numbers; other columns are text, '' where empty. Lines that are not whole are skipped, with a warning. A
-    missing file is an empty table. Raises OSError for a file that cannot be read.
-    """
+    """`results/<table>.csv` with every column of the schema. Text is '' where empty. Lines that are not whole are
+    skipped, with a warning; a missing file is an empty table. Raises OSError."""
     import pandas
 
     path = results / f"{table}.csv"

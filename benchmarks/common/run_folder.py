@@ -1,16 +1,13 @@
-"""The folder of one run, RESULTS/logs/<run_id>/: its files, and who reads and writes them.
+"""The folder of one run, RESULTS/logs/<run_id>/, which record.py names to a run's processes in RUN_DIR. Needs no torch.
 
-    run.yaml           by the plan. config: every field, `auto` as it stands, which the script reads; run: round,
-                       position, number, name, flags as typed, and requested settings that are no field, such as ranks
-    run.log            everything that the run's processes print
-    progress           "steps done, steps in all, seconds that a step took lately", for the bar and the grace of a
-                       stop; written over in place, since a new file between two windows would keep the disk busy
-    queued             exists while a batch job waits (slurm_submit.sh makes and removes it)
-    summary.json       by the reporting rank (Record.finish): its columns of the row, the resolved half of the settings,
-                       and its wall clock. record.py makes the row from it
-    cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
-
-record.py names the folder to a run's processes in RUN_DIR. Needs no torch.
+run.yaml           by the plan. config: every field, which the script reads; run: round, position, number, name,
+                   flags as typed, and requested settings that are no field, such as ranks
+run.log            everything that the run's processes print
+progress           "steps done, steps in all, seconds of a step lately"; written over in place, since a new file
+                   between two windows would keep the disk busy
+queued             exists while a batch job waits
+summary.json       by the reporting rank: its columns of the row, the resolved settings, and its wall clock
+cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 """
 
 import contextlib
@@ -35,11 +32,11 @@ OF_ONE_RUN = ("round", "position", "number", "name", "flags")
 """Keys of `run:` that are no settings."""
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has libyaml
 Half = dict[str, Any]
-"""One half of a run's settings, as JSON has them: what was requested ("asked"), or what the run made of it ("met")."""
+"""Of a run's settings, as JSON has them: what was requested ("asked"), or what the run made of it ("met")."""
 
 
 class RunFolder:
-    """One run's folder. Readers return None or an empty list for a missing file."""
+    """Readers return None or an empty list for a missing file."""
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
@@ -51,14 +48,14 @@ class RunFolder:
 
     @classmethod
     def current(cls) -> "RunFolder | None":
-        """The folder of the run that this process belongs to; None without one. Other programs have a variable of this
-        name, too, but no run.yaml in its folder."""
+        """Of the run that this process belongs to; None without one. Other programs have a variable of this name, too,
+        but no run.yaml in its folder."""
         path = os.environ.get(RUN_DIR_VARIABLE)
         return cls(path) if path and (Path(path) / "run.yaml").exists() else None
 
     @classmethod
     def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
-        """A new folder in a result set, by an absolute path; its name is the run_id, which no other run has."""
+        """A new folder in a result set; its name is the run_id, which no other run has."""
         first = results.resolve() / "logs" / f"{strategy}-{round_number}-{datetime.datetime.now():%H%M%S}"
         path, number = first, 1
         while True:
@@ -70,16 +67,14 @@ class RunFolder:
                 path = first.with_name(f"{first.name}-{number}")
 
     def write_plan(self, config: Config, run: Mapping[str, Any]) -> None:
-        """Write run.yaml. run: what is no field of the configuration."""
+        """run: what is no field of the configuration."""
         fields = {name: value for name, value in vars(config).items() if name != "config"}  # a file cannot name itself
         text = yaml.safe_dump({"config": fields, "run": {"file": config.config, **run}}, sort_keys=False)
         write_text_atomically(self.plan, text)
 
     def read_plan(self) -> dict[str, Any]:
-        """The `run:` of run.yaml, and under "requested" the requested half of the settings.
-
-        Raises UserError where the file is missing or damaged.
-        """
+        """The `run:` of run.yaml, and under "requested" the requested settings. Raises UserError where the file is
+        missing or damaged."""
         try:
             found = yaml.load(self.plan.read_bytes(), LOADER)
             run, config = dict(found["run"]), dict(found["config"])
@@ -95,11 +90,11 @@ class RunFolder:
         return requested
 
     def resolved(self) -> Half:
-        """The resolved half; {} where the run has not left it."""
+        """{} where the run has not left it."""
         return (self.summary() or {}).get("met", {})
 
     def add_resolved(self, more: Half) -> None:
-        """Add what the ranks do not know to the resolved half that they left."""
+        """Add what the ranks do not know."""
         if summary := self.summary():
             self.write_summary(summary | {"met": summary["met"] | more})
 
@@ -124,7 +119,7 @@ class RunFolder:
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """The results of the reporting rank: `row`, `met` (the resolved half) and `wall`."""
+        """Of the reporting rank: `row`, `met` (the resolved settings) and `wall`."""
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:
@@ -134,12 +129,12 @@ class RunFolder:
         return None
 
     def write_cause(self, status: str, reason: str, rank: int) -> None:
-        """Write why this process ends, and when, by the clock that processes share."""
+        """Why this process ends, and when, by the clock that processes share."""
         cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
         with contextlib.suppress(OSError):  # such as of a full disk: the log has the reason, too
             write_json(self.path / f"cause-{os.getpid()}.json", cause)
 
     def causes(self) -> list[dict[str, Any]]:
-        """The causes that the run's processes wrote, the earliest first."""
+        """The earliest first."""
         causes = [json.loads(path.read_bytes()) for path in self.path.glob("cause-*.json")]
         return sorted(causes, key=lambda cause: cause["at"])

@@ -2,7 +2,6 @@
 
 cuts = find_cuts(config, net, num_stages=2)
 stages = stages_at(net, cuts)    # Sequentials of net's own modules: nothing is copied
-net.state_dict()                 # torchvision's names, whatever device a stage is moved to
 """
 
 import copy
@@ -43,7 +42,6 @@ def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
 
 
 Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
-"""Brings a tensor to a device."""
 
 
 FLOPS_PER_BYTE = 17
@@ -51,11 +49,9 @@ FLOPS_PER_BYTE = 17
 
 
 def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:
-    """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times.
-
-    num_images: of a micro-batch. The same on every rank, since nothing is measured. Raises UserError for a cut out of
-    range, and for more stages than blocks.
-    """
+    """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times,
+    with micro-batches of num_images. The same on every rank. Raises UserError for a cut out of range, and for more
+    stages than blocks."""
     blocks = blocks_of(net)
     num_blocks = len(blocks)
     if num_stages > num_blocks:
@@ -73,7 +69,7 @@ def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int =
 
 
 def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
-    """The stages between these cuts, each of net's own modules."""
+    """The stages between these cuts, of net's own modules."""
     blocks = blocks_of(net)
     return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
 
@@ -84,15 +80,13 @@ def blocks_of(net: nn.Module) -> list[nn.Sequential]:
 
 
 def cut_column(cuts: Sequence[int]) -> int | str:
-    """The cuts as the column `cut` of a run's row has them: a number, or several with commas."""
+    """As the column `cut` of a run's row has them."""
     return cuts[0] if len(cuts) == 1 else ", ".join(map(str, cuts))
 
 
 def num_microbatches(config: Config, num_stages: int) -> int:
-    """Micro-batches of a pipeline's step: as configured, else the least multiple of the stages from 4 on.
-
-    Raises UserError where they do not divide the batch, or are too few for the schedule.
-    """
+    """Of a pipeline's step: as configured, else the least multiple of the stages from 4 on. Raises UserError where they
+    do not divide the batch, or are too few for the schedule."""
     microbatches = config.microbatches or num_stages * -(-4 // num_stages)
     if config.pipeline_schedule == "1f1b" and microbatches < num_stages:
         raise UserError(
@@ -115,7 +109,7 @@ def rows_between(
     config: Config, stages: Sequence[nn.Module], num_images: int, device: torch.device
 ) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
     """What enters the first stage, then what leaves each: shapes without the batch, and tensors without data, of
-    num_images flat rows, in the type in which it is computed on `device`."""
+    num_images flat rows, in the type in which `device` computes it."""
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in flops_and_shapes(stages, config.image_size)]
     # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
@@ -154,9 +148,9 @@ def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
 
 
 def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:
-    """Time of a micro-batch of num_images in each block, relative to each other: a roofline's estimate, in bytes that
-    could be moved. Each operation counts as the longer of its computation and its reading and writing, weights
-    included. A backward pass takes about twice a forward pass, in every block alike."""
+    """Time of a micro-batch of num_images in each block, relative to each other, by a roofline in bytes: each operation
+    counts as the longer of its computation and its reading and writing, weights included. A backward pass takes about
+    twice a forward pass, in every block alike."""
     counters = [_Roofline() for _ in blocks]
     _forward(blocks, counters, image_size, num_images)
     return [counter.bytes for counter in counters]
@@ -195,10 +189,9 @@ def _forward(
 class Staged(nn.Module):
     """Stages in turn, each on its own device, over micro-batches of `split_size` images (0: all at once).
 
-    Kernels on GPUs run after the call that asked for them has returned. So a micro-batch's second stage and the next
-    one's first stage run at the same time, each on its own GPU, as in the PipelineParallelResNet50 of PyTorch's
-    tutorial. In training, BatchNorm normalises each micro-batch by its own statistics: split_size changes the training,
-    too.
+    Kernels on GPUs run after the call that asked for them has returned, so that a micro-batch's second stage and the
+    next one's first run at the same time, as in the PipelineParallelResNet50 of PyTorch's tutorial. BatchNorm
+    normalises each micro-batch by its own statistics.
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
@@ -207,10 +200,8 @@ class Staged(nn.Module):
         self.devices, self.split_size, self.send = devices, split_size, send
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (N, 3, H, W) to scores (N, classes), on the images' device.
-
-        The way back makes the first GPU wait for the last, so that one clock on the first times both.
-        """
+        """Images (N, 3, H, W) to scores (N, classes), on the images' device: the first GPU waits for the last, so that
+        one clock times both."""
         scores = []
         for activation in images.split(self.split_size or len(images)):
             for stage, device in zip(self.stages, self.devices, strict=True):
@@ -220,7 +211,7 @@ class Staged(nn.Module):
 
 
 def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`activation` on `device`. Between GPUs the copy is a kernel in line behind the others of both."""
+    """Between GPUs the copy is a kernel in line behind the others of both."""
     return activation.to(device, non_blocking=True)
 
 

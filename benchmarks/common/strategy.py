@@ -1,4 +1,4 @@
-"""What a script's `build` returns and the engine drives, and how a step is divided. Importing this needs no torch.
+"""What a script's `build` returns and the engine drives, and how a step is divided. Needs no torch.
 
 strategy = ddp.build(config)
 strategy.step(*next(iter(strategy.train)))
@@ -29,24 +29,23 @@ AllReduce = Callable[["torch.Tensor"], "torch.Tensor"]
 class Layout:
     """The parts of a step, and where they are. Each script has a function `layout(config, num_devices) -> Layout`.
 
-    These are in STORED_FIELDS, for the proof's reference, which repeats the step:
+    STORED_FIELDS, for the proof's reference, which repeats the step:
     num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
-    num_stages: consecutive parts of the model that different devices or ranks hold.
+    num_stages: consecutive parts of the model that different devices hold.
     num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
-    split_size: images of such a part, the last may have fewer, and one loss is of all of them; 0: equal parts, each
-        with a loss of its own.
+    split_size: images of such a part, with one loss of all parts; 0: equal parts, each with a loss of its own.
     compression: the type in which gradients travel.
     period: steps between two averages of the weights; 0: gradients are averaged instead.
-    group: with a period, shards next to each other whose gradients are averaged at every step all the same.
-    exact: whether the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
+    group: with a period, neighbouring shards whose gradients are averaged at every step all the same.
+    exact: the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
 
-    These are for the forecast of memory:
+    For the forecast of memory:
     num_stage_devices: devices that hold the stages of a shard; 0: one for each stage.
-    one_f_one_b: as many micro-batches keep activations as there are stages from a device's own on; without it, all do.
-    num_gradient_copies: copies of the gradients, such as DDP's buckets.
-    num_weight_shards: devices over which weights, gradients and optimizer state are divided; blocks are gathered one by
-        one, as FSDP2 does.
-    one_process_loads: one process loads the images of all shards, and they arrive on the first device.
+    one_f_one_b: only as many micro-batches keep activations as there are stages from a device's own on.
+    num_gradient_copies: such as DDP's buckets.
+    num_weight_shards: devices that share weights, gradients and optimizer state; blocks are gathered one by one, as by
+    FSDP2.
+    one_process_loads: the images of all shards, which arrive on the first device.
     whole_model_on_each: each device holds the whole model, and evaluates its share of every batch.
     autocast: the type in which convolutions compute and keep activations; empty: as config.precision says.
     """
@@ -70,12 +69,10 @@ class Layout:
 
     @property
     def devices_per_shard(self) -> int:
-        """Devices that hold the stages of a shard."""
         return self.num_stage_devices or self.num_stages
 
     @property
     def num_devices(self) -> int:
-        """Devices of all shards together."""
         return self.num_shards * self.devices_per_shard
 
 
@@ -89,7 +86,7 @@ STORED_FIELDS = (
     "group",
     "exact",
 )
-"""Fields of a Layout that a run's settings hold, under these names."""
+"""Fields of a Layout that a run's settings hold."""
 
 
 def resolve_layout(config: Config, layout: Layout) -> Layout:
@@ -101,14 +98,14 @@ def resolve_layout(config: Config, layout: Layout) -> Layout:
 
 
 class HasState(Protocol):
-    """What can be saved beside a model and an optimizer, such as a gradient scaler."""
+    """What is saved beside model and optimizer, such as a gradient scaler."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Sum of `tensor` over the ranks of the process group, in place; `tensor` itself where there is no group."""
+    """Over the ranks of the process group, in place; `tensor` itself where there is no group."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -120,8 +117,8 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
 class Exchange:
     """How the exchange of gradients is timed: by itself, and as the difference to a step without it.
 
-    communicate: sends what a step sends, the way the step does, with no computation beside it.
-    without: a context for one step that computes the same, but in which no rank gets anything of the others.
+    communicate: sends what a step sends, the way it does, with no computation beside it. without: a context for one
+    step that computes the same, but in which no rank gets anything of the others.
     """
 
     communicate: Callable[[], None] | None = None
@@ -132,22 +129,20 @@ class Exchange:
 class Strategy:
     """Everything that one rank trains with.
 
-    config: as `prepare` returns it. model: the bare model, without a wrapper. criterion: the module that `step` calls
-    for the loss. step: one optimizer step on this rank's images, (N, 3, H, W), and target, int64 (N,); returns the
-    detached loss, a scalar, and scores, (N, classes), or Nones on a rank that has neither.
+    config: as `prepare` returns it. model: without a wrapper. criterion: the module that `step` calls for the loss.
+    step: one optimizer step on this rank's images, (N, 3, H, W), and target, int64 (N,); returns the detached loss and
+    scores, (N, classes), or Nones on a rank that has neither.
 
     predict: images to scores, called equally often on every rank; None: the model.
     all_reduce: sums a tensor over the ranks, and returns the sum on each.
     exchange: None where the exchange of gradients can be neither left out nor timed by itself.
-    waits_within_phases: ranks wait for each other within phases of the step, where no mark can tell the wait apart.
-
+    waits_within_phases: no mark can tell apart where ranks wait for each other.
     sync_state: gives all ranks what they hold differently, before it is evaluated or saved; None: rank 0's buffers.
-    save_state: what a checkpoint holds, whole: `model` under torchvision's names, `optimizer`, and what else the script
-    needs. load_state: loads that. Every rank calls all three. None: all ranks hold the same model and optimizer.
+    save_state, load_state: a checkpoint's content, whole, with `model` under torchvision's names and `optimizer`.
+    Called on every rank. None: all ranks hold the same.
     extra_state: more objects to save, by name.
-
-    columns: more of the resolved settings, which only the script knows, such as the size of DDP's buckets. Runs that
-    differ in one are not pooled, unless NOT_COMPARED has it. None leaves a column of runs.csv empty, and is no setting.
+    columns: more resolved settings, such as the size of DDP's buckets. Runs that differ in one are not pooled, unless
+    NOT_COMPARED has it. None leaves a column of runs.csv empty, and is no setting.
     """
 
     config: Config

@@ -23,10 +23,8 @@ IMPORTED_AT = time.monotonic()
 
 
 class Record:
-    """Rows and summary of one run. Silent on ranks that do not report; in a run without a record it only prints.
-
-    Rows wait in memory until `write`, so that nothing is written between two windows.
-    """
+    """Rows and summary of one run. Silent on ranks that do not report; in a run without a record it only prints. Rows
+    wait in memory until `write`, so that nothing is written between two windows."""
 
     def __init__(self, config: Config, rank: Rank, num_steps: int):
         self.config, self.rank, self.num_steps = config, rank, num_steps
@@ -52,7 +50,7 @@ class Record:
             self._note("steps", {"rank": self.rank.rank, "step": first_step + n, "step_ms": ms})
 
     def write_step_breakdown(self, rows: list[dict], first_step: int) -> None:
-        """The phases of steps that came after the timed windows; rows of several ranks hold `rank` and `number`."""
+        """Rows of several ranks hold `rank` and `number`."""
         for n, row in enumerate(rows):
             place = {"rank": row.pop("rank", self.rank.rank), "step": first_step + row.pop("number", n)}
             self._note("steps", place | row)
@@ -60,8 +58,7 @@ class Record:
         self.book_time("step account")
 
     def write_epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
-        """One pass over the training or the validation set, and all rows before it. seconds: None where another process
-        began it."""
+        """One pass over the training or the validation set. seconds: None where another process began it."""
         figures = {"images": totals.images, "loss": totals.loss, "acc1": totals.acc1, "acc5": totals.acc5}
         self._note("epochs", {"epoch": epoch, "phase": phase, "seconds": seconds} | figures)
         self.write()
@@ -84,16 +81,16 @@ class Record:
         self.rows = {}
 
     def report_progress(self, steps_done: int, step_s: float) -> None:
-        """Leave in the run's folder how far training is, for the record's bar and its patience with a stop."""
+        """For the record's bar and its patience with a stop."""
         if self.folder:
             self.folder.write_progress(steps_done, self.num_steps, step_s)
 
     def finish(self, measured: dict, resolved: dict) -> None:
         """Leave for the record what only the run knows; in a run without one, print the throughput.
 
-        measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
-        settings, stored as "met", and in the row where runs.csv has a column for it; None empties that column and is no
-        setting. Raises ValueError for a column that has the other source in columns.py.
+        measured: columns of runs.csv. resolved: the resolved settings, stored as "met", and in the row where runs.csv
+        has a column; None empties that column and is no setting. Raises ValueError for a column that has the other
+        source in columns.py.
         """
         settings = {name for name, value in resolved.items() if value is not None}
         if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
@@ -139,7 +136,7 @@ def cudagraph_skips() -> int:
 
 
 def _versions() -> dict[str, str]:
-    """Of what computes and decodes. CUDA's and cuDNN's are those that torch was built with; empty where none."""
+    """CUDA's and cuDNN's are those that torch was built with; empty where none."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -151,8 +148,7 @@ def _versions() -> dict[str, str]:
 
 
 def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
-    """What else chooses the kernels: torch's level of the CPU, the GPU's driver, NCCL and its files of variables; ''
-    where unused."""
+    """What else chooses the kernels; '' where unused."""
     # one process on several GPUs, such as DataParallel's, sums and broadcasts by NCCL without a process group
     without_group = backend == "none" and rank.device.type == "cuda" and devices_per_node > 1
     nccl = torch.cuda.nccl.version() if without_group or backend.startswith("nccl") else ()
@@ -165,7 +161,7 @@ def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
 
 
 def _process_start() -> float:
-    """Moment at which the Linux kernel started this process, on time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
+    """When the Linux kernel started this process, on time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
