@@ -1,8 +1,6 @@
-"""The fixtures of all tests: a small folder of real photographs, a checkout of their own, a recording interpreter, and
-a limit, so that a test which hangs fails, and the others still run.
+"""The fixtures of all tests, and a limit, so that a test which hangs fails, and the others still run.
 
-Fixtures import what they need. The process that starts pytest-xdist's workers reads this file, too, and would import
-torch before it starts them.
+Fixtures import what they need: the process that starts pytest-xdist's workers reads this file, too.
 """
 
 import os
@@ -49,8 +47,8 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def wait_for_no_disk():
-    """A row that a test itself writes is in its file at once, but does not wait until the disk has it: 97 % of the time
-    that it takes to make a set of results."""
+    """A row that a test itself writes does not wait until the disk has it: 97 % of the time that a set of results
+    takes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(os, "sync", lambda: None)

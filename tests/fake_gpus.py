@@ -1,9 +1,7 @@
 """A machine with GPUs that are not there: tensors without data, which know their device all the same.
 
-    see_gpus(monkeypatch, 8)                                     # what torch and the suite's one predicate say
-    train_on_nothing(monkeypatch, "ddp", config, rank=1, num_ranks=8)
-
-A strategy is built and trained as it is, up to the end of engine.fit, with the stand-ins of tests/stand_ins.py.
+see_gpus(monkeypatch, 8)                                     # what torch and the suite's one predicate say
+train_on_nothing(monkeypatch, "ddp", config, rank=1, num_ranks=8)
 """
 
 import contextlib
@@ -41,7 +39,7 @@ RANK_VARIABLES = (  # rank, local_rank, ranks, ranks of a node
 
 
 def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
-    """Have NVML see `num_gpus` GPUs; where they are not usable, the runtime does not start, as with an old driver."""
+    """Where the GPUs are not usable, the runtime does not start, as with an old driver."""
 
     def usable_gpus() -> int:
         if num_gpus and not usable:
@@ -105,7 +103,7 @@ class Stream:
 
 
 def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
-    """Stands for Tensor.record_stream, which is about the memory of the stream's GPU."""
+    """It is about the memory of the stream's GPU."""
     assert stream.device == tensor.device
 
 
@@ -113,8 +111,7 @@ def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
 
 
 def check_group(options: dict, strategy) -> None:
-    """What NCCL demands of a group's options: from torch 2.15 on `nccl` takes tensors of one GPU alone (nccl2's
-    ensureInitialized validates it), that of device_id, else whichever LOCAL_RANK names."""
+    """From torch 2.15 on `nccl` takes tensors of one GPU alone: that of device_id, else whichever LOCAL_RANK names."""
     devices = {*strategy.rank.devices}
     if strategy.rank.device.type == "cuda":
         assert options["backend"].startswith("nccl")
@@ -151,8 +148,7 @@ def fit_on_nothing(strategy) -> None:
 
 
 def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2, drive=fit_on_nothing) -> None:
-    """drive(benchmarks.<name>.build(config)) as one rank on the machine of see_gpus: steps, meter, evaluation and
-    step breakdown."""
+    """drive(benchmarks.<name>.build(config)) as one rank on the machine of see_gpus, with the stand-ins."""
     script = importlib.import_module(f"benchmarks.{name}")
     for variables in RANK_VARIABLES:
         for variable, value in zip(variables, (rank, rank, num_ranks, num_ranks), strict=True):

@@ -2,11 +2,10 @@
 
     torchrun --nproc-per-node 2 tests/planted.py ddp '["", "loader"]' 60 --config ... --account-steps 3
 
-After the run that the flags ask for, the reporting rank prints one line of JSON: for each place of the delay
-(milliseconds; "" plants nothing) the rows of the account, and for each accounted step the bytes that this rank
-sent and received over TCP with and without the exchange of gradients.
-
-The account's clock is the processor time of this process plus the delays, so that other processes do not count.
+The reporting rank prints one line of JSON: for each place of the delay (milliseconds; "" plants nothing) the rows of
+the step breakdown, and for each such step the bytes that this rank sent and received over TCP with and without the
+exchange of gradients. The clock is the processor time of this process plus the delays, so that other processes do not
+count.
 """
 
 import collections
@@ -82,8 +81,7 @@ def slow_backward() -> None:
 
 
 def slow_exchange(script) -> None:
-    """The exchange takes longer, where nothing can hide it: before DDP sends its first bucket, which holds up the
-    backward pass, and after Horovod's last gradient has arrived."""
+    """Where nothing can hide it: before DDP sends its first bucket, and after Horovod's last gradient has arrived."""
     if script.__name__.endswith("horovod_ddp"):
         from horovod.torch.optimizer import _DistributedOptimizer
 
@@ -113,7 +111,7 @@ def slow_exchange(script) -> None:
 
 
 def moved_bytes() -> int:
-    """What this process has sent and received so far over the TCP connections that it has open."""
+    """Sent and received so far over this process's open TCP connections."""
     total = 0
     for descriptor in os.scandir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -128,7 +126,7 @@ def moved_bytes() -> int:
 
 
 def break_down_all(places: list[str], report: dict):
-    """A stand-in for the engine's break_down_steps that runs it once for each place and round."""
+    """The engine's break_down_steps, once for each place and round."""
     real = phase_recorder.break_down_steps
 
     def breakdowns(strategy, advance):

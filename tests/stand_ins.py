@@ -1,8 +1,5 @@
 """Stand-ins for what takes no tensor without data: wrappers, schedules, Horovod, Apex, and a few functions of torch.
-
-Each demands of its tensors what the real one does: the device above all. tests/benchmarks/test_fake_gpus.py holds, for
-each, the error that makes it necessary. A strategy with another wrapper adds a row to BARE.
-"""
+Each demands of its tensors what the real one does: the device above all."""
 
 import contextlib
 import copy
@@ -43,8 +40,8 @@ class Bare(nn.Module):
 
 
 class BareApex(Bare):
-    """Stands for Apex's DistributedDataParallel, which flattens gradients in contiguous order (apex_C.flatten), and
-    copies the sums back from address to address (amp_C.multi_tensor_scale): the order of their memory must be that."""
+    """Stands for Apex's DistributedDataParallel, which goes from address to address: memory must be in contiguous
+    order."""
 
     def __init__(self, module, **options):
         super().__init__(module, **options)
@@ -87,7 +84,7 @@ class BareSchedule:
 
 
 def horovod() -> types.ModuleType:
-    """Stands for horovod.torch: an optimizer that has nobody to wait for."""
+    """An optimizer that has nobody to wait for."""
 
     class Optimizer:
         """Of the class of the one that it is made of, as Horovod's is."""
@@ -114,7 +111,7 @@ def horovod() -> types.ModuleType:
 
 
 def apex() -> tuple[types.ModuleType, types.ModuleType]:
-    """Stands for apex.amp, without its patches, and apex.parallel."""
+    """apex.amp, without its patches, and apex.parallel."""
     amp, parallel = types.ModuleType("apex.amp"), types.ModuleType("apex.parallel")
     amp.initialize = lambda net, optimizer, opt_level, verbosity: (net, optimizer)
     amp.scale_loss = lambda loss, optimizer: contextlib.nullcontext(loss)
@@ -137,7 +134,7 @@ NO_STAND_IN = {
     "local_sgd": "new_subgroups ends the process under torch's fake group (segmentation fault)",
     "ddp_compile": "the compiler asks for a real GPU (BackendCompilerFailed)",
 }
-"""What no machine without GPUs can be made to run on fake ones, and the error that it gives."""
+"""What cannot be made to run on fake GPUs, and the error that it gives."""
 
 
 def put_bare(patch, script) -> None:
@@ -170,7 +167,7 @@ def _bare(value):
 
 
 def to(module, device=None, *, memory_format=None):
-    """Stands for Module.to, which cannot swap such parameters: new ones, on the device."""
+    """Stands for Module.to, which cannot swap such parameters."""
     for part in module.modules():
         for tensors in (part._parameters, part._buffers):
             for name, tensor in tensors.items():
@@ -197,15 +194,14 @@ def backward(tensors, grad_tensors=None, *_, **__) -> None:
 
 
 def fused_sgd(params, grads, momenta, *, is_first_step, found_inf=None, **_) -> None:
-    """Stands for torch._fused_sgd_, which goes through all three from address to address, and from unwritten memory in
-    its first step: it must not leave that one out."""
+    """Stands for torch._fused_sgd_, which goes from address to address, and from unwritten memory in its first step."""
     for group in zip(params, grads, *([momenta] if momenta else []), strict=True):
         assert len({(tensor.device, tensor.stride()) for tensor in group}) == 1, group
     assert found_inf is None or not is_first_step, "momentum of memory that nobody has written"
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that goes to other ranks. NCCL takes tensors of GPUs only, and dense ones; gloo those of CPUs."""
+    """A tensor that goes to other ranks. NCCL takes dense tensors of GPUs only; gloo those of CPUs."""
     expected = "cuda" if torch.cuda.is_available() else "cpu"
     assert tensor.device.type == expected, f"a collective of a tensor on {tensor.device}"
     assert tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
@@ -232,8 +228,6 @@ def start_fake_group(start, rank: int, num_ranks: int) -> None:
 
 
 class Done:
-    """Stands for the handle of a collective that has come to its end."""
-
     def wait(self) -> None:
         pass
 

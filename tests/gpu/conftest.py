@@ -1,4 +1,4 @@
-"""Each test here has two cases: on the CPU with little work, so that `make test` finds mistakes, and on the GPU, marked
+"""Each test has two cases: on the CPU with little work, which finds mistakes on any machine, and on the GPU, marked
 `gpu`. What the GPU's cases measure is printed at the end, and is in the file of --junitxml."""
 
 import gc

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
 from unittest import mock
@@ -203,25 +202,6 @@ def on_two_ranks(work: Callable[..., object], *arguments: object) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(work, (folder, *arguments), nprocs=2)
         return json.loads(Path(folder, "found.json").read_text())
-
-
-def time_all_reduces(rank: int, folder: str, backend: str, num_mb: int) -> None:
-    """GB/s of busbw, as nccl-tests has it."""
-    device = torch.device("cpu") if backend == "gloo" else torch.device("cuda", rank)
-    store = dist.FileStore(f"{folder}/store", 2)
-    bound = None if backend == "gloo" else device
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60), device_id=bound
-    )
-    tensor = torch.full((num_mb * 2**18,), rank + 1.0, device=device)
-    dist.all_reduce(tensor)
-    assert bool((tensor == 3).all()), "the sum is wrong"
-    tensor.zero_()
-    seconds = seconds_of(lambda: dist.all_reduce(tensor), device)
-    if rank == 0:
-        gb_per_s = 2 * (2 - 1) / 2 * tensor.nbytes / seconds / 1e9
-        Path(folder, "found.json").write_text(json.dumps({"busbw_gb_per_s": gb_per_s}))
-    dist.destroy_process_group()
 
 
 def time_ddp(rank: int, folder: str, backend: str, config: Config) -> None:

@@ -1,0 +1,278 @@
+"""The clock, the timed windows, and what a run tells of itself."""
+
+import dataclasses
+import importlib.metadata
+import itertools
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fake_gpus import STEPS, see_gpus, train_on_nothing
+from support import make_run_folder
+
+from benchmarks import single
+from benchmarks.common import clock as clock_module
+from benchmarks.common import engine
+from benchmarks.common.clock import Clock
+from benchmarks.common.columns import TABLES
+from benchmarks.common.config import Config
+from benchmarks.common.engine import agree, check_windows_fit, count_devices, fit
+from benchmarks.common.errors import Diverged, Stopped, UserError
+from benchmarks.common.images import resolve_decoder
+from benchmarks.common.machine import machine_facts
+from benchmarks.common.rank import Rank
+from benchmarks.common.rows import read_table
+from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.strategy import STORED_FIELDS, Layout, resolve_layout
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def config(tiny_data) -> Config:
+    """Three steps and one evaluation."""
+    small = {"arch": "resnet18", "image_size": 32, "global_batch": 8, "workers": 0, "steps": 3}
+    return Config(data=str(tiny_data), warmup_steps=1, windows=1, window_steps=1, **small)
+
+
+@pytest.fixture
+def run_dir(tmp_path, monkeypatch):
+    """Where the run finds its folder, as under a launcher."""
+    folder = make_run_folder(tmp_path / "a set" / "logs" / "run")
+    monkeypatch.setenv("RUN_DIR", str(folder))
+    return folder
+
+
+# --- the clock ------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_on_a_cpu_is_as_long_as_its_steps(monkeypatch):
+    """Also where the process is stopped between two readings of the clock."""
+    readings = iter([0.0, 0.02, 0.1, 0.2, 0.25])  # of start(): two; then two steps, and stop()
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
+    window = Clock([CPU])
+    window.start()
+    window.tick()
+    assert window.tick() == window.num_steps == 2
+    seconds, step_ms = window.stop()
+    assert step_ms == pytest.approx([100, 100]) and seconds == pytest.approx(0.2)
+
+
+def test_a_window_on_a_gpu_begins_and_ends_when_the_gpu_has_nothing_left_to_do(monkeypatch):
+    see_gpus(monkeypatch, 1)
+    happened = []
+    monkeypatch.setattr(clock_module, "synchronize", lambda device: happened.append("wait"))
+    read = SimpleNamespace(perf_counter=lambda: happened.append("read") or float(len(happened)))
+    monkeypatch.setattr(clock_module, "time", read)
+    window = Clock([torch.device("cuda", 0)])
+    window.start()
+    window.tick()
+    seconds, step_ms = window.stop()
+    assert happened == ["wait", "read", "wait", "read"] and seconds == 2.0
+    assert step_ms == [1.0]  # of fake_gpus.Moment
+
+
+class Queue:
+    """Stands for a stream: what it was given, in order."""
+
+    def __init__(self, device, name: str = "own"):
+        self.name, self.done = f"{name} of {torch.device(device)}", []
+
+    def wait_stream(self, other: "Queue") -> None:
+        self.done.append(f"waits for {other.name}")
+
+
+def test_a_moment_of_two_gpus_is_when_both_are_done_and_neither_waits(monkeypatch):
+    """Protects comm_ms of hybrid_parallel, half of whose gradients are on the second GPU."""
+    see_gpus(monkeypatch, 4)
+    queues = {number: Queue(torch.device("cuda", number), "current") for number in range(4)}
+    recorded = []
+
+    class Event:
+        def __init__(self, enable_timing: bool):
+            assert enable_timing
+
+        def record(self, queue: Queue) -> None:
+            recorded.append((queue.name, list(queue.done)))
+
+    monkeypatch.setattr(torch.cuda, "Stream", Queue)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: queues[torch.device(device).index])
+    Clock([torch.device("cuda", number) for number in (2, 3)]).now()
+    assert recorded == [("own of cuda:2", ["waits for current of cuda:2", "waits for current of cuda:3"])]
+    assert not any(queue.done for queue in queues.values())
+
+
+# --- timed windows --------------------------------------------------------------------------------------------------
+
+
+class Noting(Clock):
+    """Notes its calls."""
+
+    def __init__(self, events: list[str]):
+        super().__init__([CPU])
+        self.events = events
+
+    def start(self):
+        self.events.append("start")
+        super().start()
+
+    def tick(self):
+        self.events.append("step")
+        return super().tick()
+
+
+def test_windows_hold_neither_the_warm_up_nor_an_epochs_first_step(config, run_dir):
+    """And throughput is the images of all windows over their seconds."""
+    fit(single.build(dataclasses.replace(config, steps=6, epochs=2, warmup_steps=3, windows=3, window_steps=2)))
+    assert [*read_table(run_dir.parents[1], "steps").step] == [3, 4, 7, 8, 9, 10]
+    windows, row = read_table(run_dir.parents[1], "windows"), RunFolder(run_dir).summary()["row"]
+    assert [*windows.images] == [16, 16, 16]
+    assert row["images_per_s"] == pytest.approx(48 / windows.seconds.sum())
+
+
+@pytest.mark.parametrize("period", [0, 4])
+def test_a_window_of_local_sgd_ends_when_all_ranks_have_done_its_steps(config, period):
+    """Its ranks wait for each other once a period: rank 0's own time would leave out what it waits for slower ones."""
+    events = []
+    strategy = single.build(dataclasses.replace(config, steps=4, window_steps=2))
+    changes = {"layout": Layout(period=period), "all_reduce": lambda tensor: events.append("all-reduce") or tensor}
+    fit(dataclasses.replace(strategy, **changes), Noting(events))
+    last = len(events) - events[::-1].index("step")
+    assert events[last - (3 if period else 2) : last] == ["step", *["all-reduce"] * (period > 0), "step"]
+
+
+def test_nothing_is_written_between_two_windows(config, run_dir, monkeypatch):
+    """Or a window would start with a full queue: meanwhile the loader's workers went on."""
+    events = []
+    for name in ("fsync", "replace"):
+        function = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, call=function: events.append("disk") or call(*args))
+    fit(single.build(dataclasses.replace(config, steps=8, windows=3, window_steps=2)), Noting(events))
+    assert events.count("start") == 3
+    last_start = len(events) - 1 - events[::-1].index("start")
+    assert "disk" not in events[events.index("start") : last_start] and "disk" in events[last_start:]
+
+
+def test_the_windows_before_a_failure_are_rows(config, run_dir):
+    strategy = single.build(dataclasses.replace(config, steps=8, windows=3, window_steps=2))
+    num_steps = itertools.count()
+
+    def step(images, target):
+        if next(num_steps) == 6:
+            raise ArithmeticError("planted")
+        return strategy.step(images, target)
+
+    with pytest.raises(ArithmeticError):
+        fit(dataclasses.replace(strategy, step=step))
+    assert len(read_table(run_dir.parents[1], "windows")) == 2
+
+
+def test_a_window_that_never_fits_is_refused():
+    fits = Config(epochs=2, warmup_steps=12, window_steps=8)
+    check_windows_fit(fits, 10)  # steps 2 to 9 of the second epoch
+    for change in ({"warmup_steps": 13}, {"window_steps": 9}, {"epochs": 1}, {"warmup_steps": 0, "window_steps": 10}):
+        with pytest.raises(UserError, match="no timed window fits"):
+            check_windows_fit(dataclasses.replace(fits, **change), 10)
+
+
+def test_peak_memory_is_of_the_windows_on_the_gpu_that_had_most(monkeypatch):
+    """Forgotten once, right before the first window, and read before the evaluation."""
+    see_gpus(monkeypatch, 4)
+    happened, peaks = [], []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: int(index < 2))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda index: happened.append(f"reset {index}"))
+    monkeypatch.setattr(
+        torch.cuda, "max_memory_allocated", lambda gpu: happened.append(f"read {gpu}") or 7e6 * (1 + gpu)
+    )
+
+    class Told(Clock):
+        def start(self) -> None:
+            happened.append("window")
+            super().start()
+
+    monkeypatch.setattr(engine, "Clock", Told)
+    monkeypatch.setattr(engine._Run, "evaluate", lambda run, epoch: happened.append("evaluation"))
+    monkeypatch.setattr(engine._Run, "summarize", lambda run: peaks.append(run.peak_memory_mb))
+    monkeypatch.setattr(engine.Record, "finish", lambda record, summary, resolved: None)
+    small = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
+    train_on_nothing(monkeypatch, "model_parallel", dataclasses.replace(small, steps=6, warmup_steps=2, windows=2))
+    assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1", "evaluation"]
+    assert peaks == [14.0]
+
+
+# --- stopping -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warmup_steps, stopped_after", [(2, 6), (20, None)], ids=["in a window", "outside windows"])
+def test_a_signal_leaves_a_checkpoint_and_the_open_window(config, run_dir, tmp_path, warmup_steps, stopped_after):
+    """At the end of the window, which is a row; outside windows after few steps."""
+    config = dataclasses.replace(config, steps=30, warmup_steps=warmup_steps, window_steps=4)
+    config = dataclasses.replace(config, checkpoint_dir=str(tmp_path / "ck"))
+    strategy = single.build(config)
+    num_steps = itertools.count()
+
+    def step(images, target):
+        if next(num_steps) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return strategy.step(images, target)
+
+    with pytest.raises(Stopped):
+        fit(dataclasses.replace(strategy, step=step))
+    saved_step = torch.load(tmp_path / "ck" / "last.pt", weights_only=True)["step"]
+    assert saved_step == stopped_after or (stopped_after is None and 4 <= saved_step < 12)
+    assert len(read_table(run_dir.parents[1], "windows")) == (stopped_after is not None)
+    (tmp_path / "ck" / "last.pt").unlink()
+
+
+def test_all_ranks_hear_of_one_ranks_signal_and_of_one_ranks_nan():
+    def strategy(of_the_other_rank: list[float]):
+        """The other rank of two has this to tell."""
+        return SimpleNamespace(rank=Rank(world_size=2), all_reduce=lambda mine: mine + torch.tensor(of_the_other_rank))
+
+    losses = [torch.tensor(1.0), torch.tensor(2.0)]
+    assert agree(strategy([0, 0, 1, 0.3]), losses, 10, [], 0.1) == (signal.SIGTERM, pytest.approx(0.2))
+    assert agree(strategy([0, 0, 0, 0.3]), losses, 10, [], 0.1)[0] == 0
+    for ours, other in ((losses, [0, 1, 0, 0.3]), ([losses[0], torch.tensor(float("nan"))], [0, 0, 0, 0.3])):
+        with pytest.raises(Diverged, match="step 9"):
+            agree(strategy(other), ours, 10, [], 0.1)
+
+
+# --- what a run records ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_records_its_resolved_settings(config, run_dir):
+    fit(single.build(config))
+    reported = RunFolder(run_dir).summary()
+    met, row = reported["met"], reported["row"]
+    for package in ("torch", "torchvision", "pillow"):
+        assert met[package].split("+")[0] == importlib.metadata.version(package)
+    assert row["decoder"] == met["decoder"] == resolve_decoder(config) and met["decoder_version"]
+    assert (met["device"], met["backend"], met["world_size"], met["precision"]) == ("cpu", "none", 1, "fp32")
+    assert met.items() >= {name: getattr(Layout(), name) for name in STORED_FIELDS}.items()
+    kernels = {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "gpu_driver": "", "nccl": ""}
+    assert met.items() >= (machine_facts() | kernels).items()  # what of the machine separates runs
+    assert {name: row[name] for name in TABLES["runs"] if name in met}.items() <= met.items()
+    assert None not in met.values() and "images_per_s" not in met
+    assert row["parallel"] is None  # the baseline's
+
+
+def test_options_change_what_the_proof_expects():
+    """SyncBatchNorm's statistics are of the whole batch; kernels that do several operations at once round once."""
+    assert resolve_layout(Config(norm="sync"), Layout(4)).num_shards == 1
+    assert resolve_layout(Config(), Layout()).exact
+    for option in ("compile", "fused"):
+        assert not resolve_layout(Config(**{option: True}), Layout()).exact
+
+
+def test_gpus_divide_the_work_by_who_they_are(monkeypatch):
+    """And never by their number on a node."""
+    uuids = {0: "GPU-a", 1: "GPU-b", 2: "GPU-a"}  # numbers 0 and 2: as two nodes of a Slurm on one machine see it
+    of_device = lambda device: SimpleNamespace(uuid=uuids[device.index or 0])  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "get_device_properties", of_device)
+    gpus = [torch.device("cuda", number) for number in uuids]
+    monkeypatch.setattr(engine, "gather", lambda values, rank, all_reduce: torch.tensor([values]))
+    for devices, num_devices in ((gpus, 2), (gpus[:2], 2), (gpus[::2], 1), ([CPU], 1)):
+        assert count_devices(SimpleNamespace(rank=Rank(devices=tuple(devices)), all_reduce=None)) == num_devices

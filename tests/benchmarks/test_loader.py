@@ -1,0 +1,229 @@
+"""The same images for every strategy: what a rank reads depends on the seed and the epoch, and on nothing else."""
+
+import itertools
+import shutil
+from collections import Counter
+
+import psutil
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import NUM_TRAIN, NUM_VAL, loaders, pixels, refusal, spoil
+
+from benchmarks.common.config import Config
+from benchmarks.common.errors import UserError
+from benchmarks.common.loader import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    GlobalBatchSampler,
+    HostLoader,
+    Loader,
+    open_datasets,
+)
+
+CPU = torch.device("cpu")
+
+
+def dealt(num_images, global_batch, num_steps, num_shards, epoch=0, shuffle=True):
+    """indices[shard][step]: what each shard reads."""
+    shares = []
+    for shard in range(num_shards):
+        batches = GlobalBatchSampler(num_images, global_batch, num_steps, shard, num_shards, shuffle, seed=3)
+        batches.epoch = epoch
+        shares.append([[index for _, _, index in batch] for batch in batches])
+    return shares
+
+
+def flat(lists):
+    return [*itertools.chain(*lists)]
+
+
+# --- which images -------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_disjoint_and_together_the_same_global_batch():
+    """Protects the comparison of world sizes: step k trains on the same images, each of them once."""
+    (whole,) = dealt(100, 12, 8, 1)
+    assert len(set(flat(whole))) == 96
+    for num_shards in (2, 3, 12):
+        for step, parts in enumerate(zip(*dealt(100, 12, 8, num_shards), strict=True)):
+            assert flat(parts) == whole[step] and {len(part) for part in parts} == {12 // num_shards}
+
+
+def test_the_epoch_changes_the_order_and_a_small_set_is_repeated_whole():
+    first, second, again = (flat(dealt(40, 8, 5, 1, epoch)[0]) for epoch in (0, 1, 0))
+    assert first == again != second and sorted(first) == sorted(second) == list(range(40))
+    (repeated,) = dealt(5, 8, 5, 1)
+    assert [len(batch) for batch in repeated] == [8] * 5 and {*Counter(flat(repeated)).values()} == {8}
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 7))
+def test_validation_covers_every_image_exactly_once(num_images, per_shard, num_shards):
+    """For any number of images, any batch, any number of ranks: no padding, no gap."""
+    global_batch = per_shard * num_shards
+    shares = dealt(num_images, global_batch, -(-num_images // global_batch), num_shards, shuffle=False)
+    assert sorted(flat(flat(shares))) == list(range(num_images))
+
+
+def test_a_val_folder_that_lacks_a_class_keeps_the_numbers_of_the_others(own_data):
+    """Protects accuracy: numbering val's own folders would shift every class after the gap."""
+    shutil.rmtree(own_data / "val" / "checks")  # the first of four
+    train, val = loaders(own_data)
+    assert set(pixels(val)[1].tolist()) == {1, 2, 3} and train.classes == val.classes
+
+
+def test_unfit_folders_and_batches_are_named(own_data, tmp_path):
+    with pytest.raises(UserError, match="global_batch 8"):
+        loaders(own_data, world_size=3)
+    with pytest.raises(UserError, match="nowhere"):
+        loaders(tmp_path / "nowhere")
+    (own_data / "val" / "unheard of").mkdir()
+    with pytest.raises(UserError, match="unheard of"):
+        loaders(own_data)
+    for path in (own_data / "train").rglob("*.JPEG"):
+        path.unlink()
+    with pytest.raises(UserError, match="holds no class folder"):
+        loaders(own_data)
+
+
+# --- which pixels -------------------------------------------------------------------------------------------------
+
+
+def test_pixels_depend_on_neither_workers_nor_ranks_nor_where_a_run_resumed(tiny_data):
+    """Protects equal updates and bit-identical resume. Nor do they change what training draws."""
+    before = torch.get_rng_state()
+    images, targets = pixels(loaders(tiny_data)[0], epoch=1)
+    assert images.shape == (NUM_TRAIN, 3, 32, 32) and torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(99)
+    by_workers, workers_targets = pixels(loaders(tiny_data, workers=2)[0], epoch=1)
+    assert torch.equal(by_workers, images) and torch.equal(workers_targets, targets)
+    shares = [pixels(loaders(tiny_data, rank, 2)[0], epoch=1)[0].split(4) for rank in range(2)]
+    assert torch.equal(torch.cat(flat(zip(*shares, strict=True))), images)
+    assert torch.equal(pixels(loaders(tiny_data)[0], epoch=1, start_step=3)[0], images[3 * 8 :])
+
+
+def test_augmentation_differs_by_epoch_and_seed_and_can_be_off(tiny_data):
+    def by_image(seed=0, epoch=0, **changes):
+        loader = loaders(tiny_data, seed=seed, **changes)[0]
+        loader.set_epoch(epoch)
+        order = [index for batch in loader.sampler for _, _, index in batch]
+        return dict(zip(order, pixels(loader, epoch)[0], strict=True))
+
+    def num_same(a, b):
+        return sum(torch.equal(a[n], b[n]) for n in range(NUM_TRAIN))
+
+    first = by_image()
+    assert num_same(first, by_image()) == NUM_TRAIN
+    assert num_same(first, by_image(epoch=1)) == num_same(first, by_image(seed=1)) == 0
+    assert num_same(by_image(augment=False), by_image(augment=False, epoch=1)) == NUM_TRAIN
+
+
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_images_are_normalised_on_the_cpu_and_by_the_gpus_kernel(memory_format):
+    """(x / 255 - mean) / std for each of 256 values; in bf16 rounded as autocast would."""
+    images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3).permute(0, 3, 1, 2)
+    mean, std = (torch.tensor(values).double().view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
+    exact = (images.double() / 255 - mean) / std
+    for device in (CPU, torch.device("cuda")):
+        found = []
+        for precision in ("fp32", "bf16"):
+            config = Config(memory_format=memory_format, precision=precision)
+            loader = Loader(None, GlobalBatchSampler(1, 1, 1), config, CPU, ["a class"])
+            loader.device = device  # the GPU's kernel runs on the CPU, too
+            found.append(loader.normalised(images))
+        assert (found[0] - exact).abs().max() < 1e-6 and torch.equal(found[1], found[0].bfloat16())
+        layout = torch.channels_last if memory_format == "channels_last" else torch.contiguous_format
+        assert all(each.is_contiguous(memory_format=layout) for each in found)
+
+
+# --- one process that loads for several devices ---------------------------------------------------------------------
+
+
+def read_twice(loader: HostLoader) -> list[torch.Tensor]:
+    """Pixels and targets of two passes; pixels as they are when the next batch is there."""
+    kept, before = [], None
+    for _ in range(2):
+        for batch in loader:
+            if before is not None:
+                kept += [before.images.clone(), before.target]
+            before = batch
+        kept, before = [*kept, before.images.clone(), before.target], None
+    return kept
+
+
+def test_parts_of_batches_are_put_together(tiny_data):
+    """The same pixels in the same places, also while the parts of the next batch are read, where the last batch of
+    validation is smaller, and in a second pass."""
+    train, val = open_datasets(Config(data=str(tiny_data), image_size=32))
+    for images, sampler in (
+        (train, GlobalBatchSampler(40, 7, 6)),
+        (val, GlobalBatchSampler(NUM_VAL, 10, 3, shuffle=False)),
+    ):
+        whole = read_twice(HostLoader(Config(workers=0), CPU, images, sampler))
+        in_parts = read_twice(HostLoader(Config(workers=2), CPU, images, sampler, num_devices=3))
+        assert len(whole) == len(in_parts) and all(map(torch.equal, whole, in_parts))
+
+
+class CountingSampler(GlobalBatchSampler):
+    """Counts the batches that the loader has begun to read."""
+
+    num_begun = 0
+
+    def __iter__(self):
+        for keys in super().__iter__():
+            self.num_begun += 1
+            yield keys
+
+
+def test_a_process_that_loads_for_several_devices_is_no_more_batches_ahead(tiny_data):
+    """Protects the windows of dataparallel and pipeline_parallel from steps for which nothing is left to load."""
+    images = open_datasets(Config(data=str(tiny_data), image_size=32))[0]
+    sampler = CountingSampler(40, 8, 30)
+    batches = iter(HostLoader(Config(workers=2), CPU, images, sampler, num_devices=2))
+    next(batches)
+    assert sampler.num_begun == 1 + 4  # 2 for each of the 2 workers of a device
+    batches.close()
+
+
+# --- files and workers that fail ------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_whole_image_is_named(own_data):
+    bad = sorted((own_data / "train").rglob("*.JPEG"))[5]
+    spoil(bad, "truncated")
+    message = refusal(loaders(own_data, workers=2)[0])
+    assert str(bad) in message and "--skip-bad-files" in message
+
+
+def test_bad_files_are_counted_and_replaced_where_asked(own_data):
+    """Training batches stay whole; validation leaves the file out, and the others keep their targets."""
+    expected = pixels(loaders(own_data)[1])[1].tolist()
+    for part in ("train", "val"):
+        spoil(own_data / part / "top" / "top 6.JPEG", "truncated")
+    train, val = loaders(own_data, skip_bad_files=True)
+    assert len(pixels(train)[0]) == NUM_TRAIN and train.num_bad_files == 1
+    expected.remove(2)  # the class `top`
+    assert pixels(val)[1].tolist() == expected and len(expected) == NUM_VAL - 1 and val.num_bad_files == 1
+
+
+def test_a_killed_worker_is_named_and_nobody_waits_for_it(tiny_data):
+    """The kernel kills one for lack of memory."""
+    train, _ = loaders(tiny_data, workers=2, global_batch=2)
+    before, batches = psutil.Process().children(), iter(train)
+    next(batches)
+    next(child for child in psutil.Process().children() if child not in before).kill()
+    with pytest.raises(UserError, match="--workers"):
+        for _ in batches:
+            pass
+
+
+# --- synthetic images and numbers of workers ------------------------------------------------------------------------
+
+
+def test_synthetic_batches_need_no_files_and_differ_by_rank():
+    ranks = [[*loaders("/nonexistent", rank, 2, loader="synthetic", steps=3)[0]] for rank in range(2)]
+    assert [len(batches) for batches in ranks] == [3, 3]
+    assert ranks[0][0][0].shape == (4, 3, 32, 32) and not torch.equal(ranks[0][0][0], ranks[1][0][0])
+    assert [*loaders("/nonexistent", loader="synthetic")[1]] == []

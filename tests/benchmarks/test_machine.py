@@ -1,0 +1,187 @@
+"""This machine as a rank sees it: GPUs, cores, compilers, and the facts by which runs are told apart."""
+
+import math
+import os
+import re
+import shutil
+
+import pytest
+import torch
+from support import put
+
+from benchmarks.common import machine
+from benchmarks.common.errors import Unavailable, UserError
+from benchmarks.common.machine import host, machine_facts, nccl_conf, prepare_compiler, usable_gpus
+
+# --- GPUs -----------------------------------------------------------------------------------------------------------
+
+
+class FakeCuda:
+    """Stands for torch.cuda on a machine with these GPUs."""
+
+    def __init__(self, capabilities, starts=True):
+        self.capabilities, self.starts = capabilities, starts
+
+    def is_available(self):
+        return self.starts and bool(self.capabilities)
+
+    def device_count(self):
+        return len(self.capabilities)
+
+    def get_device_capability(self, index):
+        return self.capabilities[index]
+
+    def get_device_name(self, index):
+        return f"GPU {index}"
+
+    def get_arch_list(self):
+        return ["sm_75", "sm_80", "sm_90"]
+
+    def init(self):
+        raise RuntimeError("CUDA unknown error\nmore")
+
+
+@pytest.fixture
+def gpu_machine(tmp_path, monkeypatch):
+    """gpu_machine(torch.cuda's stand-in, CUDA_VISIBLE_DEVICES, names below /dev)."""
+
+    def make(cuda, visible=None, nodes=("nvidia0", "nvidia1")):
+        shutil.rmtree(tmp_path / "dev", ignore_errors=True)
+        (tmp_path / "dev").mkdir()
+        for name in nodes:
+            (tmp_path / "dev" / name).touch()
+        monkeypatch.setattr(machine, "DEVICES", tmp_path / "dev")
+        monkeypatch.setattr(torch, "cuda", cuda)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "")
+        if visible is None:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+
+    yield make
+    torch.get_device_module.cache_clear()  # torch keeps the stand-in for the tests after this one
+
+
+def test_usable_gpus_are_those_that_run_kernels(gpu_machine, monkeypatch):
+    gpu_machine(FakeCuda([(8, 0), (8, 6)]))
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert usable_gpus() == 2
+    assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # else energy is of other GPUs, where there are two kinds
+    for visible, number in (("0,1,", 2), ("", 0), ("-1,0", 0)):  # CUDA's list ends at a name that is none
+        gpu_machine(FakeCuda([(8, 0), (8, 6)]), visible)
+        assert usable_gpus() == number
+
+
+@pytest.mark.parametrize(
+    ("nodes", "has_tool", "is_there"),
+    [((), True, False), (("dxg",), False, False), (("dxg",), True, True), (("nvidia0",), False, True)],
+    ids=["login node", "another GPU in WSL", "WSL", "no nvidia-smi"],
+)
+def test_which_signs_are_an_nvidia_gpu(gpu_machine, tmp_path, monkeypatch, nodes, has_tool, is_there):
+    """Login nodes have the tools without the hardware, and WSL's one node is of all makers."""
+    put(tmp_path / "bin", **({"nvidia-smi": "true"} if has_tool else {}))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    gpu_machine(FakeCuda([], starts=False), nodes=nodes)
+    if not is_there:
+        assert usable_gpus() == 0
+        return
+    with pytest.raises(UserError, match="an NVIDIA GPU is here"):
+        usable_gpus()
+
+
+@pytest.mark.parametrize(
+    ("cuda", "visible", "named"),
+    [
+        (FakeCuda([(9, 0), (7, 0)]), None, r"GPU 1 \(sm_70\)"),
+        (FakeCuda([(8, 0)], starts=False), "0", "CUDA_VISIBLE_DEVICES=0: CUDA unknown error"),
+        (FakeCuda([(8, 0)]), "0,7", "0,7 names more than the 1 GPU"),
+    ],
+)
+def test_gpus_that_cannot_be_used_get_a_sentence(gpu_machine, cuda, visible, named):
+    """Protects against training on CPUs under a GPU's name, and a traceback at the first kernel."""
+    gpu_machine(cuda, visible)
+    with pytest.raises(UserError, match=named):
+        usable_gpus()
+
+
+# --- cores and compilers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "membership, files, cores",
+    [
+        ("0::/", {}, math.inf),
+        ("0::/a/b", {"a/cpu.max": "250000 100000", "a/b/cpu.max": "max 100000", "cpu.max": "400000 100000"}, 2.5),
+        (
+            "3:memory:/x\n2:cpu,cpuacct:/of/the/host\n0::/",  # version 1
+            {"cpu,cpuacct/cpu.cfs_quota_us": "50000", "cpu,cpuacct/cpu.cfs_period_us": "100000"},
+            0.5,
+        ),
+    ],
+)
+def test_a_containers_quota_of_processor_time_is_a_number_of_cores(tmp_path, monkeypatch, membership, files, cores):
+    """Protects a container on a large machine, which may run on every core, but not for long."""
+    (tmp_path / "own").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{text}\n")
+    found = machine.quota_cores(tmp_path / "groups", tmp_path / "own")
+    assert found == cores
+    monkeypatch.setattr(machine, "quota_cores", lambda: found)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert machine.num_cores() == max(1, int(min(cores, 8))) == machine_facts()["num_cores"]
+
+
+def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
+    """A skipped row with the remedy, in place of a library's stack. For a GPU Triton needs a C compiler, too."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CXX", "CC"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Unavailable, match=r"g\+\+"):
+        prepare_compiler(on_gpu=False)
+    put(tmp_path, **{"g++": ""})
+    assert "gcc" in machine.missing_compiler(on_gpu=True)
+
+
+# --- what tells machines apart --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """Files of the machine, by their paths."""
+    files = {}
+    monkeypatch.setattr(machine, "_text", lambda path: files.get(str(path), ""))
+    return files
+
+
+def test_what_nccl_reads_from_files_separates_runs(files):
+    """Protects an interval from rounds with two nccl.conf, of which no variable tells."""
+    own, found = os.path.expanduser("~/.nccl.conf"), [nccl_conf({})]
+    for path, text in [(own, "NCCL_ALGO=Ring"), (own, "NCCL_ALGO=Tree"), ("/etc/nccl.conf", "NCCL_PROTO=LL")]:
+        files[path] = text
+        found.append(nccl_conf({}))
+    assert found[0] == "none" and len({*found}) == 4
+    files["/named"] = files[own]
+    files[own] = "another"
+    assert nccl_conf({"NCCL_CONF_FILE": "/named"}) == found[-1] != nccl_conf({})
+
+
+def test_a_host_is_more_than_its_name(files):
+    """Protects from pooling two machines of one name."""
+    board = {"/etc/machine-id": "1", "/sys/class/dmi/id/board_name": "X11", "/proc/cpuinfo": "microcode : 0x1\n"}
+    files |= board
+    before = host({})
+    for path, text in board.items():
+        files[path] = text.replace("1", "2")
+        assert host({}) != before, path
+        files[path] = text
+    assert host({}) == before and re.fullmatch("[0-9a-f]{12}", before)
+
+
+def test_the_nodes_of_a_slurm_job_are_one_host(monkeypatch):
+    """Whichever node reports. On one host that plays two nodes, as a local cluster does, it is that host."""
+    job = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CLUSTER_NAME": "c"}
+    found = []
+    for name in ("n1", "n2"):
+        monkeypatch.setattr(machine.platform, "node", lambda name=name: f"{name}.example.org")
+        found.append(host(job | {"SLURMD_NODENAME": name}))
+        assert host(job | {"SLURMD_NODENAME": "node1"}) == host({}) != found[-1]
+    assert found[0] == found[1] != host(job | {"SLURMD_NODENAME": "n2", "SLURM_JOB_NODELIST": "n[2-3]"})

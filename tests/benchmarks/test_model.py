@@ -1,0 +1,148 @@
+"""The model, its optimizer and its learning rate."""
+
+import dataclasses
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common.architectures import ARCHITECTURES
+from benchmarks.common.config import Config, load_config, resolve_global_batch
+from benchmarks.common.errors import UserError
+from benchmarks.common.model import (
+    build_model,
+    build_optimizer,
+    draw_model,
+    flops_per_image,
+    learning_rate,
+    peak_learning_rate,
+    refuse_single_values,
+    state_of_zeros,
+)
+
+SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
+
+
+@pytest.mark.parametrize("arch", ["resnet50", "convnext_tiny", "vit_b_16"])
+def test_parameters_and_flops_are_those_that_torchvision_publishes(arch):
+    """Protects MFU, and the model itself. torchvision counts multiply-adds of a forward pass."""
+    published = torchvision.models.get_model_weights(arch)["IMAGENET1K_V1"].meta
+    with torch.device("meta"):
+        net = draw_model(Config(arch=arch), 1000)
+    assert sum(parameter.numel() for parameter in net.parameters()) == published["num_params"]
+    assert flops_per_image(Config(arch=arch), 1000) == pytest.approx(3 * 2 * published["_ops"] * 1e9, rel=0.005)
+    assert type(net).__name__ == ARCHITECTURES[arch].family
+
+
+def test_no_model_leaves_anything_out_at_random():
+    """Protects equal updates of all strategies."""
+    for arch in ("convnext_tiny", "vit_b_16"):
+        with torch.device("meta"):
+            net = draw_model(Config(arch=arch), 10)
+        rates = [module.p for module in net.modules() if hasattr(module, "p")]
+        assert rates and {*rates} == {0.0}
+
+
+def test_every_rank_starts_from_the_seeds_weights():
+    torch.manual_seed(99)  # whatever was drawn before
+    first, again, other = (build_model(dataclasses.replace(SMALL, seed=seed), 4) for seed in (0, 0, 1))
+    assert torch.equal(first.conv1.weight, again.conv1.weight)
+    assert not torch.equal(first.conv1.weight, other.conv1.weight)
+
+
+# --- bf16 ---------------------------------------------------------------------------------------------------------
+
+
+def gradients(model, images, context) -> list[torch.Tensor]:
+    with context:
+        loss = cross_entropy(model(images), torch.arange(4))
+    loss.backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_a_plain_step_in_bf16_computes_what_a_step_in_autocast_does():
+    """Gradients to the last bit, weights under the same names, float32 scores."""
+    images = torch.randn(4, 3, 32, 32)
+    wrapped, plain = build_model(dataclasses.replace(SMALL, precision="bf16"), 4), build_model(SMALL, 4)
+    assert wrapped(images).dtype == torch.float32 and [*wrapped.state_dict()] == [*plain.state_dict()]
+    wrapped.load_state_dict(plain.state_dict())  # the forward pass above moved BatchNorm's statistics
+    ours = gradients(wrapped, images, torch.enable_grad())
+    assert all(map(torch.equal, ours, gradients(plain, images, torch.autocast("cpu", torch.bfloat16))))
+    assert not torch.equal(ours[0], gradients(build_model(SMALL, 4), images, torch.enable_grad())[0])
+
+
+def test_in_bf16_a_replica_of_dataparallel_computes_with_its_own_weights():
+    net = build_model(dataclasses.replace(SMALL, precision="bf16"), 4).eval()
+    replica = net._replicate_for_data_parallel()
+    replica.fc = nn.Linear(net.fc.in_features, 4)
+    images = torch.randn(2, 3, 32, 32)
+    assert not torch.equal(replica(images), net(images))
+
+
+def test_weights_lie_in_the_layout_that_the_configuration_names():
+    for name, layout in (("contiguous", torch.contiguous_format), ("channels_last", torch.channels_last)):
+        model = build_model(dataclasses.replace(SMALL, memory_format=name), 4)
+        assert model.conv1.weight.is_contiguous(memory_format=layout)
+
+
+def test_batch_norm_on_single_values_is_refused_before_the_first_step():
+    """One image of 32 px is one value a channel in ResNet's last layers; torch's traceback names neither."""
+    with pytest.raises(UserError, match="--global-batch"):
+        refuse_single_values(SMALL, 4, 1)
+    refuse_single_values(SMALL, 4, 2)
+    refuse_single_values(dataclasses.replace(SMALL, norm="group"), 4, 1)
+
+
+# --- the learning rate and the optimizer --------------------------------------------------------------------------
+
+
+def test_the_learning_rate_follows_the_batch_as_the_optimizer_needs():
+    """16 times the batch is 16 times SGD's learning rate, and 4 times AdamW's."""
+    for arch, growth in (("resnet18", 16), ("vit_b_16", 4)):
+        config = Config(arch=arch, lr=0.01, lr_batch=64, global_batch=1024)
+        assert peak_learning_rate(config) == pytest.approx(0.01 * growth)
+    on_8 = resolve_global_batch(load_config(["--config", "configs/imagenet-resnet50.yaml"]), 8)
+    assert on_8.global_batch == 8 * 256 and peak_learning_rate(on_8) == pytest.approx(0.8)
+
+
+def test_the_learning_rate_climbs_and_falls_as_its_schedule_says():
+    config = Config(lr=0.8, epochs=10, lr_warmup_epochs=2.0)
+    assert [learning_rate(config, epoch) for epoch in (0, 1, 2, 9)] == pytest.approx([0, 0.4, 0.8, 0.8])
+    cosine = dataclasses.replace(config, lr_schedule="cosine")
+    assert [learning_rate(cosine, epoch) for epoch in (1, 2, 6, 10)] == pytest.approx([0.4, 0.8, 0.4, 0])
+    steps = dataclasses.replace(config, lr_schedule="steps", epochs=90)
+    assert [learning_rate(steps, epoch) for epoch in (29, 30, 60)] == pytest.approx([0.8, 0.08, 0.008])
+
+
+def test_optimizers_take_the_configurations_values():
+    adamw = build_optimizer(Config(arch="vit_b_16", lr=0.02, momentum=0.8, weight_decay=0.4), nn.Linear(3, 2))
+    assert isinstance(adamw, torch.optim.AdamW)
+    assert adamw.defaults.items() >= {"lr": 0.02, "betas": (0.8, 0.999), "weight_decay": 0.4}.items()
+    sgd = build_optimizer(Config(momentum=0.8, weight_decay=0.4, fused=True), nn.Linear(3, 2))
+    assert sgd.defaults.items() >= {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.4, "fused": True}.items()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("arch", "momentum"), [("resnet18", 0.9), ("resnet18", 0.0), ("vit_b_16", 0.9)])
+def test_state_of_zeros_is_what_the_optimizer_starts_from(arch, momentum, fused):
+    """Protects checkpoints of zero1 and pipelines: what a rank sends in place of what another keeps."""
+    config = Config(arch=arch, momentum=momentum, fused=fused, lr=0.1)
+    weights = []
+    for from_zeros in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = build_optimizer(config, model)
+        expected = state_of_zeros(config, model.weight)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter) * 0.5
+            if from_zeros:
+                optimizer.state[parameter].update(state_of_zeros(config, parameter))
+        optimizer.step()
+        found = {name: value for name, value in optimizer.state[model.weight].items() if value is not None}
+        assert {name: (value.dtype, value.shape) for name, value in found.items()} == {
+            name: (value.dtype, value.shape) for name, value in expected.items()
+        }
+        weights.append(model.weight.detach().clone())
+    assert torch.equal(*weights)

@@ -1,0 +1,142 @@
+"""Where the time of a step and of a run goes: nothing is left out, and a planted delay lands where it belongs."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from statistics import median
+
+import pytest
+import torch
+from support import ROOT, environment
+
+from benchmarks import single
+from benchmarks.common import phases
+from benchmarks.common.clock import Clock
+from benchmarks.common.config import Config, load_config
+from benchmarks.common.engine import fit
+from benchmarks.common.rank import CPU, Rank
+from benchmarks.common.strategy import Exchange, Layout, Strategy
+from scripts.studies.allreduce.launch_ranks import horovodrun_command, torchrun_command
+
+PARTS = [f"{phase}_ms" for phase in (*phases.MARKED_PHASES, "exposed_comm")]
+DELAY_MS = 1000  # nobody waits for it: planted.py's clock moves on. A step takes 40 ms of processor time
+PLACES = {
+    "loader": "data_ms",
+    "copy": "copy_ms",
+    "forward": "forward_ms",
+    "backward": "backward_ms",
+    "optimizer": "optimizer_ms",
+    "other": "other_ms",
+    "exchange": "exposed_comm_ms",
+}
+without_horovod = pytest.mark.skipif(not find_spec("horovod"), reason="scripts/setup/horovod.sh has not run")
+HOROVOD = pytest.param("horovod_ddp", marks=without_horovod)
+# ResNet-18 with 4 classes: parameters that are sent and received, and running statistics that rank 0 sends
+GRADIENT_BYTES, BUFFER_BYTES = 2 * 4 * 11_178_564, 4 * 9_600
+
+
+@pytest.fixture(scope="module")
+def planted(tiny_data, tiny_config, tmp_path_factory):
+    """planted(name): what tests/planted.py reports of a strategy, run once for all tests of this file."""
+    reports = {}
+
+    def report_of(name: str) -> dict:
+        if name not in reports:
+            places = ["", *PLACES][:-1] if name == "single" else ["", "loader", "forward", "exchange"]
+            start, variables = torchrun_command(2, tmp_path_factory.mktemp("ranks"))
+            starters = {"single": [sys.executable], "horovod_ddp": [*horovodrun_command(2), sys.executable]}
+            command = [*starters.get(name, start), ROOT / "tests" / "planted.py", name, json.dumps(places), DELAY_MS]
+            command += ["--config", tiny_config, "--data", tiny_data, "--epochs", 1, "--windows", 1]
+            env = environment(**variables, GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS=1, PYTHONPATH=ROOT)
+            command = [str(word) for word in (*command, "--account-steps", 4)]
+            done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stdout + done.stderr
+            line = next(line for line in done.stdout.splitlines() if "planted:" in line)
+            reports[name] = json.loads(line.split("planted:", 1)[1])
+        return reports[name]
+
+    return report_of
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["single", "ddp", HOROVOD])
+def test_a_planted_delay_lands_in_its_part_and_nowhere_else_and_the_parts_sum_to_the_step(planted, name):
+    """Delays in real ranks, compared with the same process without them."""
+    report = planted(name)
+    for place in PLACES.keys() & report.keys():
+        grown = {part: median(row[part] for row in report[place]) for part in PARTS}
+        grown = {part: ms - median(row[part] for row in report[""]) for part, ms in grown.items()}
+        assert grown.pop(PLACES[place]) > 0.9 * DELAY_MS, place
+        assert max(grown.values()) < 0.1 * DELAY_MS, place
+    for row in [row for place in ["", *PLACES] for row in report.get(place, [])]:
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["step_ms"], rel=0.02)
+    # What has no name stays small: a forgotten phase would be in here.
+    assert median(row["other_ms"] for row in report[""]) < 0.1 * median(row["step_ms"] for row in report[""])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["ddp", HOROVOD])
+def test_the_step_without_exchange_exchanges_nothing(planted, name):
+    """Protects the subtraction: a twin that still sent gradients, or buffers, would make communication look cheap. The
+    step with exchange does all of it, for DDP with a broadcast of buffers. A few bytes are the end of the sum that has
+    the ranks start together; Horovod's ranks go on telling each other that they have nothing to send."""
+    report = planted(name)
+    assert min(report["bytes with"]) > GRADIENT_BYTES + (BUFFER_BYTES if name == "ddp" else 0)
+    assert max(report["bytes without"]) < (1000 if name == "ddp" else GRADIENT_BYTES / 10)
+    assert all(summary["comm_ms"] > 0 for summary in report["summary"])
+
+
+def test_one_device_has_nothing_to_exchange_and_several_must_say_how(monkeypatch):
+    """The difference between none (0) and not known (empty)."""
+    marked = dict.fromkeys([*phases.MARKED_PHASES, "step"], 1.0)
+    monkeypatch.setattr(phases, "_phases_ms", lambda clock, marks: marked)
+    monkeypatch.setattr(phases, "gather", lambda values, rank, all_reduce: torch.tensor(values).repeat(2, 1))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
+    fields = {"optimizer": optimizer, "criterion": torch.nn.CrossEntropyLoss(), "layout": Layout()}
+    fields |= dict.fromkeys(("model", "train", "val", "step"))
+    strategy = Strategy(Config(account_steps=2), Rank(), **fields)
+
+    def of(rank, **changes):
+        changed = dataclasses.replace(strategy, rank=rank, **changes)
+        return phases.break_down_steps(changed, lambda batches, lr: None)
+
+    rows, summary = of(Rank())
+    assert [row["exposed_comm_ms"] for row in rows] == [0, 0] and summary == {"exposed_comm_ms": 0}
+    rows, summary = of(Rank(devices=(CPU, CPU)))  # in one process
+    assert [row["exposed_comm_ms"] for row in rows] == [None, None] and summary == {}
+    rows, summary = of(Rank(world_size=2))  # as a pipeline, whose wait is marked
+    assert [(row["exposed_comm_ms"], row["wait_ms"]) for row in rows] == [(None, 1)] * 4 and summary == {}
+    assert [(row["rank"], row["number"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    rows, summary = of(Rank(world_size=2), exchange=Exchange(lambda: None), waits_within_phases=True)  # as local SGD
+    assert [(row["wait_ms"], row["forward_ms"]) for row in rows] == [(None, 1)] * 2 and summary == {"comm_ms": 1}
+
+
+def test_overlap_is_what_the_backward_pass_hides_of_the_communication():
+    for exposed_ms, overlap_pct in ((5.0, 75), (-1.0, 100), (30.0, 0)):
+        assert phases._summary([{"exposed_comm_ms": exposed_ms}], [10.0, 30.0])["overlap_pct"] == overlap_pct
+
+
+def test_the_step_breakdown_leaves_no_hook_and_no_weight_behind(tiny_data, tiny_config, monkeypatch):
+    weights = []
+
+    def watched(strategy, *rest):
+        optimizer, model = strategy.optimizer, [*strategy.model.parameters()]
+        before = [parameter.clone() for parameter in model]
+        result = phases.break_down_steps(strategy, *rest)
+        weights.extend(zip(before, model, strict=True))
+        assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
+        assert not strategy.criterion._forward_hooks and not torch.nn.modules.module._has_any_global_hook()
+        return result
+
+    monkeypatch.setattr("benchmarks.common.engine.break_down_steps", watched)
+    fit(single.build(load_config(["--config", str(tiny_config), "--data", str(tiny_data), "--account-steps", "2"])))
+    assert weights and all(torch.equal(before, after) for before, after in weights)
+
+
+def test_marks_book_the_time_before_them():
+    marks = [("", 1.0), ("other", 1.5), ("data", 2.0), ("other", 2.25), ("backward", 4.0), ("backward", 5.0)]
+    taken = phases._phases_ms(Clock([CPU]), marks)
+    expected = {"data": 500, "backward": 2750, "other": 750, "step": 4000}
+    assert taken == dict.fromkeys(phases.MARKED_PHASES, 0) | expected
