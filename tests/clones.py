@@ -16,10 +16,8 @@ GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign
 
 
 class Clone:
-    """A repository with the suite as it is here, in commits of its own; its path has a space.
-
-    Worktrees of what it runs are made in its results/, where `left_over` looks.
-    """
+    """The suite as it is here, in commits of its own, at a path with a space. Worktrees of what it runs are made in its
+    results/."""
 
     def __init__(self, folder: Path):
         self.folder = folder / "a clone"

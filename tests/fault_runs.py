@@ -35,8 +35,6 @@ limit_s: 1500
 
 @dataclasses.dataclass
 class Ended:
-    """How a launcher ended."""
-
     code: int
     output: str
     results: Path
@@ -70,7 +68,7 @@ def patience(seconds: int) -> int:
 
 def start(command: list, results: Path, fault: str | None = None, **variables) -> subprocess.Popen:
     """A launcher by its path, or ./bench with words, in a session of its own; its output goes to a file beside
-    `results`. ARGS and DATA become flags, and options in capitals those of ./bench."""
+    `results`."""
     config = results.parent / "tiny.yaml"
     config.write_text(TINY_YAML.format(timeout_s=patience(20)))
     planted = {"FAULT": fault, "PYTHONPATH": FAULTS} if fault else {}
@@ -124,12 +122,12 @@ def until(condition, what: str, limit_s: float = LONGEST_S):
 
 
 def until_planted(results: Path) -> Path:
-    """Wait for the moment of the fault; returns the folder of the run, which is none that warms the machine."""
+    """The folder of the run, once its fault is there."""
     return until(lambda: next(results.glob("logs/*-[1-9]-*/fault-at"), None), "the fault is there").parent
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Every live process that knows `folder`: by working folder, argument or environment, or as our descendant."""
+    """Every live process that knows `folder`: by working folder, argument or environment."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -69,7 +69,7 @@ torch.set_num_threads(1)  # as the ranks that tests start: sums in another order
 
 
 def draw_images(folder: Path, num_images: int, seed: int) -> None:
-    """`num_images` JPEGs of 80 x 60 pixels, dealt over class folders: a pattern a class, its own colours and noise."""
+    """JPEGs of 80 x 60 pixels, dealt over class folders: a pattern a class, its own colours and noise."""
     rng, classes = numpy.random.default_rng(seed), sorted(PATTERNS)
     y, x = numpy.mgrid[0:60, 0:80] / [[[60]], [[80]]]
     for number in range(num_images):
@@ -99,7 +99,7 @@ def save(path, mode, size=(50, 40), kind="JPEG"):
 
 
 def refusal(loader) -> str:
-    """The message of the UserError that reading ends in. Keeps no traceback, which would keep loader workers alive."""
+    """The UserError that reading ends in, as text. Keeps no traceback, which would keep loader workers alive."""
     try:
         pixels(loader)
     except UserError as error:
@@ -141,8 +141,7 @@ SWITCHES, LISTS = ("AA", "PLAN"), ("VALUES", "RANKS")
 
 
 def bench_words(command: str = "run", **options) -> tuple[list[str], dict]:
-    """The words of `./bench COMMAND`, of options in capitals, with STRATEGIES as names and ARGS after `--`; and what is
-    left, which is for the environment."""
+    """The words of `./bench COMMAND`, of options in capitals, and what is left, which is for the environment."""
     words = [*shlex.split(command), *str(options.pop("STRATEGIES", "")).split()]
     for name in (*OPTIONS, *SWITCHES, *LISTS):
         if (value := options.pop(name, None)) not in (None, ""):
@@ -179,8 +178,7 @@ ONE_RUN = {"round": 1, "position": 1, "number": "", "name": "single", "flags": "
 
 
 def make_run_folder(path: Path) -> Path:
-    """The folder of a run, as the plan makes it, with no settings: where RUN_DIR names another one, ranks write nothing
-    there."""
+    """The folder of a run, as the plan makes it, with no settings."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "run.yaml").write_text("config: {}\nrun: {}\n")
     return path
@@ -211,11 +209,7 @@ def after(words: list[str], flag: str) -> str:
 
 
 def hear_sigint() -> None:
-    """For preexec_fn: a shell that was started deaf to a signal, as background jobs and nohup are, cannot trap it.
-
-    A background job of a shell without job control ignores SIGINT and SIGQUIT, and so does what it starts. A suite then
-    hears them only once it has installed its handlers, some seconds after its start.
-    """
+    """For preexec_fn: a background job of a shell without job control ignores SIGINT, and so does what it starts."""
     for signum in ENDING_SIGNALS:
         signal.signal(signum, signal.SIG_DFL)
 
@@ -227,10 +221,7 @@ def launcher_flags(args: str, variables: dict) -> list[str]:
 
 
 def run_strategy(name: str, results: Path, args: str = "", **variables) -> dict:
-    """Run launchers/<name>.sh once with the flags `args`; returns its row of runs.csv, as numbers and text.
-
-    variables: of the environment, such as NPROC; CONFIG and DATA become flags.
-    """
+    """Run launchers/<name>.sh once with the flags `args`; returns its row of runs.csv. CONFIG and DATA become flags."""
     command = [ROOT / "launchers" / f"{name}.sh", *launcher_flags(args, variables)]
     env = environment(RESULTS=results, **variables)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
@@ -291,9 +282,8 @@ if "RUN_DIR" in os.environ:
 class Recorder:
     """A PYTHON that records commands instead of running them, in a folder with a space in its name.
 
-    `variables` has what a launcher's environment needs. Modules in PASSED_ON, and the one that prints names of hosts,
-    go to the interpreter of tests; in a run it leaves the summary that makes it ok, or fails where FAILS names the
-    strategy, or waits as long as the file WAIT_WHILE is there. What warms the machine does neither, and fails where
+    Modules in PASSED_ON go to the interpreter of tests. A run leaves the summary that makes it ok, or fails where FAILS
+    names the strategy, or waits as long as the file WAIT_WHILE is there; what warms the machine fails where
     WARM_UP_FAILS is set.
     """
 
@@ -305,6 +295,6 @@ class Recorder:
         self.variables = {"PYTHON": self.python, "RECORD": self.record, "PASSED_ON": "", "PASSED_TO": sys.executable}
 
     def calls(self) -> list[dict]:
-        """Every recorded call so far, in order: words of the command line and the environment; without warm-ups."""
+        """Every recorded call so far, in order, without warm-ups."""
         calls = [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
         return [call for call in calls if "-0-" not in Path(call["env"].get("RUN_DIR", "")).name]

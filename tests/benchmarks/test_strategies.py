@@ -20,7 +20,6 @@ from benchmarks import ddp_compressed, fsdp, local_sgd
 from benchmarks.common import exits
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
-from benchmarks.common.model import draw_model
 from benchmarks.common.rows import read_table
 from benchmarks.common.strategy import STORED_FIELDS, Layout
 from scripts.memory.memory_check import layout_function
@@ -139,22 +138,18 @@ def test_all_ranks_ask_for_the_same_in_the_same_order(run, name):
 
 @pytest.mark.medium
 def test_a_checkpoint_goes_from_strategy_to_strategy(tmp_path, tiny_data, tiny_config):
-    """Protects long trainings: weights, both moments of AdamW and the number of steps are written whole, whoever kept
-    which part of them, and each strategy goes on from what another wrote."""
-    folder, own = tmp_path / "checkpoints", {"DATA": tiny_data, "CONFIG": tiny_config, "NPROC": 2}
-    with torch.device("meta"):
-        num_parameters = len([*draw_model(Config(arch="convnext_tiny"), 4).parameters()])
-    chain = ["ddp", "zero1", "fsdp", "pipeline_parallel", "local_sgd", "single"]
-    for epochs, name in enumerate(chain, 1):
-        args = f"--arch convnext_tiny --no-augment --epochs {epochs} --resume --checkpoint-dir {folder}"
-        row = run_strategy(name, tmp_path / "set", args, **own)
+    """Weights and momentum are written whole, whoever kept which part of them, and each strategy goes on from what
+    another wrote."""
+    folder = tmp_path / "checkpoints"
+    for epochs, name in enumerate(["ddp", "zero1", "fsdp", "pipeline_parallel", "local_sgd", "single"], 1):
+        args = f"--no-augment --epochs {epochs} --resume --checkpoint-dir {folder}"
+        row = run_strategy(name, tmp_path / "set", args, DATA=tiny_data, CONFIG=tiny_config, NPROC=2)
         assert row["status"] == "ok", row["reason"]
-        written = folder / f"{name}-1" / "last.pt"
-        states = torch.load(written, weights_only=True)["optimizer"]["state"].values()
-        assert len(states) == num_parameters and {float(state["step"]) for state in states} == {5.0 * epochs}
-        written.rename(folder / "last.pt")  # where the next one, whose own folder is empty, finds it
-        (written.parent / "best.pt").unlink(missing_ok=True)
-    (folder / "last.pt").unlink()
+        state = torch.load(folder / f"{name}-1" / "last.pt", weights_only=True)
+        assert state["epoch"] == epochs and len(state["optimizer"]["state"]) == 62
+        (folder / f"{name}-1" / "last.pt").rename(folder / "last.pt")  # where the next one finds it
+        shutil.rmtree(folder / f"{name}-1")
+    shutil.rmtree(folder)
 
 
 # --- options of some strategies -------------------------------------------------------------------------------------
