@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fake_gpus import STEPS, see_gpus, train_on_nothing
+from fake_gpus import STEPS, Moment, Stream, see_gpus, train_on_nothing
 from support import make_run_folder
 
 from benchmarks import single
@@ -18,7 +18,7 @@ from benchmarks.common import engine
 from benchmarks.common.clock import Clock
 from benchmarks.common.columns import TABLES
 from benchmarks.common.config import Config
-from benchmarks.common.engine import agree, check_windows_fit, count_devices, fit
+from benchmarks.common.engine import agree, check_windows_fit, fit
 from benchmarks.common.errors import Diverged, Stopped, UserError
 from benchmarks.common.images import resolve_decoder
 from benchmarks.common.machine import machine_facts
@@ -74,35 +74,15 @@ def test_a_window_on_a_gpu_begins_and_ends_when_the_gpu_has_nothing_left_to_do(m
     assert step_ms == [1.0]  # of fake_gpus.Moment
 
 
-class Queue:
-    """Stands for a stream: what it was given, in order."""
-
-    def __init__(self, device, name: str = "own"):
-        self.name, self.done = f"{name} of {torch.device(device)}", []
-
-    def wait_stream(self, other: "Queue") -> None:
-        self.done.append(f"waits for {other.name}")
-
-
 def test_a_moment_of_two_gpus_is_when_both_are_done_and_neither_waits(monkeypatch):
     """Protects comm_ms of hybrid_parallel, half of whose gradients are on the second GPU."""
     see_gpus(monkeypatch, 4)
-    queues = {number: Queue(torch.device("cuda", number), "current") for number in range(4)}
-    recorded = []
-
-    class Event:
-        def __init__(self, enable_timing: bool):
-            assert enable_timing
-
-        def record(self, queue: Queue) -> None:
-            recorded.append((queue.name, list(queue.done)))
-
-    monkeypatch.setattr(torch.cuda, "Stream", Queue)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: queues[torch.device(device).index])
-    Clock([torch.device("cuda", number) for number in (2, 3)]).now()
-    assert recorded == [("own of cuda:2", ["waits for current of cuda:2", "waits for current of cuda:3"])]
-    assert not any(queue.done for queue in queues.values())
+    waits, recorded = [], []
+    monkeypatch.setattr(Stream, "wait_stream", lambda waiting, other: waits.append((waiting, other.device.index)))
+    monkeypatch.setattr(Moment, "record", lambda moment, stream: recorded.append(stream))
+    clock = Clock([torch.device("cuda", number) for number in (2, 3)])
+    clock.now()
+    assert recorded == [clock.stream] and waits == [(clock.stream, 2), (clock.stream, 3)]
 
 
 # --- timed windows --------------------------------------------------------------------------------------------------
@@ -196,7 +176,7 @@ def test_peak_memory_is_of_the_windows_on_the_gpu_that_had_most(monkeypatch):
     monkeypatch.setattr(engine, "Clock", Told)
     monkeypatch.setattr(engine._Run, "evaluate", lambda run, epoch: happened.append("evaluation"))
     monkeypatch.setattr(engine._Run, "summarize", lambda run: peaks.append(run.peak_memory_mb))
-    monkeypatch.setattr(engine.Record, "finish", lambda record, summary, resolved: None)
+    monkeypatch.setattr(engine.Record, "finish", lambda record, *parts: None)
     small = Config(arch="resnet18", image_size=32, global_batch=8, loader="synthetic", **STEPS)
     train_on_nothing(monkeypatch, "model_parallel", dataclasses.replace(small, steps=6, warmup_steps=2, windows=2))
     assert happened == ["reset 0", "reset 1", "window", "window", "read 0", "read 1", "evaluation"]
@@ -265,14 +245,3 @@ def test_options_change_what_the_proof_expects():
     assert resolve_layout(Config(), Layout()).exact
     for option in ("compile", "fused"):
         assert not resolve_layout(Config(**{option: True}), Layout()).exact
-
-
-def test_gpus_divide_the_work_by_who_they_are(monkeypatch):
-    """And never by their number on a node."""
-    uuids = {0: "GPU-a", 1: "GPU-b", 2: "GPU-a"}  # numbers 0 and 2: as two nodes of a Slurm on one machine see it
-    of_device = lambda device: SimpleNamespace(uuid=uuids[device.index or 0])  # noqa: E731
-    monkeypatch.setattr(torch.cuda, "get_device_properties", of_device)
-    gpus = [torch.device("cuda", number) for number in uuids]
-    monkeypatch.setattr(engine, "gather", lambda values, rank, all_reduce: torch.tensor([values]))
-    for devices, num_devices in ((gpus, 2), (gpus[:2], 2), (gpus[::2], 1), ([CPU], 1)):
-        assert count_devices(SimpleNamespace(rank=Rank(devices=tuple(devices)), all_reduce=None)) == num_devices

@@ -7,7 +7,7 @@ import pytest
 from support import ROOT, environment
 
 from benchmarks.common.errors import timed_out
-from benchmarks.common.files import hold_lock, replace_atomically
+from benchmarks.common.files import replace_atomically
 from benchmarks.common.run_folder import RunFolder
 
 pytestmark = pytest.mark.real_interpreter  # how an interpreter ends
@@ -71,14 +71,6 @@ def test_output_that_nobody_can_read_is_no_error(command):
 
 
 # --- files.py -----------------------------------------------------------------------------------------------------
-
-
-def test_a_lock_has_one_holder_and_a_deadline(tmp_path):
-    late = pytest.raises(TimeoutError, match="another process has held")
-    with hold_lock(tmp_path / "lock"), late, hold_lock(tmp_path / "lock", limit_s=0.1):
-        pass
-    with hold_lock(tmp_path / "lock", limit_s=0):
-        pass
 
 
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path):

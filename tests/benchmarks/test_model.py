@@ -19,7 +19,6 @@ from benchmarks.common.model import (
     learning_rate,
     peak_learning_rate,
     refuse_single_values,
-    state_of_zeros,
 )
 
 SMALL = Config(arch="resnet18", image_size=32, global_batch=4)
@@ -122,27 +121,3 @@ def test_optimizers_take_the_configurations_values():
     assert adamw.defaults.items() >= {"lr": 0.02, "betas": (0.8, 0.999), "weight_decay": 0.4}.items()
     sgd = build_optimizer(Config(momentum=0.8, weight_decay=0.4, fused=True), nn.Linear(3, 2))
     assert sgd.defaults.items() >= {"lr": 0.1, "momentum": 0.8, "weight_decay": 0.4, "fused": True}.items()
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(("arch", "momentum"), [("resnet18", 0.9), ("resnet18", 0.0), ("vit_b_16", 0.9)])
-def test_state_of_zeros_is_what_the_optimizer_starts_from(arch, momentum, fused):
-    """Protects checkpoints of zero1 and pipelines: what a rank sends in place of what another keeps."""
-    config = Config(arch=arch, momentum=momentum, fused=fused, lr=0.1)
-    weights = []
-    for from_zeros in (False, True):
-        torch.manual_seed(0)
-        model = nn.Linear(3, 2)
-        optimizer = build_optimizer(config, model)
-        expected = state_of_zeros(config, model.weight)
-        for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter) * 0.5
-            if from_zeros:
-                optimizer.state[parameter].update(state_of_zeros(config, parameter))
-        optimizer.step()
-        found = {name: value for name, value in optimizer.state[model.weight].items() if value is not None}
-        assert {name: (value.dtype, value.shape) for name, value in found.items()} == {
-            name: (value.dtype, value.shape) for name, value in expected.items()
-        }
-        weights.append(model.weight.detach().clone())
-    assert torch.equal(*weights)

@@ -1,7 +1,6 @@
 """The run's folder: what one process writes another reads, and what is spoilt is said."""
 
 import json
-import os
 
 import pytest
 
@@ -58,16 +57,3 @@ def test_the_first_cause_is_the_earliest(tmp_path):
         (folder.path / f"cause-{pid}.json").write_text(json.dumps({"at": at, "rank": pid}))
     (folder.path / ".cause-9.json.0123456789abcdef").write_text("{")  # of a writer that was killed
     assert [cause["rank"] for cause in folder.causes()] == [8, 7]
-
-
-def test_progress_is_written_over_in_place(tmp_path, monkeypatch):
-    """It is written between timed windows: no new file, and nothing waits for the disk."""
-    folder = RunFolder.create(tmp_path, "ddp", 1)
-    assert folder.progress() is None and folder.summary() is None
-    folder.write_progress(99, 100, 12.5)
-    for name in ("fsync", "rename", "replace", "open"):
-        monkeypatch.setattr(os, name, None)
-    folder.write_progress(3, 8)
-    assert folder.progress() == (3, 8) and folder.step_s() == 0
-    (folder.path / "progress").write_text("3")
-    assert folder.progress() is None
