@@ -67,7 +67,9 @@ def test_boxes_are_torchvisions(monkeypatch):
         of_tries, of_corner = iter(numbers[:20]), iter(numbers[20:22])
         with monkeypatch.context() as patch:  # torchvision draws these numbers
             patch.setattr(torch.Tensor, "uniform_", lambda self, a, b, of=of_tries: self.fill_(a + (b - a) * next(of)))
-            patch.setattr(torch, "randint", lambda a, b, _, of=of_corner: torch.tensor([a + int(next(of) * (b - a))]))
+            patch.setattr(
+                torch, "randint", lambda a, b, size, of=of_corner: torch.tensor([a + int(next(of) * (b - a))])
+            )
             requested = transform.make_params([image])
         assert view[:4] == tuple(requested[name] for name in ("top", "left", "height", "width"))
         num_flips += view.flip
