@@ -91,8 +91,7 @@ def test_a_strategy_trains_and_leaves_every_table(run, tiny_config, name):
     assert [*steps[steps["data_ms"].isna()]["step"]] == [1, 2, 3, 4]
     broken_down = steps[steps["data_ms"].notna()]
     assert {*broken_down["step"]} == {11, 12}  # after 2 epochs of 5 steps and one step to settle
-    if name == "ddp_compile":  # windows hold no second of the compiler
-        assert row["step_ms_p95"] < 1000 * row["compile_s"] / 2
+    assert (row["compile_s"] > 0) == (name == "ddp_compile")
     if name in ("single", "ddp"):
         assert broken_down[PARTS].sum(axis=1).to_numpy() == pytest.approx(broken_down["step_ms"].to_numpy(), rel=0.02)
         assert row["exposed_comm_ms"] == pytest.approx(broken_down["exposed_comm_ms"].mean())
