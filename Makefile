@@ -9,7 +9,7 @@ endif
 
 STRATEGY_NAMES := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCHES := $(addprefix bench-,$(STRATEGY_NAMES))
-.PHONY: help setup data bench-all $(BENCHES) plot report verify gpu-test test test-medium test-slow test-all test-faults lint clean
+.PHONY: help setup data bench-all $(BENCHES) plot report verify gpu-test test test-launches test-faults lint clean
 
 help:
 	@sed -n 's/^#: \{0,1\}//p' $(MAKEFILE_LIST)
@@ -18,8 +18,7 @@ help:
 #: bench-all  time the core strategies         bench-NAME  one strategy: ls benchmarks/*.py
 #: plot       draw the charts of RESULTS again report    write its report.html and report.md
 #: verify     prove equal updates              gpu-test  try this GPU; needs pytest
-#: test       also test-medium, -slow, -all    lint      ruff, mypy and shellcheck
-#: test-faults, clean
+#: test       also test-launches, -faults      lint      ruff, mypy and shellcheck; clean
 #:
 #: STRATEGIES  "single ddp", or all            DATA      folder with train/<class>/ and val/<class>/
 #: REPEATS     rounds; default 5               CONFIG    YAML file; default: configs/smoke.yaml, on
@@ -63,28 +62,23 @@ plot report:
 verify:
 	@./bench verify $$STRATEGIES $(RUN) $(FLAGS)
 
+FAULTS := tests/faults tests/test_slurm_local.py
 # All of them in several processes, file by file; TESTS in one, for a process more is seconds of imports.
-IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile
+IN_PARALLEL := -n logical --maxprocesses 4 --dist loadfile $(FAULTS:%=--ignore=%)
 # pytest keeps what it has compiled of the tests, whatever the environment says; without that each process does it again.
 PYTEST := PYTHONDONTWRITEBYTECODE= "$$PYTHON" -m pytest
 
 test: data
 	@$(PYTEST) -m "not medium and not slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
 
-test-medium: data
+test-launches: data
 	@$(PYTEST) -m "medium and not slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
-
-test-slow: data
-	@$(PYTEST) -m "slow and not gpu" $${TESTS:-$(IN_PARALLEL)}
-
-test-all: data
-	@$(PYTEST) $${TESTS:-$(IN_PARALLEL)}
 
 gpu-test: setup
 	@$(PYTEST) -m gpu -rs --junitxml results/gpu-test.xml tests/gpu $(TESTS)
 
 test-faults: data
-	@PRELOADED=no "$$PYTHON" -m pytest tests/faults
+	@PRELOADED=no $(PYTEST) $${TESTS:-$(FAULTS)}
 
 lint: setup
 	@"$$PYTHON" -m ruff check . && "$$PYTHON" -m ruff format --check --quiet .
