@@ -14,6 +14,7 @@ from typing import Any
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.common.config import FIELDS
 from scripts.charts.bars import Bar, draw_bars, make_bar_figure
@@ -117,8 +118,9 @@ def title_of(result: SweepResult) -> str:
     sweep, timed = result.sweep, result.timed
     what = f"{sweep.strategy}: {sweep.key}{', weak scaling' if sweep.weak else ''}"
     shown = timed[-1] if sweep.key == RANKS else max(timed, key=lambda point: point.speed)
-    over = f" is {shown.ratio.text()} x {sweep.to}" if shown.ratio else " has the highest mean"
-    return f"{what}: {shown.label}{over}"
+    if shown.ratio is None:
+        return f"{what}: {shown.label} has the highest mean"
+    return f"{what}: {shown.label} {'are' if sweep.key == RANKS else 'is'} {shown.ratio.text()} x {sweep.to}"
 
 
 def interval_reach(point: TimedPoint, top: float) -> tuple[list[float], list[float]]:
@@ -160,6 +162,8 @@ def draw_speeds(axes: Axes, result: SweepResult, numbers: list[float]) -> None:
     )
     if key == RANKS and is_log:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(bottom=0)
     axes.margins(x=0.12)
