@@ -78,8 +78,9 @@ def assert_same(folder: Path, expected: dict) -> None:
 # --- resumed runs ---------------------------------------------------------------------------------------------------
 
 
-def test_a_run_resumed_in_mid_epoch_ends_bit_identical_to_an_uninterrupted_one(tiny_data, checkpoints):
-    """Weights, statistics, momenta, order of the images, schedule. From previous.pt, after last.pt was cut short."""
+def test_a_run_resumed_in_mid_epoch_ends_bit_identical_to_an_uninterrupted_one(tiny_data, checkpoints, capsys):
+    """Weights, statistics, momenta, order, schedule, and the loss of a whole epoch; from previous.pt, after last.pt was
+    cut short."""
     config = Config(**SMALL | {"loader": "folder", "steps": 5}, data=str(tiny_data), epochs=2, lr_schedule="cosine")
     config = dataclasses.replace(config, checkpoint_dir=str(checkpoints), checkpoint_steps=4, checkpoint_keep=True)
     fit(single.build(config))
@@ -91,6 +92,8 @@ def test_a_run_resumed_in_mid_epoch_ends_bit_identical_to_an_uninterrupted_one(t
         fit(single.build(dataclasses.replace(config, resume=True)))
     fit(single.build(dataclasses.replace(config, resume=True, resume_from="previous")))
     assert_same(checkpoints, expected)
+    printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch 1 train")]
+    assert len(printed) == 2 and len({line.partition(" images")[0] for line in printed}) == 1, printed
 
 
 @pytest.mark.parametrize(("about", "best_acc1"), [({}, 50.75), ({"arch": "resnet50"}, 0.0)])
