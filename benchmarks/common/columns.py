@@ -228,7 +228,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("temperature_c", "number", "temperature"),
         Column("network_mb_per_s", "number", "10^6 bytes a second, sent and received"),
         Column("throttle", "text", "why a GPU held its clocks down: `thermal` or `power`"),
-        Column("clock_mhz", "number", "the clock; of the CPU: mean over the cores"),
+        Column("clock_mhz", "number", "the clock of a GPU's multiprocessors"),
         Column("other_processes", "number", "processes of others on the GPU"),
     ),
     # results of `./bench verify` for the runs in the set's verify/

@@ -1,21 +1,53 @@
 """Every process of a run, and how to end them all. They have RUN_DIR in their environment: torchrun's workers have
-sessions of their own, and outlive a killed torchrun."""
+sessions of their own, and outlive a killed torchrun.
+
+    python -m scripts.runner.processes RUN_DIR      # waits for the end of stdin, which is that of the run's record
+"""
 
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import psutil
 
+from scripts.shared.repository import ROOT
+
 GRACE_S = 5.0  # between TERM and KILL, where ranks write no checkpoint
 POLL_S, STACK_WAIT_S, STACKS_LIMIT_S = 0.1, 0.3, 30.0
 STEPS_LIMIT_S, ANSWER_LIMIT_S = 3.0, 20.0  # a job that is cancelled has little time, and a row to write
 RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovodrun and srun
+
+
+@contextlib.contextmanager
+def ended_without_us(run_dir: Path) -> Iterator[None]:
+    """If this process is killed meanwhile, another one ends what is left of the run. It holds the lock of the set for
+    so long, which it inherits."""
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "scripts.runner.processes", str(run_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        close_fds=False,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        watcher.terminate()
+        watcher.wait()
+
+
+def main(run_dir: Path) -> None:
+    sys.stdin.read()
+    end_processes(run_dir, GRACE_S)
 
 
 def processes_of_run(run_dir: Path) -> list[psutil.Process]:
@@ -130,3 +162,7 @@ def _handles_sigusr2(pid: int) -> bool:
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
     return False
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -31,9 +31,8 @@ from scripts.results.formatting import printable
 from scripts.results.settings import add_settings
 from scripts.runner import processes
 from scripts.runner.cause import RunEnd, find_status
-from scripts.runner.co_tenants import CoreCounters
 from scripts.runner.kernel_variables import kernel_variables
-from scripts.runner.telemetry import Sampler
+from scripts.runner.telemetry import CoreCounters, Sampler
 from scripts.shared import source_version
 from scripts.shared.forward_signals import die_with_parent, ending_signals
 from scripts.shared.programs import run_main_and_exit
@@ -139,7 +138,7 @@ def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], 
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
-    with open(folder.log, "ab") as log:  # a batch job appends to it too
+    with open(folder.log, "ab") as log, processes.ended_without_us(folder.path):  # a batch job appends to the log, too
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
