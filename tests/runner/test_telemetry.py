@@ -159,7 +159,7 @@ def test_two_suites_on_one_gpu_see_each_other(nvml, sleeper, tmp_path):
     nvml(ComputeRunningProcesses=lambda gpu: [SimpleNamespace(pid=pid) for pid in on_gpu])
     found = Sampler(tmp_path / "mine")
     numbers = []
-    for on_gpu in ([mine], [mine, gone], [mine, theirs, early], [mine]):
+    for on_gpu in ([mine], [mine, gone], [mine, theirs, early], [mine]):  # noqa: B007
         numbers.append(found._num_others(0))
     assert numbers == [0, 0, 2, 0]
     found.rows = [{"device": "gpu0", "other_processes": number} for number in (None, *numbers)]
