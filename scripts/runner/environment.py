@@ -5,6 +5,7 @@ python -m scripts.runner.environment --results results/x
 
 import dataclasses
 import importlib.metadata
+import json
 import os
 import platform
 from pathlib import Path
@@ -40,6 +41,14 @@ def installed_packages() -> dict[str, str | None]:
         except importlib.metadata.PackageNotFoundError:
             installed[name] = None
     return installed
+
+
+def add_packages(path: Path) -> None:
+    """Add to an environment.json the versions of packages that it lacks, such as Horovod's, which was built later."""
+    noted = json.loads(path.read_text())
+    known = {name: version for name, version in noted.get("packages", {}).items() if version}
+    if noted.get("packages") not in (None, packages := installed_packages() | known):
+        write_json(path, noted | {"packages": packages})
 
 
 def describe_environment(command: str) -> dict:

@@ -28,6 +28,7 @@ from scripts.results.formatting import format_duration, plural, printable
 from scripts.runner import plan as planner
 from scripts.runner import preflight, processes, record, rounds
 from scripts.runner.default_batch import with_fitting_batch
+from scripts.runner.environment import add_packages
 from scripts.runner.plan import Run
 from scripts.runner.request import Request, with_images
 from scripts.setup.first_minute import unused_device_line
@@ -286,9 +287,12 @@ def typed_command(words: Sequence[str]) -> str:
 
 
 def record_environment(results: Path, run: Run, child_runner: SignalForwarder, interpreter: str = "") -> None:
-    """Write environment.json of the set, unless it is there. interpreter: that of the runs, where this one has
-    another."""
-    if not child_runner.signum and not (results / "environment.json").exists():
+    """Write environment.json of the set; where it is there, add the versions of what was installed since. interpreter:
+    that of the runs, where this one has another."""
+    path = results / "environment.json"
+    if path.exists() and not interpreter and not os.environ.get("CONTAINER"):
+        add_packages(path)
+    elif not path.exists() and not child_runner.signum:
         print("noting hardware and versions in environment.json", flush=True)
         child_runner.run(
             [

@@ -21,6 +21,7 @@ from support import OURS, ROOT, STRATEGIES, after, asked, environment, hear_sigi
 from benchmarks.common.config import load_config
 from benchmarks.common.rows import WARM_UP, read_table
 from benchmarks.common.run_folder import RunFolder
+from scripts.runner.environment import add_packages, installed_packages
 from scripts.runner.remote_hosts import remote_hosts
 from scripts.runner.request import with_images
 from scripts.studies.allreduce.launch_ranks import torchrun_command
@@ -482,3 +483,11 @@ def test_studies_start_ranks_by_the_same_torchrun_flags(command):
     names, study_names = (sorted(Path(word).name for word in each[1:]) for each in (of_launcher, of_study))
     assert names == study_names
     assert {name: Path(env[name]).name for name in variables} == {n: Path(text).name for n, text in variables.items()}
+
+
+def test_versions_of_what_was_installed_later_are_added(tmp_path):
+    """Protects a report from a library that was built after the first run; what was noted stays."""
+    path, packages = tmp_path / "environment.json", installed_packages()
+    path.write_text(json.dumps({"packages": packages | {"torch": "1.0", "numpy": None}}))
+    add_packages(path)
+    assert json.loads(path.read_text())["packages"] == packages | {"torch": "1.0"}
