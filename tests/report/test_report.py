@@ -186,14 +186,6 @@ def test_the_commands_make_the_set_again(written):
     assert "--config 'a b.yaml' --repeats 5 -- --seed 3" in line and "git checkout abc" in markdown.splitlines()
 
 
-def test_sweeps_and_scaling_that_the_set_has_are_in_the_report(tmp_path):
-    for ranks, speed in ((1, 100), (2, 170)):
-        add_runs(tmp_path / f"r{ranks}", "ddp", speed, world_size=ranks)
-    (tmp_path / "scaling.csv").write_text("strategy,mode,ranks\nddp,strong,1\n")
-    results = load_set(join_sets(tmp_path, "r1", "r2"))
-    assert "scaling_ddp" in report.report_figures(results)
-
-
 def test_one_round_and_no_gain_are_named_so(tmp_path):
     add_runs(tmp_path / "one", "single", 100, num_repeats=1, noise=0)
     add_runs(tmp_path / "one", "ddp", 150, num_repeats=1, noise=0)
