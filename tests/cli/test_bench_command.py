@@ -74,8 +74,8 @@ def test_one_gpu_compares_the_options_of_one_process():
     lines = [line.split() for line in done.stdout.splitlines() if line.startswith("  round")]
     assert {words[2] for words in lines} == {"single,"} and len(lines) > 5
     named = {" ".join(words[3:]).partition(" skipped: ")[0] for words in lines}
-    assert {"baseline", "bf16", "channels_last", "torch.compile", "static_graph", "all together"} <= named
-    assert len(named) == len(lines) and "needs two ranks or more" in done.stdout
+    assert {"nothing on", "bf16", "channels_last", "torch.compile", "all together"} <= named
+    assert len(named) == len(lines)
     refused = bench("run", "ddp", "--one-gpu", "--plan")
     assert refused.returncode == 2 and "leave the strategies and --nproc out" in refused.stderr
 
@@ -199,7 +199,7 @@ def sets(tmp_path_factory):
             ("base", ["--day-sd", "0.1%"], 0),
             ("slow", ["--day-sd", "0.1%"], 1),
             ("nowhere", [], 2),
-            ("base", [], 3),
+            ("base", ["--day-sd", "20%"], 3),
             ("slow", ["--day-sd", "20%"], 3),
         ],
         {1, 2},
@@ -221,8 +221,6 @@ def test_json_is_one_object_on_stdout(sets):
     assert done.returncode == found["exit_code"] == 1 and found["command"] == "compare" and "ratio" in done.stderr
     (ddp,) = [each for each in found["comparisons"] if each["comparison"] == "ddp"]
     assert ddp["verdict"] == "slower" and ddp["ratio_low"] < ddp["ratio"] < ddp["ratio_high"] < 0.95
-    power = json.loads(bench("power", "--results", sets["base"], "--json").stdout)
-    assert [each["difference"] for each in power["to_find"]] == [0.02, 0.05, 0.1] and power["num_rounds"] == 5
     wrong = bench("compare", sets["base"], "nowhere", "--json")
     assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
 
