@@ -71,11 +71,6 @@ def processes_of(folder):
     return found
 
 
-def daemons_of(folder):
-    """By program; not slurmstepd, which may outlive its job by some milliseconds."""
-    return [p for p in processes_of(folder) if p.name() in ("munged", "slurmctld", "slurmd")]
-
-
 @pytest.fixture
 def tmp_path():
     """A short one: Slurm's sockets allow 70 letters, which pytest's folders exceed beside other pytest processes."""

@@ -86,14 +86,6 @@ def key_without(identity: Identity, names: Collection[str]) -> str:
     return _as_json(left)
 
 
-def key_without_derived(identity: Identity, *names: str) -> str:
-    """A key that is equal for runs with equal requested settings but for `names`, on equal hardware and software. What
-    `auto` became may follow from `names`."""
-    follow = {name for name in identity.fields if name in DERIVED_FIELDS or name.endswith(RESOLVED_SUFFIX)}
-    follow |= {name for name, value in identity.requested.items() if value == AUTO}
-    return key_without(identity, {*names, *follow})
-
-
 def differing_fields(identities: list[Identity]) -> list[str]:
     """The fields in which identities differ, in the order of the configuration."""
     names = dict.fromkeys(name for each in identities for name in each.fields)

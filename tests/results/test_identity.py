@@ -6,7 +6,7 @@
 import pytest
 
 from benchmarks.common.config import Config
-from scripts.results.identity import Identity, comparable, group_labels, key_without_derived, same_work
+from scripts.results.identity import Identity, comparable, group_labels, same_work
 from scripts.results.settings import READERS, requested_settings
 
 REQUESTED = requested_settings(Config(), "ddp", ranks=2, nodes=1, threads_per_rank=1, fingerprint="4-40-23-abc")
@@ -38,18 +38,6 @@ def test_seeds_that_rounds_take_in_turn_are_pooled_and_the_list_is_not():
     """Protects SEEDS=3: its rounds have a seed each and are one group; another list is another group."""
     one, other = (Identity(REQUESTED | {"seeds": [0, 1], "seed": seed}, RESOLVED) for seed in (0, 1))
     assert one.key == other.key != Identity(REQUESTED | {"seeds": [0, 2], "seed": 0}, RESOLVED).key
-
-
-def test_what_auto_becomes_may_follow_from_the_option_of_a_sweep():
-    """Protects a sweep of split_size: `cut: auto` cuts the model elsewhere for other micro-batches, so that its values
-    were two families, and the sweep had no chart. A cut that was requested is another setting. Mutant: no `follow`."""
-
-    def key(split_size: int, requested_cut: object, cut: int) -> str:
-        requested = {"strategy": "model_parallel", "split_size": split_size, "cut": requested_cut}
-        return key_without_derived(Identity(requested, {"cut": cut}), "split_size")
-
-    assert key(2, "auto", 7) == key(8, "auto", 6)
-    assert key(2, 7, 7) != key(8, 6, 6)
 
 
 def test_a_skipped_run_does_not_fill_the_names_of_the_others():
