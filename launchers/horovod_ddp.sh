@@ -19,8 +19,8 @@ else
 fi
 REACHED_BY=() # horovodrun's option for the interface: left to find one, it starts a server on all of them
 if [ -n "${HOSTS:-}" ]; then
-  remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS")
-  mapfile -t REMOTE <<<"$remote" # the interface, then the hosts
+  remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS" | tail -n 1) # a sitecustomize may print, too
+  read -ra REMOTE <<<"$remote" # the interface, or -, then the hosts
   for host in "${REMOTE[@]:1}"; do
     code=0
     ssh -o BatchMode=yes -o ConnectTimeout=5 "$host" "$(printf 'cd -- %q || exit 9' "$PWD")" >/dev/null 2>&1 || code=$?
@@ -29,7 +29,7 @@ if [ -n "${HOSTS:-}" ]; then
   done
   if [ "${#REMOTE[@]}" -gt 1 ]; then
     interface=${GLOO_SOCKET_IFNAME:-${REMOTE[0]}}
-    [ -n "$interface" ] || skip "no network interface is known that leads to ${REMOTE[1]}; name it, such as GLOO_SOCKET_IFNAME=eth0"
+    [ "$interface" != - ] || skip "no network interface is known that leads to ${REMOTE[1]}; name it, such as GLOO_SOCKET_IFNAME=eth0"
     REACHED_BY=(--network-interfaces "$interface")
   fi
 fi

@@ -5,15 +5,13 @@
 # A launcher sources this file with its own arguments, and ends with `record COMMAND ...` or `skip "why and what to do"`;
 # its name is the strategy's. The loop sets NPROC, NUM_GPUS, NUM_CORES and THREADS_PER_RANK.
 set -euo pipefail
+unset CDPATH PYTHONHOME PYTHONINSPECT PYTHONSAFEPATH PYTHONWARNINGS # the rest is cleared by scripts/runner/variables.py
 typed_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
 command -v "$PYTHON" >/dev/null || { echo "error: no interpreter at $PYTHON; run: ./bench setup" >&2; exit 2; }
 export PYTHON
-unset RENDEZVOUS_FILE RUN_DIR # of a run around this one, or of another program; record.py sets RUN_DIR
-# torchrun reads these: PET_STANDALONE overrides the store's address, and PYTHON_EXEC starts ranks by another program.
-unset PYTHON_EXEC "${!PET_@}"
 
 if [ "${1:-}" != --run ]; then
   exec "$PYTHON" -m scripts.runner.by_hand "$typed_in" "$PWD/launchers/$(basename "$0")" "$@"
@@ -38,8 +36,8 @@ skip() { # REASON: record that it cannot run here
 
 [ "${3:-}" != --skip ] || skip "$4" # it does not fit in memory
 
-over_loopback() { # one machine talks to itself; across nodes the libraries choose the interface
-  export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
+over_loopback() { # one machine talks to itself; across nodes the user or the libraries choose the interface
+  export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
 }
 
 in_allocation() { # whether this is the job of ./bench slurm, on several nodes
@@ -93,6 +91,7 @@ set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each
     # static: c10d numbers ranks as they arrive, so rank 0, which writes the results, could be on any node
     TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
       --rdzv-id "$(basename "$0" .sh)" --rdzv-endpoint "$RDZV_ENDPOINT")
+    export NPROC=$((NPROC * NNODES)) NUM_CORES=$((NUM_CORES * NNODES)) # of all nodes, for the record
   else
     use_file_stores
     TORCHRUN+=("${FILE_STORE[@]}" --local-addr 127.0.0.1)

@@ -115,11 +115,15 @@ def spoil(path, kind):
 def environment(**variables) -> dict[str, str]:
     """An environment of its own for a subprocess: nothing of the caller's that a launcher or a rank would obey.
 
-    No GPUs, so that the tests mean the same everywhere, and one thread a rank. None removes a variable.
+    No GPUs, so that the tests mean the same everywhere, and one thread a rank. None removes a variable. NUM_GPUS: that
+    the suite's own programs are to find.
     """
     kept = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
     ours = {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "", "NUM_GPUS": 0, "THREADS_PER_RANK": 1}
     mixed = {name: os.environ.get(name) for name in kept} | ours | variables
+    if str(mixed["NUM_GPUS"] or 0) != "0":
+        mixed["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests" / "found_gpus"), str(ROOT)])
+        mixed["FOUND_GPUS"] = mixed["NUM_GPUS"]
     return {name: str(value) for name, value in mixed.items() if value is not None}
 
 

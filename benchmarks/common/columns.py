@@ -27,8 +27,8 @@ RUNS = (
     Column(
         "status",
         "text",
-        "`ok`, `failed`, `timeout`, `interrupted`, `skipped`, `invalid` (a loss that is no number), or "
-        "`warm-up` (round 0, which counts nowhere)",
+        "`ok`, `failed`, `timeout`, `interrupted`, `skipped`, `invalid` (a loss that is no number, or another run than "
+        "was asked for), or `warm-up` (round 0, which counts nowhere)",
         "suite",
     ),
     Column("reason", "text", "why it is not ok: the first cause of the failure, or what to do", "suite"),

@@ -7,6 +7,7 @@ memory.
 import contextlib
 import dataclasses
 import hashlib
+import os
 import resource
 import signal
 import time
@@ -23,12 +24,14 @@ from benchmarks.common.clock import Clock, Meter, Window
 from benchmarks.common.config import Config
 from benchmarks.common.errors import Diverged, Stopped, UserError
 from benchmarks.common.loader import count_bad_files
+from benchmarks.common.machine import boot_id
 from benchmarks.common.model import flops_per_image, learning_rate, refuse_single_values
 from benchmarks.common.phases import break_down_steps, gather
 from benchmarks.common.rank import STOP_SIGNALS, synchronize, used_gpus
 from benchmarks.common.strategy import STORED_FIELDS, Strategy, all_reduce_sum, resolve_layout
 from benchmarks.common.summary import Record
 
+CORE_BITS, MOST_CORES = 52, 2080  # of a machine, as numbers of 52 bits
 CHECK_S = 5.0  # outside timed windows ranks look at least so often for signals: Slurm's grace period is 30 s
 
 
@@ -66,7 +69,8 @@ def fit(strategy: Strategy, clock: Clock | None = None) -> None:
         run.summary |= means
     resolved = {"world_size": rank.world_size * len(rank.devices)} | strategy.train.resolved
     resolved |= {name: getattr(layout, name) for name in STORED_FIELDS} | columns
-    run.record.finish(run.summary | {"parallel": count_devices(strategy) > 1}, resolved)
+    reported = report_ranks(strategy) | run.report()
+    run.record.finish(run.summary | {"parallel": reported["devices"] > 1}, resolved, reported)
 
 
 class _Run:
@@ -84,7 +88,7 @@ class _Run:
         self.step_ms: list[float] = []
         self.peak_memory_mb = 0.0
         self.summary: dict[str, Any] = {}
-        self.best_acc1 = 0.0
+        self.best_acc1 = self.images_per_step = 0.0
 
     def train_epoch(self, epoch: int, first_step: int) -> None:
         config, train = self.config, self.strategy.train
@@ -192,6 +196,8 @@ class _Run:
             return
         self.record.write_epoch(epoch, phase, seconds, totals)
         self.summary[f"{phase}_loss"] = totals.loss
+        if phase == "train":
+            self.images_per_step = totals.images / self.strategy.train.num_steps
         if phase == "val":
             self.summary |= {"acc1": totals.acc1, "acc5": totals.acc5, "val_samples": totals.images}
 
@@ -248,6 +254,11 @@ class _Run:
         } | count_bad_files([self.strategy.train, self.strategy.val], self.device, self.all_reduce)
         self.record.book_time("summary")
 
+    def report(self) -> dict[str, float]:
+        """What was trained and timed, for the record (as_planned.py)."""
+        fit = windows_that_fit(self.config, self.strategy.train.num_steps)
+        return {"images_per_step": self.images_per_step, "windows": len(self.windows), "windows_that_fit": fit}
+
 
 @contextlib.contextmanager
 def noted_signals(config: Config) -> Iterator[list[int]]:
@@ -301,26 +312,55 @@ def time_first_step(strategy: Strategy, columns: dict[str, Any]) -> Any:
     return timed
 
 
+def windows_that_fit(config: Config, num_steps: int) -> int:
+    """How many timed windows fit into epochs of num_steps steps, after the warm-up. None has an epoch's first step."""
+    firsts = (max(1, config.warmup_steps - epoch * num_steps) for epoch in range(config.epochs))
+    return sum(max(0, num_steps - first) // config.window_steps for first in firsts)
+
+
 def check_windows_fit(config: Config, num_steps: int) -> None:
     """Raises UserError where no timed window fits into epochs of num_steps steps."""
-    for epoch in range(config.epochs):
-        first = max(1, config.warmup_steps - epoch * num_steps)
-        if first + config.window_steps <= num_steps:
-            return
-    raise UserError(
-        f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
-        f"window_steps {config.window_steps}; lower one of the last two"
-    )
+    if not windows_that_fit(config, num_steps):
+        raise UserError(
+            f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
+            f"window_steps {config.window_steps}; lower one of the last two"
+        )
+
+
+def report_ranks(strategy: Strategy) -> dict[str, Any]:
+    """What the ranks found, all together, for the record, which compares it with the plan (as_planned.py). A
+    collective."""
+    rank = strategy.rank
+    mask = sum(1 << core for core in os.sched_getaffinity(0))
+    own_words = [mask >> first & (1 << CORE_BITS) - 1 for first in range(0, MOST_CORES, CORE_BITS)]
+    own_node = number_of(f"{boot_id()} {os.environ.get('SLURMD_NODENAME', '')}")
+    table = gather([own_node, torch.get_num_threads(), *own_words], rank, strategy.all_reduce).tolist()
+    cores: dict[tuple[float, int], int] = {}  # by node, so that a core which two of its ranks may use counts once
+    for node, _, *words in table:
+        for n, word in enumerate(words):
+            cores[node, n] = cores.get((node, n), 0) | int(word)
+    return {
+        "ranks": rank.world_size,
+        "world_size": rank.world_size * len(rank.devices),
+        "devices": count_devices(strategy),
+        "device": rank.device.type,
+        "threads": int(min(threads for _, threads, *_ in table)),
+        "cores": sum(word.bit_count() for word in cores.values()),
+    }
 
 
 def count_devices(strategy: Strategy) -> int:
     """Devices that divide the work: the distinct GPUs of all ranks, or on CPUs the ranks. A collective."""
     rank = strategy.rank
     numbers = [float(rank.rank)]
-    if rank.device.type == "cuda":  # by UUID: two tasks may share a GPU 0. 52 bits, which a float64 holds exactly
-        names = [str(torch.cuda.get_device_properties(device).uuid) for device in rank.devices]
-        numbers = [int(hashlib.sha256(name.encode()).hexdigest()[:13], 16) for name in names]
+    if rank.device.type == "cuda":  # by UUID: two tasks may share a GPU 0
+        numbers = [number_of(str(torch.cuda.get_device_properties(device).uuid)) for device in rank.devices]
     return len(gather(numbers, rank, strategy.all_reduce).unique())
+
+
+def number_of(name: str) -> int:
+    """That stands for a name where ranks exchange numbers: 52 bits of its hash, which a float64 holds exactly."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:13], 16)
 
 
 def peak_memory_mb(device: torch.device) -> float:

@@ -1,7 +1,7 @@
 """This machine as a rank sees it: cores, ranks, threads, the GPUs that torch can use, the compiler, facts for its row.
 
-NPROC, NUM_GPUS, THREADS_PER_RANK and DEVICE come before what is found. torch is imported only where there are signs of
-a GPU.
+What the user says in NPROC, THREADS_PER_RANK and DEVICE, and a launcher in NUM_GPUS, comes before what is found. torch
+is imported only where there are signs of a GPU.
 """
 
 import contextlib
@@ -174,12 +174,12 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
 
 
 def missing_compiler(on_gpu: bool) -> str:
-    """Why nothing can be compiled here, and what to install; empty where it can. on_gpu: Triton compiles its launchers
-    from C (triton/runtime/build.py)."""
-    if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        return "torch.compile needs a C++ compiler, and there is none; install g++, or name one in CXX"
-    if on_gpu and not any(shutil.which(name) for name in (os.environ.get("CC", "gcc"), "gcc", "clang")):
-        return "torch.compile on a GPU needs a C compiler, and there is none; install gcc, or name one in CC"
+    """Why nothing can be compiled here, and what to install; empty where it can, if torch finds a C++ compiler. on_gpu:
+    for GPUs, whose kernels Triton makes, which compiles its launchers from C (triton/runtime/build.py)."""
+    named = os.environ.get("CC")  # which Triton takes for one program
+    if on_gpu and not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
+        there = f"CC={named} is not there; unset CC" if named else "there is none; install gcc"
+        return f"torch.compile on a GPU needs a C compiler, and {there}, or name one in CC"
     if on_gpu and not find_spec("triton"):
         return "torch.compile on a GPU needs the package triton, and there is none; pip install triton"
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
@@ -194,7 +194,14 @@ def prepare_compiler(on_gpu: bool) -> None:
         raise Unavailable(why)
     import torch
     import torch._inductor.config as inductor
+    from torch._inductor.cpp_builder import get_cpp_compiler
 
+    try:
+        get_cpp_compiler()  # as torch takes CXX
+    except RuntimeError:  # InvalidCxxCompiler
+        named = os.environ.get("CXX")
+        there = f"CXX={named} does not start; unset CXX" if named else "there is none; install g++"
+        raise Unavailable(f"torch.compile needs a C++ compiler, and {there}, or name one in CXX") from None
     if "TORCHINDUCTOR_COMPILE_THREADS" not in os.environ:  # torch takes up to 32 for each rank of a machine
         inductor.compile_threads = torch.get_num_threads()
 

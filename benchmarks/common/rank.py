@@ -4,7 +4,6 @@ rank = Rank.from_env("torchrun")
 config = prepare(config, rank)
 """
 
-import ctypes
 import dataclasses
 import os
 import signal
@@ -151,8 +150,6 @@ def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Confi
         prepare_compiler(on_gpu)
     if on_gpu:
         capability = min(torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count()))
-    else:
-        keep_freed_memory()
     precision = resolve_precision(config.precision, capability, scales_gradients)
     memory_format = resolve_memory_format(config.memory_format, precision)
     config = resolve_global_batch(config, rank.world_size * len(rank.devices))
@@ -189,19 +186,3 @@ def device_name(device: torch.device, num_used: int = 1) -> str:
         return processor_name()
     used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)
     return " + ".join(dict.fromkeys(torch.cuda.get_device_name(gpu) for gpu in (device, *used)))
-
-
-# glibc's numbers of these parameters (mallopt(3)); variables by which users choose for themselves
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGEST, LARGEST_OF_OLD_GLIBC = 2**31 - 1, 2**25
-OWN_CHOICE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep what is freed for the next tensor of that size. By default it returns large blocks to the kernel,
-    which clears each page anew: a step on a CPU may then take twice as long."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is None or any(os.environ.get(name) for name in OWN_CHOICE):
-        return
-    if mallopt(M_MMAP_THRESHOLD, LARGEST) or mallopt(M_MMAP_THRESHOLD, LARGEST_OF_OLD_GLIBC):
-        mallopt(M_TRIM_THRESHOLD, LARGEST)

@@ -119,7 +119,8 @@ class RunFolder:
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Of the reporting rank: `row`, `met` (the resolved settings) and `wall`."""
+        """The results of the reporting rank: `row`, `met` (the resolved half), `wall`, and `reported`, which the record
+        compares with the plan."""
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:

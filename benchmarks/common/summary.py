@@ -85,11 +85,12 @@ class Record:
         if self.folder:
             self.folder.write_progress(steps_done, self.num_steps, step_s)
 
-    def finish(self, measured: dict, resolved: dict) -> None:
+    def finish(self, measured: dict, resolved: dict, reported: dict | None = None) -> None:
         """Leave for the record what only the run knows; in a run without one, print the throughput.
 
-        measured: columns of runs.csv. resolved: the resolved settings, stored as "met", and in the row where runs.csv
-        has a column; None empties that column and is no setting. Raises ValueError for a column that has the other
+        measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
+        settings, stored as "met", and in the row where runs.csv has a column for it; None empties that column and is no
+        setting. reported: what the record compares with the plan. Raises ValueError for a column that has the other
         source in columns.py.
         """
         settings = {name for name, value in resolved.items() if value is not None}
@@ -123,7 +124,7 @@ class Record:
         if self.folder:
             moments = {"boot_id": boot_id(), "started_at": self.started_at, "ended_at": self.booked_until}
             wall = moments | {"parts": self.parts, "cpu_s": time.process_time()}
-            self.folder.write_summary({"row": row, "met": resolved, "wall": wall})
+            self.folder.write_summary({"row": row, "met": resolved, "wall": wall, "reported": reported or {}})
         elif rank.reports and row.get("images_per_s"):
             print(f"{row['images_per_s']:.1f} images/s", flush=True)
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from benchmarks.common.errors import UserError
 from scripts.cli.command_table import GROUPS, find_command, nearest_commands, overview
+from scripts.runner import variables
 from scripts.setup import libraries
 from scripts.setup.install import install, run
 from scripts.shared.command_line import split_at_dashes
@@ -26,7 +27,7 @@ def start(words: list[str]) -> NoReturn:
     signals; from here on they end the process in one line."""
     end_on_signals()
     from_folder = os.environ.pop(STARTED, "")
-    os.environ.pop("RUN_DIR", None)  # other programs have it, too, and what this process trains would write there
+    variables.prepare(os.environ)
     if os.environ.get("DEVICE") == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # for what reads no DEVICE, such as other training loops
     if not words or words[0] in HELP:

@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.common import machine
 from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
-from scripts.runner import plan, preflight
+from scripts.runner import plan, preflight, variables
 from scripts.runner.request import Request, default_config
 from scripts.setup.libraries import build_missing, library_of
-from scripts.shared import strategy_list
+from scripts.shared import source_version, strategy_list
 from scripts.shared.command_line import flags_from_folder
 from scripts.shared.external import NAME_VARIABLE
 from scripts.shared.programs import run_main_and_exit
@@ -26,6 +26,7 @@ from scripts.shared.programs import run_main_and_exit
 
 def main(folder: Path, launcher: Path, flags: list[str]) -> int:
     """Replaces this process by the launcher. folder: where the person typed the command."""
+    variables.prepare(os.environ)
     preflight.check_rendezvous()
     name = os.environ.get(NAME_VARIABLE, "") if launcher.stem == "external" else launcher.stem
     strategy = strategy_list.parse_strategy(name)
@@ -44,8 +45,11 @@ def main(folder: Path, launcher: Path, flags: list[str]) -> int:
     run_folder, env = plan.create_run_folder(run, results)
     library = library_of(strategy)
     skip = run.skip or (build_missing(library, plan.interpreter_path(), subprocess.call) if library else "")
-    words = [str(launcher), "--run", str(run_folder.plan), *(["--skip", skip] if skip else [])]
-    os.execve(launcher, words, os.environ | env)
+    if line := source_version.warning_without_commit():
+        print(f"warning: {line}", file=sys.stderr)
+    # by bash, since an archive may have lost the launcher's right to be executed
+    words = ["bash", str(launcher), "--run", str(run_folder.plan), *(["--skip", skip] if skip else [])]
+    os.execvpe("bash", words, os.environ | env)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 from benchmarks.common.errors import timed_out
 from benchmarks.common.machine import boot_id
 from benchmarks.common.run_folder import RunFolder
+from scripts.runner.limits import met_limit
 from scripts.runner.telemetry import Sampler
 
 # The errors that a rank reports when it has lost another rank. They are not the cause. A rank's note is an exception,
@@ -25,9 +26,10 @@ LOST_RANK_TEXT = re.compile(
 )
 # NCCL's words for a failed call of the system. Ranks of one machine exchange in /dev/shm, of which docker gives 64 MB.
 NCCL_SYSTEM_ERROR = re.compile(r"nccl\b.*unhandled system error", re.IGNORECASE | re.DOTALL)
-SMALL_SHARED_MEMORY = (
-    "; /dev/shm may be too small: in docker use --shm-size=1g; else NCCL_DEBUG=INFO has NCCL log the call that failed"
-)
+SMALL_SHARED_MEMORY = "; /dev/shm may be too small; else NCCL_DEBUG=INFO has NCCL log the call that failed"
+# gloo's words for GLOO_SOCKET_IFNAME, NCCL's for NCCL_SOCKET_IFNAME
+NO_INTERFACE = re.compile(r"unable to find (address|interface) for: |no socket interface found", re.IGNORECASE)
+NAME_INTERFACE = "; unset GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or name an interface that all nodes have (ip link)"
 OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|DefaultCPUAllocator: can't allocate memory")
 SMALLER_BATCH = "; a smaller --global-batch needs less, ./bench forecast-memory says how much"
 EXCEPTION = re.compile(r"(\w+): ?(.*)", re.DOTALL)
@@ -100,7 +102,7 @@ def find_status(run_end: RunEnd, folder: RunFolder, sampler: Sampler) -> dict:
     log = folder.log.read_bytes().decode(errors="replace")
     stopped = run_end.stopped or []
     status, reason = first_cause(folder.causes(), log, run_end.exit_code, stopped, run_end.num_ranks, run_end.is_rank)
-    return {"status": status, "reason": reason}
+    return {"status": status, "reason": reason + met_limit(reason)}
 
 
 def why_interrupted(run_end: RunEnd, folder: RunFolder) -> str:
@@ -228,6 +230,10 @@ def describe_silent_rank(reported: set[int], num_ranks: int) -> str:
 def describe_note(note: dict) -> str:
     """'rank 1: reason', with a remedy for NCCL's system errors and for a lack of memory."""
     where = f"rank {note['rank']}: " if note["status"] == "failed" else ""
-    remedies = ((NCCL_SYSTEM_ERROR, SMALL_SHARED_MEMORY), (OUT_OF_MEMORY, SMALLER_BATCH))
+    remedies = (
+        (NCCL_SYSTEM_ERROR, SMALL_SHARED_MEMORY),
+        (NO_INTERFACE, NAME_INTERFACE),
+        (OUT_OF_MEMORY, SMALLER_BATCH),
+    )
     remedy = "".join(help_text for pattern, help_text in remedies if pattern.search(note["reason"]))
     return where + SOURCE_LINE.sub("", note["reason"]) + remedy

@@ -33,7 +33,7 @@ from scripts.runner.plan import Run
 from scripts.runner.request import Request, with_images
 from scripts.setup.first_minute import unused_device_line
 from scripts.setup.libraries import build_missing, library_of
-from scripts.shared import strategy_list
+from scripts.shared import source_version, strategy_list
 from scripts.shared.external import NAME_VARIABLE
 from scripts.shared.forward_signals import SignalForwarder, forward_signals
 from scripts.shared.repository import ROOT
@@ -81,6 +81,8 @@ def main(request: Request, suite: Suite = STRATEGIES) -> int:
     results = preflight.open_result_set(request.results)
     with lock_result_set(results), forward_signals() as child_runner:
         link_latest(results)
+        if line := source_version.warning_without_commit():
+            print(f"warning: {line}", file=sys.stderr)
         print(start_text(left, results, request), flush=True)
         loop = Loop(results, child_runner, suite.chart_command(), runs[0], len(left), rounds.open_ended(request))
         return loop.run(rounds.generate_rounds(left, of_round, request, results))
@@ -231,7 +233,9 @@ def start_launcher(
         return record.record_skipped(folder, why_skipped, os.environ | env)
     name = "external" if NAME_VARIABLE in run.variables else run.strategy
     launcher = checkout / "launchers" / f"{name}.sh"
-    code = child_runner.run([launcher, "--run", folder.plan], cwd=checkout, env=os.environ | env, stdout=stdout)
+    # by bash, since an archive may have lost the launcher's right to be executed
+    words = ["bash", launcher, "--run", folder.plan]
+    code = child_runner.run(words, cwd=checkout, env=os.environ | env, stdout=stdout)
     if code:
         record.record_lost(folder, code, child_runner.signum, os.environ | env)
     return code

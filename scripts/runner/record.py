@@ -30,9 +30,10 @@ from benchmarks.common.run_folder import RUN_DIR_VARIABLE, RunFolder
 from scripts.results.formatting import printable
 from scripts.results.settings import add_settings
 from scripts.runner import processes
+from scripts.runner.as_planned import why_invalid
 from scripts.runner.cause import RunEnd, find_status
-from scripts.runner.kernel_variables import kernel_variables
 from scripts.runner.telemetry import CoreCounters, Sampler
+from scripts.runner.variables import recorded_variables
 from scripts.shared import source_version
 from scripts.shared.forward_signals import die_with_parent, ending_signals
 from scripts.shared.programs import run_main_and_exit
@@ -54,9 +55,12 @@ def main(folder: RunFolder, command: list[str]) -> int:
     if row["status"] == "ok" and "images_per_s" not in row:
         print(f"{row['strategy']} #{plan['round']} is done; the first node has its row")
         return 0
+    reported = (folder.summary() or {}).get("reported", {})
+    if row["status"] == "ok" and (why := why_invalid(plan["requested"], reported, os.environ, run_end.num_ranks)):
+        row |= {"status": "invalid", "reason": why}
     # the commit and the changes are those of the start: a commit that is made during the run is not what ran
     changes = {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
-    folder.add_resolved(changes | {"variables": kernel_variables(os.environ)})
+    folder.add_resolved(changes | {"variables": recorded_variables(os.environ)})
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
     row = write_row(folder, plan, row)
     if row.get("other_gpu_processes"):

@@ -2,7 +2,7 @@
 
     python -m scripts.runner.remote_hosts node0:8,node1:8
 
-Prints the interface, which may be empty, and then each other host, one a line.
+Prints the interface, or -, and each other host, in one line.
 """
 
 import socket
@@ -50,7 +50,7 @@ def _own_address(address: tuple) -> str:
 
 def main(hosts: str, /) -> None:
     interface, remote = remote_hosts(hosts)
-    print(interface, *remote, sep="\n")
+    print(interface or "-", *remote)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 #
 # Exit code: 0 the library works; 1 it does not, and stderr and .venv/$what.failed say why; 2 PYTHON has no torch.
 set -euo pipefail
-unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE # of a hook or of dotfiles: git would change that repository
+unset CDPATH GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE # of a hook or of dotfiles: git would change that repository
 script=$(realpath -- "$0")
 [[ ${1:-} != -h && ${1:-} != --help ]] || exec sed -n '2,/^$/s/^# \{0,1\}//p' "$script"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." # relative paths begin in the checkout

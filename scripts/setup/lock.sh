@@ -2,6 +2,7 @@
 # Writes the lock files anew: the newest of everything in requirements.txt, with hashes, for Python 3.11 and later.
 # PYTHON=.venv/bin/python is an interpreter that has uv.
 set -euo pipefail
+unset CDPATH
 cd "$(dirname "$0")/../.."
 
 compile() { # LOCK [MORE REQUIREMENTS...]

@@ -9,6 +9,7 @@ from pathlib import Path
 from scripts.shared.repository import ROOT
 
 NUM_HASH_DIGITS = 12
+SOURCES = ("benchmarks", "configs", "launchers", "scripts")
 NEW_SOURCE = ("*.py", "*.sh", "*.yaml")  # of files that git does not know, those that may change a run
 
 
@@ -20,17 +21,33 @@ def commit() -> str | None:
 
 @functools.cache
 def local_changes() -> str:
-    """A short hash of what differs from the commit, new source files included; '' where nothing does."""
+    """A short hash of what differs from the commit, new source files included; '' where nothing does. Where git says
+    nothing, of all sources."""
     # the user's own diff program may open a window and wait, or print nothing
-    changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD") or b""
-    new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *NEW_SOURCE) or b""
-    if not changed and not new:
+    changed = git("diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD")
+    if changed is None:
+        found = (path for folder in SOURCES for path in (ROOT / folder).rglob("*.*"))
+        names = sorted(os.fsencode(path.relative_to(ROOT)) for path in found if f"*{path.suffix}" in NEW_SOURCE)
+    else:
+        new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *NEW_SOURCE) or b""
+        names = [name for name in new.split(b"\0") if name]
+    if not changed and not names:
         return ""
-    digest = hashlib.sha256(changed)
-    for name in filter(None, new.split(b"\0")):
+    digest = hashlib.sha256(changed or b"")
+    for name in names:
         path = ROOT / os.fsdecode(name)
         digest.update(name + b"\0" + (path.read_bytes() if path.is_file() else b""))
     return digest.hexdigest()[:NUM_HASH_DIGITS]
+
+
+def warning_without_commit() -> str:
+    """What to say at the start where git names no commit; '' where it does."""
+    if commit() is not None:
+        return ""
+    said = git_problem()
+    remedy = f"git config --global --add safe.directory {ROOT}" if "dubious ownership" in said else "a clone has one"
+    why = said.removeprefix("fatal: ") or "this is no git repository, or there is no git"
+    return f"rows have no commit, but a hash of the sources: {why}; {remedy}"
 
 
 def is_shallow() -> bool:

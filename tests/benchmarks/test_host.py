@@ -12,40 +12,6 @@ from support import ROOT, STRATEGIES
 
 from scripts.memory.group_memory import free_group_memory_bytes
 from scripts.results.settings import READERS
-from scripts.runner.kernel_variables import kernel_variables
-
-
-def test_variables_that_change_kernels_are_recorded_and_the_launchers_own_are_not():
-    """Protects groups from falling apart: launchers set some of these for some strategies only."""
-    env = {"PATH": "/bin", "HOME": "/root", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_HOME": "/x"}
-    env |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "NCCL_SOCKET_IFNAME": "lo", "MKL_DEBUG": ""}
-    assert kernel_variables(env) == "none"
-    own = {"LD_PRELOAD": "/a/libjemalloc.so", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    own |= {"NCCL_SOCKET_IFNAME": "eth0", "KMP_AFFINITY": "compact", "OMP_PROC_BIND": "true"}
-    own |= {"TORCH_DIST_USE_NCCL2": "0"}  # by which NCCL's process groups are compared
-    assert kernel_variables(env | own) == " ".join(f"{name}={own[name]}" for name in sorted(own))
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("CUDA_LAUNCH_BLOCKING", "1"),
-        ("HOROVOD_CYCLE_TIME", "100"),
-        ("GLIBC_TUNABLES", "glibc.malloc.arena_max=1"),
-    ],
-)
-def test_a_variable_that_changes_the_speed_separates_runs(name, text):
-    """Protects an interval from rounds of two kinds: one shell had CUDA_LAUNCH_BLOCKING left from a search for a bug.
-    Mutant: each of the names left out."""
-    assert kernel_variables({name: text}) == f"{name}={text}"
-
-
-def test_variables_that_only_say_where_something_is_are_not_recorded():
-    """Protects groups from falling apart: images of containers, and torch itself, set some of these."""
-    env = {"CUDA_HOME": "/usr/local/cuda", "CUDA_VERSION": "13.2", "CUDA_VISIBLE_DEVICES": "0", "TRITON_HOME": "/x"}
-    env |= {"TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor_ann", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
-    env |= {"HOROVOD_WITH_PYTORCH": "1", "PYTORCH_VERSION": "2.15", "PYTORCH_BUILD_NUMBER": "0"}
-    assert kernel_variables(env) == "none"
 
 
 @pytest.mark.parametrize(

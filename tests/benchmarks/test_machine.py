@@ -7,7 +7,9 @@ import shutil
 
 import pytest
 import torch
+import torch._inductor.config as inductor
 from support import put
+from torch._inductor.cpp_builder import cpp_compiler_search
 
 from benchmarks.common import machine
 from benchmarks.common.errors import Unavailable, UserError
@@ -135,10 +137,16 @@ def test_who_cannot_compile_is_told_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(Unavailable, match=r"g\+\+"):
-        prepare_compiler(on_gpu=False)
-    put(tmp_path, **{"g++": ""})
+    for named in ("", "no-ccache g++"):  # of another project, in the user's shell
+        monkeypatch.setenv("CXX", named)
+        monkeypatch.setattr(inductor.cpp, "cxx", (None, named or "g++"))  # as torch reads CXX when it is imported
+        cpp_compiler_search.cache_clear()
+        with pytest.raises(Unavailable, match=re.escape(f"CXX={named} does not" if named else "install g++")):
+            prepare_compiler(on_gpu=False)
+    cpp_compiler_search.cache_clear()
     assert "gcc" in machine.missing_compiler(on_gpu=True)
+    monkeypatch.setenv("CC", "gone")
+    assert "CC=gone is not there; unset CC" in machine.missing_compiler(on_gpu=True)
 
 
 # --- what tells machines apart --------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ MODULES = ("benchmarks.", "scripts.", "torch.distributed.run", "horovod.runner.l
 # What is read when an interpreter or a library is loaded, so before a fork.
 AT_LOADING = (
     b"LD_PRELOAD FAKETIME SLURM_JOB_ID TORCHINDUCTOR_ TORCHDYNAMO_ TORCH_COMPILE TORCH_LOGS MKL_ KMP_ GOMP_ "
-    b"ATEN_ ONEDNN_ DNNL_ "
-    b"MALLOC_ MPLBACKEND LC_ LOGLEVEL"
+    b"ATEN_ ONEDNN_ DNNL_ LC_ LOGLEVEL"
 )
 OF_PYTHON = (b"PYTHON", b"PYTHONPATH", b"PYTHONUNBUFFERED", b"PYTHONDONTWRITEBYTECODE", b"PYTHON_EXEC")
 NO_SIGNAL_TO_PASS_ON = {

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from support import OURS, bench_words, environment, run_strategy, start_bench
 
+from benchmarks.common.config import load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
+from scripts.results.recorded_settings import identities_by_hash
+from scripts.results.settings import add_settings, requested_settings
 from scripts.runner import loop
 
 
@@ -124,6 +127,16 @@ def test_an_unknown_arch_or_key_in_a_file(refuse, tiny_data, tmp_path, text, wor
     path.write_text(text)
     message = refuse(DATA=tiny_data, CONFIG=path)
     assert all(word in message for word in [str(path), *words]), message
+
+
+def test_what_a_run_takes_its_set_can_be_read_with(tmp_path):
+    """Protects a set of hours from one extreme value: what is not refused before the run is no limit of its readers."""
+    flags = "--loader synthetic --lr 1e308 --seed 18446744073709551615 --limit-s 1e308 --global-batch 1000000007"
+    asked_for = requested_settings(load_config(flags.split()), "single", 2**40, 1, 2**40, "\udcff \u2028")
+    name = add_settings(tmp_path, asked_for)
+    append_rows(tmp_path, "runs", [{"run_id": "a", "settings": name, "images_per_s": 1e308, "status": "ok"}])
+    (identity,) = identities_by_hash(read_table(tmp_path, "settings")).values()
+    assert identity.requested == asked_for and read_table(tmp_path, "runs").images_per_s[0] == 1e308
 
 
 def test_an_unknown_flag(refuse_program, tiny_data):

@@ -3,9 +3,14 @@
 .venv/bin/python -m pytest tests/runner/test_cause.py
 """
 
+import resource
+from types import SimpleNamespace
+
 import pytest
 
+from scripts.runner import limits
 from scripts.runner.cause import SMALLER_BATCH, first_cause
+from scripts.runner.limits import met_limit
 
 # As gloo, NCCL, the stores, Horovod and torch.multiprocessing word it.
 LEFT = [
@@ -102,7 +107,40 @@ def test_a_system_error_of_nccl_names_the_small_shared_memory(text, helps):
     notes = [{"rank": rank, "status": "failed", "reason": f"DistBackendError: {text}"} for rank in (1, 0)]
     status, reason = first_cause(notes, "", 1, [], num_ranks=2)
     assert (status, reason.startswith(f"rank 1: DistBackendError: {text}")) == ("failed", True)
-    assert ("--shm-size" in reason) == helps
+    assert ("; /dev/shm may be too small" in reason) == helps
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [
+        ("rank 1: signal 7, a bus error: a file was cut short, or /dev/shm is full", "; /dev/shm has 64 MB, and 0 are"),
+        (
+            "rank 0: RuntimeError: unable to open shared memory object </torch_1>",
+            "; /dev/shm has 64 MB, and 0 are free",
+        ),
+        ("rank 0: RuntimeError: can't start new thread", "; there may be 100 processes and threads"),
+        ("exit code 1: libgomp: Thread creation failed: Resource temporarily", "; there may be 100 processes"),
+        ("rank 0: signal 9, possibly out of memory", "; 2 GB may be used"),
+        ("rank 0: OSError: [Errno 12] Cannot allocate memory", "; 2 GB may be used"),
+        ("rank 0: OSError: [Errno 24] Too many open files: 'x'", "; a process may have 100 files open"),
+        ("rank 0: OutOfMemoryError: CUDA out of memory", ""),
+        ("rank 0: signal 19", ""),
+    ],
+)
+def test_the_limit_that_a_run_met_has_its_number(monkeypatch, reason, limit):
+    """Protects containers, shared machines and shells with ulimit: the library's words name no number."""
+    soft = {resource.RLIMIT_NPROC: 100, resource.RLIMIT_AS: 2 * 10**9, resource.RLIMIT_NOFILE: 100}
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda kind: (soft[kind], -1))
+    monkeypatch.setattr(limits, "control_groups", lambda controller: [])
+    full = SimpleNamespace(f_blocks=64, f_bavail=0, f_frsize=10**6)
+    monkeypatch.setattr(limits.os, "statvfs", lambda path: full)
+    assert met_limit(reason).startswith(limit) and bool(limit) == bool(met_limit(reason))
+
+
+def test_an_interface_that_is_not_here_is_named():
+    """Across nodes GLOO_SOCKET_IFNAME is the user's."""
+    note = {"rank": 0, "status": "failed", "reason": "RuntimeError: [gloo/x.cc:1] Unable to find interface for: ib0"}
+    assert "; unset GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or name " in first_cause([note], "", 1, [], 2)[1]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import pytest
-from support import NUM_TRAIN, ONE_RUN, ROOT, draw_images, environment, finish, start_bench
+from support import NUM_TRAIN, ONE_RUN, ROOT, draw_images, environment, finish, put, start_bench
 
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, Config
@@ -434,9 +434,29 @@ def test_local_changes_are_distinguished(tmp_path, monkeypatch):
     assert len(found) == 4 and "" not in found
 
 
-def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
-    """Protects machines that have the files and no git."""
+def test_without_git_the_sources_have_a_hash(tmp_path, monkeypatch):
+    """Protects machines that have the files and no git, or whose git refuses them: edited code is another program, and
+    a warning says that rows have no commit."""
+    monkeypatch.setattr(source_version, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "scripts").mkdir()
+    found = []
+    for text in ("1", "2", "1"):
+        (tmp_path / "scripts" / "a.py").write_text(text)
+        (tmp_path / "scripts" / "a.pyc").write_text(str(len(found)))
+        source_version.local_changes.cache_clear()
+        found.append(source_version.local_changes())
     source_version.local_changes.cache_clear()
-    assert source_version.commit() is None and source_version.local_changes() == ""
-    source_version.local_changes.cache_clear()
+    assert source_version.commit() is None and found[0] == found[2] != found[1] and all(found)
+    assert "no commit, but a hash of the sources" in source_version.warning_without_commit()
+
+
+def test_a_repository_that_git_refuses_is_named(tmp_path, monkeypatch):
+    """As of another owner, in a container or on a shared disk."""
+    refuses = "echo \"fatal: detected dubious ownership in repository at 'x'\" >&2; exit 128"
+    put(tmp_path / "bin", git=refuses)
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(source_version, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    warning = source_version.warning_without_commit()
+    assert "dubious ownership" in warning and f"safe.directory {tmp_path}" in warning

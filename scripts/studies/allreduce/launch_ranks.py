@@ -4,23 +4,15 @@ launchers/lib.sh does the same for strategies. torchrun's standalone mode would 
 """
 
 import os
-import re
 import sys
 from pathlib import Path
 
-# torchrun reads options and an interpreter's path; ranks read a folder to write to, and belong to no run of a set.
-STRAY_NAME = re.compile(r"PET_.*|PYTHON_EXEC|RUN_DIR")
-
 
 def rank_environment(threads: int) -> dict[str, str]:
-    """The variables of every rank: its threads, and loopback as the one interface on which ranks talk.
-
-    torchrun's own variables are left out: with PET_STANDALONE it would not use the store that torchrun_command names.
-    So is RUN_DIR, which names the folder of something else here: ranks would write their summary into it.
-    """
-    kept = {name: text for name, text in os.environ.items() if not STRAY_NAME.fullmatch(name)}
+    """The variables of every rank: its threads, and loopback as the one interface on which ranks talk. ./bench has
+    cleared those of other launches (scripts/runner/variables.py)."""
     thread_counts = {"OMP_NUM_THREADS": str(threads), "THREADS_PER_RANK": str(threads)}
-    return kept | thread_counts | {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    return os.environ | thread_counts | {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 def torchrun_command(num_ranks: int, folder: str | Path) -> tuple[list[str], dict[str, str]]:
