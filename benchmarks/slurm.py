@@ -1,9 +1,9 @@
 """DistributedDataParallel under Slurm: srun starts one task a GPU on every node, and each task is one rank.
 
+export MASTER_ADDR=node1 MASTER_PORT=29400
 srun --nodes 2 --ntasks-per-node 2 --kill-on-bad-exit=1 python -m benchmarks.slurm --config configs/smoke.yaml
 """
 
-import os
 from datetime import timedelta
 
 import torch
@@ -18,7 +18,6 @@ from benchmarks.common.exits import run_and_exit
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.model import build_model, build_optimizer
 from benchmarks.common.rank import Rank, prepare
-from benchmarks.common.run_folder import RunFolder
 from benchmarks.common.strategy import Layout, Strategy
 
 
@@ -28,7 +27,7 @@ def build(config: Config) -> Strategy:
     if rank.device.type == "cuda":
         torch.cuda.set_device(rank.device)
     timeout = timedelta(seconds=config.timeout_s)
-    dist.init_process_group(rank.ddp_backend, meeting_place(config, rank), timeout, device_id=rank.device_id)
+    dist.init_process_group(rank.ddp_backend, rank.init_method, timeout, device_id=rank.device_id)
     train, val = build_loaders(config, rank)
     model = build_model(config, train.num_classes).to(rank.device)
     ddp = DistributedDataParallel(model, rank.device_ids, **ddp_options(config))
@@ -56,20 +55,6 @@ def build(config: Config) -> Strategy:
         exchange=ddp_exchange(ddp),
         columns={"bucket_cap_mb": ddp.bucket_bytes_cap / 2**20},
     )
-
-
-def meeting_place(config: Config, rank: Rank) -> str:
-    """Where the ranks of this job step meet: a new file in the run's folder, which all nodes see, or a port of the
-    first node."""
-    query = f"?rank={rank.rank}&world_size={rank.world_size}"
-    job_id, step_id = os.environ["SLURM_JOB_ID"], os.environ["SLURM_STEP_ID"]
-    if config.rendezvous == "file":
-        run_folder = RunFolder.current()
-        folder = run_folder.path if run_folder else "."
-        restart = os.environ.get("SLURM_RESTART_COUNT", 0)
-        return "file://" + os.path.abspath(f"{folder}/rendezvous-{job_id}-{step_id}-{restart}") + query
-    address = os.environ.get("MASTER_ADDR") or os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    return f"tcp://{address}:{20000 + int(job_id) * 16 % 10000 + int(step_id) % 16}{query}"
 
 
 def layout(config: Config, num_devices: int) -> Layout:

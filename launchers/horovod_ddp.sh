@@ -1,24 +1,23 @@
 #!/usr/bin/env bash
-# horovodrun starts one process per GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of an allocation.
+# horovodrun starts one process per GPU, here, on HOSTS=a:4,b:4, or by ssh on all nodes of a Slurm job.
 source "$(dirname "$0")/lib.sh"
 "${HERE[@]}" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("horovod") is None)' ||
   skip "Horovod is not installed for ${CONTAINER:-$PYTHON}; run: scripts/setup/horovod.sh"
-if in_allocation; then
-  [ -z "${CONTAINER:-}" ] || skip "horovodrun starts ranks on other nodes by ssh, outside of the container; take NODES=1"
-  hosts_of_job
-  HOSTS=${HOST_NAMES[0]}:$NPROC
-  for host in "${HOST_NAMES[@]:1}"; do
-    HOSTS+=,$host:$NPROC
-  done
-  count_all_nodes
-elif [ -n "${HOSTS:-}" ]; then
-  NPROC=$(awk -F, '{ for (i = 1; i <= NF; i++) { split($i, a, ":"); n += a[2] } print n }' <<<"$HOSTS")
-  export NUM_CORES=$NPROC # of other hosts nobody knows better than who lists them
-else
-  over_loopback
-fi
 REACHED_BY=() # horovodrun's option for the interface: left to find one, it starts a server on all of them
-if [ -n "${HOSTS:-}" ]; then
+if [ -z "${HOSTS:-}" ] && [ "$NODES" = 1 ]; then
+  over_loopback
+  HOSTS=localhost:$NPROC
+else
+  [ -z "${CONTAINER:-}" ] || skip "horovodrun starts ranks on other nodes by ssh, outside of the container; take one node"
+  if [ -n "${HOSTS:-}" ]; then # which may have different numbers of ranks; of their cores nobody knows better
+    NPROC=$(awk -F : -v RS=, '{ sum += $2 } END { print sum }' <<<"$HOSTS") NODES=1
+    export NPROC NODES NUM_CORES=$NPROC
+  else
+    in_slurm_job || skip "horovodrun reads no NNODES; name the machines and their ranks: HOSTS=node0:8,node1:8"
+    hosts_of_job
+    HOSTS=$(printf ",%s:$NPROC" "${HOST_NAMES[@]}")
+    HOSTS=${HOSTS#,}
+  fi
   remote=$("$PYTHON" -m scripts.runner.remote_hosts "$HOSTS" | tail -n 1) # a sitecustomize may print, too
   read -ra REMOTE <<<"$remote" # the interface, or -, then the hosts
   for host in "${REMOTE[@]:1}"; do
@@ -33,6 +32,5 @@ if [ -n "${HOSTS:-}" ]; then
     REACHED_BY=(--network-interfaces "$interface")
   fi
 fi
-HOROVODRUN=("${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$NPROC" -H "${HOSTS:-localhost:$NPROC}"
-  "${REACHED_BY[@]}")
-record "${HOROVODRUN[@]}" "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"
+record "${HERE[@]}" -m horovod.runner.launch --gloo --disable-cache -np "$((NPROC * NODES))" -H "$HOSTS" "${REACHED_BY[@]}" \
+  "${INTERPRETER[-1]}" -m benchmarks.horovod_ddp "${OPTIONS[@]}"

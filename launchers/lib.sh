@@ -1,9 +1,10 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2153
 # What every launcher shares: the interpreter, the run, and the start of its command.
 #   launchers/ddp.sh --epochs 5 --global-batch 64     by hand: one run, with these configuration fields
 #   launchers/ddp.sh --run RESULTS/logs/ID/run.yaml   by the loop, which has made the run's folder
 # A launcher sources this file with its own arguments, and ends with `record COMMAND ...` or `skip "why and what to do"`;
-# its name is the strategy's. The loop sets NPROC, NUM_GPUS, NUM_CORES and THREADS_PER_RANK.
+# its name is the strategy's. The loop sets NODES, which the run spans, and of each: NPROC (ranks), NUM_GPUS, NUM_CORES and
+# THREADS_PER_RANK.
 set -euo pipefail
 unset CDPATH PYTHONHOME PYTHONINSPECT PYTHONSAFEPATH PYTHONWARNINGS # the rest is cleared by scripts/runner/variables.py
 typed_in=$PWD
@@ -21,9 +22,8 @@ RUN_FOLDER=$(dirname "$RUN")
 RESULTS=${RUN_FOLDER%/logs/*}
 RUN_ID=$(basename "$RUN_FOLDER")
 export OMP_NUM_THREADS=$THREADS_PER_RANK
-source launchers/cluster.sh
+source launchers/container.sh
 set_container_command
-# shellcheck disable=SC2034 # launchers use it
 OPTIONS=(--config "$RUN") # for every script: this file has the run's whole configuration
 
 record() { # COMMAND ...: run and record it; the launcher becomes the recorder, so that signals reach it
@@ -38,15 +38,6 @@ skip() { # REASON: record that it cannot run here
 
 over_loopback() { # one machine talks to itself; across nodes the user or the libraries choose the interface
   export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
-}
-
-in_allocation() { # whether this is the job of ./bench slurm, on several nodes
-  [ -n "${ALLOCATION:-}" ] && [ "${NODES:-1}" -gt 1 ]
-}
-
-count_all_nodes() { # NPROC and NUM_CORES were those of one node
-  export NPROC=$((NPROC * NODES))
-  if is_local; then over_loopback; else export NUM_CORES=$((NUM_CORES * NODES)); fi
 }
 
 see_only() { # N: one process takes all GPUs that it sees, so it sees the first N
@@ -67,33 +58,47 @@ use_file_stores() { # fills FILE_STORE, torchrun's flags: a store with a port wo
   FILE_STORE=(--rdzv-backend c10d --rdzv-conf store_type=file --rdzv-endpoint "$folder/torchrun")
 }
 
-set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the allocation, or as one of NNODES
+set_torchrun_command() { # fills TORCHRUN: what starts NPROC ranks here, on each node of the Slurm job, or as one of NNODES
   # --log-dir: without it torchrun leaves a folder in /tmp; what ranks write is in the run's log
-  local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC") node_command
-  if in_allocation; then
-    torchrun+=(--nnodes "$NODES" --rdzv-id "$RUN_ID")
-    # shellcheck disable=SC2016 # each task expands its own SLURM_NODEID; torchrun takes missing options from PET_*
-    if is_local; then # c10d numbers nodes by their addresses; all of 127.0.0.* is this host
-      use_file_stores
-      torchrun+=("${FILE_STORE[@]}") node_command='PET_LOCAL_ADDR=127.0.0.$((SLURM_NODEID + 1)) exec "$@"'
-    else
-      torchrun+=(--rdzv-backend static --rdzv-endpoint "$(first_address):$(free_port)")
-      node_command='PET_NODE_RANK=$SLURM_NODEID exec "$@"'
-    fi
-    set_step_command "$NODES" 1 "$((CPUS_PER_TASK * TASKS_PER_NODE))" # a torchrun a node
-    TORCHRUN=("${STEP[@]}" bash -c "$node_command" node "${INTERPRETER[@]}" "${torchrun[@]}")
-    count_all_nodes
+  local torchrun=(-m torch.distributed.run --log-dir /dev/null --nproc-per-node "$NPROC")
+  if [ "$NODES" = 1 ]; then
+    use_file_stores
+    TORCHRUN=("${HERE[@]}" "${torchrun[@]}" "${FILE_STORE[@]}" --local-addr 127.0.0.1)
     return 0
   fi
-  TORCHRUN=("${HERE[@]}" "${torchrun[@]}")
-  if [ "${NNODES:-1}" -gt 1 ]; then
-    : "${RDZV_ENDPOINT:?error: NNODES=$NNODES needs RDZV_ENDPOINT=host:port of the first node}"
-    # static: c10d numbers ranks as they arrive, so rank 0, which writes the results, could be on any node
-    TORCHRUN+=(--nnodes "$NNODES" --node-rank "${NODE_RANK:-0}" --rdzv-backend static
-      --rdzv-id "$(basename "$0" .sh)" --rdzv-endpoint "$RDZV_ENDPOINT")
-    export NPROC=$((NPROC * NNODES)) NUM_CORES=$((NUM_CORES * NNODES)) # of all nodes, for the record
+  # static: c10d numbers ranks as they arrive, so rank 0, which writes the results, could be on any node
+  torchrun+=(--nnodes "$NODES" --rdzv-backend static --rdzv-id "$(basename "$0" .sh)")
+  if in_slurm_job; then
+    find_first_node
+    set_step_command 1
+    # shellcheck disable=SC2016 # each task expands its own SLURM_NODEID; torchrun takes a missing option from PET_*
+    TORCHRUN=("${STEP[@]}" bash -c 'PET_NODE_RANK=$SLURM_NODEID exec "$@"' node
+      "${INTERPRETER[@]}" "${torchrun[@]}" --rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT")
   else
-    use_file_stores
-    TORCHRUN+=("${FILE_STORE[@]}" --local-addr 127.0.0.1)
+    TORCHRUN=("${HERE[@]}" "${torchrun[@]}" --rdzv-endpoint "$RDZV_ENDPOINT" --node-rank "${NODE_RANK:-0}")
   fi
+}
+
+# ---- in a Slurm job --------------------------------------------------------------------------------------------
+
+in_slurm_job() { # where NNODES is not said, which is torchrun by hand
+  [ -n "${SLURM_JOB_ID:-}" ] && [ -z "${NNODES:-}" ]
+}
+
+set_step_command() { # TASKS: fills STEP, which starts so many on each node of the run
+  local cores=${SLURM_JOB_CPUS_PER_NODE%%[(,]*} # of a node, such as 16 of 16(x2)
+  # Without binding each rank may use all cores that the job has on its node, as the ranks that torchrun starts.
+  # processes.py ends steps by their name.
+  STEP=(srun --nodes "$NODES" --ntasks "$((NODES * $1))" --ntasks-per-node "$1" --cpu-bind=none
+    --cpus-per-task "$((cores > $1 ? cores / $1 : 1))" --kill-on-bad-exit=1 --job-name "$RUN_ID" "${CONTAINED[@]}")
+}
+
+hosts_of_job() { # fills HOST_NAMES, the first node first
+  mapfile -t HOST_NAMES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+}
+
+find_first_node() { # fills MASTER_ADDR and MASTER_PORT, where ranks meet: of the job, not of where srun is typed
+  hosts_of_job
+  MASTER_ADDR=$(scontrol show node "${HOST_NAMES[0]}" -o | sed -nE 's/.* NodeAddr=([^ ]+).*/\1/p')
+  MASTER_PORT=$((20000 + RANDOM % 10000))
 }

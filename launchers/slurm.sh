@@ -1,16 +1,13 @@
 #!/usr/bin/env bash
-# Slurm: one task a GPU on NODES nodes of whatever cluster sinfo answers for. Inside an allocation srun starts
-# them at once; otherwise a batch job does, which is requeued and resumes where its time limit cuts it short.
+# Slurm: srun starts one task a rank, on the nodes of the allocation in which this is typed.
 source "$(dirname "$0")/lib.sh"
-find_cluster || skip "$WHY"
-
-set_job_shape
-export NPROC=$((NODES * TASKS_PER_NODE))
-if is_local || [ "$NODES" = 1 ]; then over_loopback; fi
-export SRUN_CPUS_PER_TASK=$CPUS_PER_TASK # since 22.05 srun does not take it from its allocation
-set_step_command "$NODES" "$TASKS_PER_NODE" "$CPUS_PER_TASK"
-SRUN=("${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}")
-if [ -n "${SLURM_JOB_ID:-}" ]; then
-  record "${SRUN[@]}"
+[ -n "${SLURM_JOB_ID:-}" ] || skip "srun needs a Slurm job, and this is none; submit one: ./bench slurm slurm"
+set_step_command "$NPROC"
+if [ "$NODES" = 1 ]; then # a file in /tmp of that node
+  over_loopback
+  export RENDEZVOUS_FILE=/tmp/ranks-$SLURM_JOB_ID-$RUN_ID
+else
+  find_first_node
+  export MASTER_ADDR MASTER_PORT
 fi
-record launchers/slurm_submit.sh "${SHAPE[@]}" -- launchers/slurm_run_job.sh "${SRUN[@]}"
+record "${STEP[@]}" "${INTERPRETER[@]}" -m benchmarks.slurm "${OPTIONS[@]}"

@@ -115,7 +115,7 @@ def recorder(tmp_path) -> "Recorder":
     return Recorder(folder)
 
 
-MACHINE = "NPROC HOSTS NODES NNODES TASKS_PER_NODE NODE_RANK CPUS_PER_TASK GPUS_PER_NODE THREADS_PER_RANK".split()
+MACHINE = "NPROC HOSTS NNODES NODE_RANK THREADS_PER_RANK SLURM_JOB_NUM_NODES SLURM_NTASKS_PER_NODE".split()
 
 SCONTROL = """
 case "$*" in
@@ -155,12 +155,8 @@ def bin_path(tmp_path) -> Path:
 
     sinfo = """[ "${SINFO:-up}" = up ] || exit 1
         case $* in
-          *"%P %G"*) echo "old gpu:9"; echo "batch* ${GRES:-(null)}" ;;
-          *"%P %c"*) echo "debug 2"; echo "batch* 8" ;;
-          *%G*--partition*) echo "${GRES:-(null)}" ;;
-          *%c*--partition*) echo 8 ;;
-          *%G*) echo gpu:9 ;;
-          *%c*) echo 2 ;;
+          *--partition*) echo "short 8 ${GRES:-(null)}" ;;
+          *) echo "debug 2 gpu:9"; echo "batch* 8+ ${GRES:-(null)}" ;;
         esac"""
     ssh = '[ "${SSH:-yes}" = yes ]'
     put(tmp_path / "bin", sinfo=sinfo, scontrol=SCONTROL, ssh=ssh, srun="echo usage")

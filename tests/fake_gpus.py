@@ -48,7 +48,7 @@ def see_gpus(patch, num_gpus: int, usable: bool = True) -> None:
 
     for module in (machine, devices):
         patch.setattr(module, "usable_gpus", usable_gpus)
-    for name in ("NUM_GPUS", "NPROC", "GPUS_PER_NODE", "CONFIG", "CUDA_VISIBLE_DEVICES"):
+    for name in ("NUM_GPUS", "NPROC", "CONFIG", "CUDA_VISIBLE_DEVICES"):
         patch.delenv(name, raising=False)
     current = torch.device("cuda", 0)
     reported = {
@@ -153,7 +153,7 @@ def train_on_nothing(patch, name: str, config, rank: int = 0, num_ranks: int = 2
     for variables in RANK_VARIABLES:
         for variable, value in zip(variables, (rank, rank, num_ranks, num_ranks), strict=True):
             patch.setenv(variable, str(value))
-    for variable, value in {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0, "NPROC": num_ranks}.items():
+    for variable, value in {"MASTER_ADDR": "localhost", "NPROC": num_ranks}.items():
         patch.setenv(variable, str(value))
     spawned = [Rank(rank, rank, num_ranks, num_ranks, rank_devices(rank))] if hasattr(script, "spawn_ranks") else []
     put_bare(patch, script)

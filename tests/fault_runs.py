@@ -72,8 +72,7 @@ def start(command: list, results: Path, fault: str | None = None, **variables) -
     config = results.parent / "tiny.yaml"
     config.write_text(TINY_YAML.format(timeout_s=patience(20)))
     planted = {"FAULT": fault, "PYTHONPATH": FAULTS} if fault else {}
-    no_cluster = {"SLURM_LOCAL_DIR": results.parent / "no cluster"}
-    variables = {"CONFIG": config, **no_cluster, **planted, **variables}
+    variables = {"CONFIG": config, **planted, **variables}
     if Path(command[0]).name == "bench":
         words, variables = bench_words(" ".join(command[1:]) or "run", **{"RESULTS": results} | variables)
         command, variables = [sys.executable, command[0], *words], variables | {"SETUP": "no"}

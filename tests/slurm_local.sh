@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real Slurm cluster of two nodes on this one host, for tests and for trying launchers/slurm.sh.
+# A real Slurm cluster of two nodes on this one host, for tests and for trying ./bench slurm.
 #
 #   tests/slurm_local.sh start      # as root on Debian or Ubuntu; installs munge and Slurm if missing
 #   GRES=gpu:2 tests/slurm_local.sh start      # with 2 devices a node for --gres; both nodes count from 0

@@ -50,7 +50,7 @@ SYNTHETIC_YAML = "arch: resnet18\nimage_size: 32\nglobal_batch: 4\nloader: synth
 STRATEGIES = all_strategies()
 REMEDY_WITHOUT = {  # what cannot run here: no GPU, no cluster (the runs below are told of none), no Horovod
     "apex_ddp": "NVIDIA GPUs",
-    "slurm": "tests/slurm_local.sh start",
+    "slurm": "./bench slurm slurm",
     **({} if find_spec("horovod") else {"horovod_ddp": "scripts/setup/horovod.sh"}),
 }
 RUNNABLE = [name for name in STRATEGIES if name not in REMEDY_WITHOUT]

@@ -1,4 +1,4 @@
-"""tests/slurm_local.sh brings up a real Slurm cluster and leaves nothing behind.
+"""./bench slurm on a real cluster: tests/slurm_local.sh brings up two nodes on this host, and leaves nothing behind.
 
     .venv/bin/python -m pytest tests/test_slurm_local.py
 
@@ -8,51 +8,30 @@ Real daemons and real jobs. Needs root on a Debian-like system; else all are ski
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
-import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from support import NUM_VAL, run_strategy
+from fault_runs import until
+from support import NUM_VAL, ROOT, environment, hear_sigint
+
+from benchmarks.common.rows import read_table
 
 pytestmark = pytest.mark.real_interpreter  # Slurm starts the processes, and finds them by their parents
 
 SCRIPT = Path(__file__).with_name("slurm_local.sh")
+TWO_BY_TWO = ("--nodes", "2", "--tasks-per-node", "2")
 
 
-def slurm_local(command, folder, **environment):
+def slurm_local(command, folder, **variables):
     """Run the script on a state folder; returns the finished process with its text output."""
-    environment = {**os.environ, "SLURM_LOCAL_DIR": str(folder), **environment}
-    return subprocess.run([SCRIPT, command], env=environment, capture_output=True, text=True, timeout=300, check=False)
-
-
-def srun_command(folder, script, *options):
-    """The arguments of Popen for `script`, in bash, as 2 nodes x 2 tasks of the cluster in `folder`."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-    return {
-        "args": ["srun", "-N2", "--ntasks-per-node=2", *options, "bash", "-c", script],
-        "env": {**environment, "SLURM_CONF": str(folder / "slurm.conf")},
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-        "text": True,
-    }
-
-
-def srun(folder, script, *options):
-    """Run to the end; returns the lines of all tasks, sorted."""
-    with subprocess.Popen(**srun_command(folder, script, *options)) as process:
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
-    return sorted(output.split("\n")[:-1])
-
-
-def until(condition, what):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, f"30 s and still not: {what}"
-        time.sleep(0.05)
+    env = {**os.environ, "SLURM_LOCAL_DIR": str(folder), **variables}
+    return subprocess.run([SCRIPT, command], env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 def processes_of(folder):
@@ -62,12 +41,9 @@ def processes_of(folder):
     """
     found = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             traces = [process.cwd(), *process.cmdline(), *process.environ().values()]
-        except psutil.Error:
-            continue
-        if any(str(folder) in trace for trace in traces):
-            found.append(process)
+            found += [process] if any(str(folder) in trace for trace in traces) else []
     return found
 
 
@@ -94,23 +70,101 @@ def cluster(tmp_path_factory):
     assert processes_of(folder) == []
 
 
-@pytest.mark.medium
-def test_the_slurm_strategy_trains_on_two_nodes_with_two_ranks_each(cluster, tmp_path, tiny_data, tiny_config):
-    """Protects launchers/slurm.sh end to end: a batch job, srun, four ranks, exact counts, a true row."""
-    settings = {"CONFIG": tiny_config, "DATA": tiny_data, "SLURM_CONF": cluster / "slurm.conf"}
-    short = "--epochs 1 --windows 1 --window-steps 2"
-    row = run_strategy("slurm", tmp_path / "set", short, NODES=2, TASKS_PER_NODE=2, **settings)
-    assert row["status"] == "ok", row["reason"]
-    assert (row["nodes"], row["world_size"], row["threads_per_rank"], row["val_samples"]) == (2, 4, 1, NUM_VAL)
+class Submitted:
+    """./bench slurm on two nodes with two ranks each."""
+
+    def __init__(
+        self, cluster: Path, folder: Path, config: Path, data: Path, strategies: list[str], words: Sequence[str]
+    ):
+        self.env = environment(SETUP="no", SLURM_CONF=cluster / "slurm.conf")
+        self.results, self.output = folder / "a set", folder / "output"
+        own = [*TWO_BY_TWO, "--results", self.results, "--config", config, "--data", data]
+        command = [sys.executable, ROOT / "bench", "slurm", *strategies, *own, *words]
+        with open(self.output, "w") as output:
+            self.process = subprocess.Popen(
+                command, env=self.env, stdout=output, stderr=output, start_new_session=True, preexec_fn=hear_sigint
+            )
+
+    def ask(self, *command: str) -> str:
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def job(self) -> str:
+        return self.ask("squeue", "--noheader", "--format", "%A").strip()
+
+    def trains(self) -> bool:
+        """Whether a run that counts is in its training now."""
+        assert self.process.poll() is None, self.output.read_text()
+        folders = sorted(self.results.glob("logs/*-[1-9]-*/"), key=lambda path: path.stat().st_mtime)
+        return bool(folders) and (folders[-1] / "progress").exists() and not (folders[-1] / "summary.json").exists()
+
+    def wait(self) -> int:
+        code = self.process.wait(900)
+        print(self.output.read_text())  # pytest shows it if the test fails
+        return code
+
+    def rows(self):
+        rows = read_table(self.results, "runs")
+        return rows[rows["repeat"] > 0]
 
 
-def test_two_jobs_run_at_once(cluster, tmp_path):
-    """Each job waits for a file that the other one writes: in turn they would never end."""
-    script = "touch {0}.$SLURM_PROCID; until [[ -e {1}.$SLURM_PROCID ]]; do sleep 0.05; done; echo met"
-    scripts = [f"cd '{tmp_path}'; " + script.format(*pair) for pair in ("ab", "ba")]
-    jobs = [subprocess.Popen(**srun_command(cluster, script)) for script in scripts]
-    outputs = [job.communicate(timeout=60)[0] for job in jobs]
-    assert [output.count("met") for output in outputs] == [4, 4], outputs
+@pytest.fixture
+def submit(cluster, tmp_path, tiny_data, tiny_config):
+    """submit("single ddp", "--repeats", "2"): a Submitted."""
+    started = []
+
+    def start(strategies: str, *words: str) -> Submitted:
+        started.append(Submitted(cluster, tmp_path, tiny_config, tiny_data, strategies.split(), words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.terminate()
+        each.process.wait(60)
+
+
+@pytest.mark.slow
+def test_all_strategies_take_turns_in_one_job_which_goes_on_after_a_requeue(submit):
+    """Protects the whole of it: one job, two nodes in the rows of what spans them, one in the others', exact counts,
+    put back into the queue in the middle of a run, whose row says interrupted, and no finished run is run twice."""
+    job = submit("single ddp ddp_spawn slurm horovod_ddp", "--repeats", "2")
+    until(lambda: job.trains() and len(read_table(job.results, "runs")) > 2, "a run", 300)
+    number = job.job()
+    job.ask("scontrol", "requeue", number)
+    assert job.wait() == 0
+    rows = job.rows()
+    done = rows[rows.status != "interrupted"]
+    assert (done.groupby(["strategy", "repeat"]).size() == 1).all() and len(done) == 2 * 5
+    assert (rows.status == "interrupted").sum() == 1 and set(done.status) <= {"ok", "skipped"}
+    ok = done[done.status == "ok"]
+    shapes = ok.groupby("strategy")[["nodes", "world_size"]].max().to_dict("index")
+    assert shapes["ddp"] == shapes["slurm"] == {"nodes": 2, "world_size": 4}
+    assert shapes["single"] == {"nodes": 1, "world_size": 1} and shapes["ddp_spawn"] == {"nodes": 1, "world_size": 2}
+    assert set(ok.val_samples) == {NUM_VAL} and set(ok.threads_per_rank) == {1}
+    assert all("`ssh node" in reason for reason in done[done.strategy == "horovod_ddp"].reason)
+    assert (job.results / "job.log").read_text().count(f"job {number} runs on node[1-2]") == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_cancels_the_job(submit, tmp_path):
+    """Protects the cluster, and what was trained: the tasks have the time to write a checkpoint."""
+    job = submit("slurm", "--", "--epochs", "999", "--checkpoint-dir", str(tmp_path / "kept"))
+    until(job.trains, "a run", 300)
+    os.killpg(job.process.pid, signal.SIGINT)  # as a terminal does
+    assert job.wait() == 130
+    (row,) = job.rows().itertuples()
+    assert row.status == "interrupted" and "was saved" in row.reason
+    assert job.job() == "" and (tmp_path / "kept" / "slurm-1" / "last.pt").exists()
+
+
+@pytest.mark.slow
+def test_a_job_at_its_time_limit_resumes_from_its_checkpoint(submit, tmp_path):
+    """Slurm's shortest limit is a minute, and it looks every 30 s."""
+    limits = ("--time-min", "1", "--warning-s", "20", "--repeats", "1")
+    job = submit("slurm", *limits, "--", "--epochs", "400", "--checkpoint-dir", str(tmp_path / "kept"))
+    assert job.wait() == 0
+    rows = job.rows()
+    assert {*rows.status[:-1]} == {"interrupted"} and list(rows.status)[-1] == "ok"
+    assert "resumed at" in (job.results / rows.log_path.iloc[-1]).read_text()
 
 
 def test_daemons_listen_on_loopback_only(cluster):
@@ -126,7 +180,8 @@ def test_daemons_listen_on_loopback_only(cluster):
         return found
 
     assert {"slurmctld", "slurmd"} <= listeners().keys()
-    with subprocess.Popen(**srun_command(cluster, "sleep 3600")) as job:
+    env = environment(SLURM_CONF=cluster / "slurm.conf")
+    with subprocess.Popen(["srun", "-N2", "--ntasks-per-node=2", "sleep", "3600"], env=env) as job:
         try:
             until(lambda: "srun" in listeners(), "srun listens")
             found = listeners()
@@ -135,28 +190,21 @@ def test_daemons_listen_on_loopback_only(cluster):
     assert set.union(*found.values()) == {"127.0.0.1"}, found
 
 
-def test_status_distinguishes_up_from_down(cluster, tmp_path):
-    up = slurm_local("status", cluster)
+def test_the_script_says_what_it_cannot_do(cluster, tmp_path):
+    """Protects the user's files, too: stop removes its state folder, and SLURM_LOCAL_DIR may be mistyped."""
+    up, down = slurm_local("status", cluster), slurm_local("status", tmp_path)
     assert up.returncode == 0 and "node1" in up.stdout and "node2" in up.stdout
-    down = slurm_local("status", tmp_path)
     assert down.returncode == 1 and "start it with" in down.stderr
-
-
-@pytest.mark.parametrize("command", ["start", "stop"])
-def test_a_folder_with_other_files_is_left_alone(cluster, tmp_path, command):
-    """stop removes its state folder: a mistyped SLURM_LOCAL_DIR must not cost the user's files."""
-    (tmp_path / "thesis.tex").write_text("years of work")
-    refused = slurm_local(command, tmp_path)
-    assert refused.returncode == 2 and "not this script's" in refused.stderr
-    assert (tmp_path / "thesis.tex").read_text() == "years of work"
-
-
-def test_bad_usage_exits_2_and_says_what_to_do(cluster, tmp_path):
-    for command, environment, remedy in [
+    for command, variables, remedy in [
         ("restart", {}, "start, stop, status"),
         ("start", {"GRES": "gpu:zero"}, "gpu:N"),
         ("start", {"SLURM_LOCAL_DIR": f"{tmp_path}/a b"}, "choose another"),
     ]:
-        refused = slurm_local(command, tmp_path / "new", **environment)
+        refused = slurm_local(command, tmp_path / "new", **variables)
         assert refused.returncode == 2 and remedy in refused.stderr
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for command in ("start", "stop"):
+        refused = slurm_local(command, tmp_path)
+        assert refused.returncode == 2 and "not this script's" in refused.stderr
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"

@@ -158,8 +158,6 @@ class Config:
     """pipeline_parallel: micro-batches of a step; 0: the least multiple of the number of stages from 4 on."""
     pipeline_schedule: Literal["gpipe", "1f1b"] = "1f1b"
     """pipeline_parallel: order of micro-batches."""
-    rendezvous: Literal["file", "address"] = "file"
-    """slurm: ranks meet by a file in the shared folder, or at the first node's address."""
     label: Literal["", "again"] = ""
     """again: the same run under a second name (A/A)."""
 
@@ -188,7 +186,6 @@ NOT_COMPARED = {
     "timeout_s": "patience",
     "limit_s": "patience",
     "compile_s": "resolved, a time: seconds before the first step",
-    "rendezvous": "how ranks find each other before the first step",
 }
 
 

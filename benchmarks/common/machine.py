@@ -47,8 +47,9 @@ def num_gpus() -> int:
 
 
 def num_ranks() -> int:
-    """NPROC, else one a GPU, else 2."""
-    return number_from_env("NPROC", "a number of ranks") or num_gpus() or 2
+    """Ranks on this machine: NPROC, else one a GPU, else the tasks a node of a Slurm job, else 2."""
+    tasks = number_from_env("SLURM_NTASKS_PER_NODE", "a number of ranks a node")
+    return number_from_env("NPROC", "a number of ranks") or num_gpus() or tasks or 2
 
 
 def threads_per_rank(ranks: int) -> int:

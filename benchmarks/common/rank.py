@@ -63,10 +63,14 @@ class Rank:
             local_world_size = -(-world_size // int(env.get("SLURM_STEP_NUM_NODES") or 1))
         else:
             local_world_size = int(env.get(names[3]) or world_size)
-        # the launchers of this suite name a file, beside which nothing listens
-        path = "" if launcher == "srun" else env.get("RENDEZVOUS_FILE", "")
-        query = f"?rank={rank}&world_size={world_size}"
-        init_method = f"file://{os.path.realpath(path)}{query}" if path else "env://"
+        # on one machine the launchers of this suite name a file, beside which nothing listens
+        path = env.get("RENDEZVOUS_FILE", "")
+        if launcher == "srun" and not path and not env.get("MASTER_ADDR"):
+            raise UserError(
+                "MASTER_ADDR is not set, where ranks meet; export the name of the job's first node, and MASTER_PORT"
+            )
+        place = f"file://{os.path.realpath(path)}" if path else "env://"
+        init_method = f"{place}?rank={rank}&world_size={world_size}"
         devices = rank_devices(local_rank, devices_per_rank)
         return cls(rank, local_rank, world_size, local_world_size, devices, init_method)
 

@@ -5,7 +5,6 @@ run.yaml           by the plan. config: every field, which the script reads; run
 run.log            everything that the run's processes print
 progress           "steps done, steps in all, seconds of a step lately"; written over in place, since a new file
                    between two windows would keep the disk busy
-queued             exists while a batch job waits
 summary.json       by the reporting rank: its columns of the row, the resolved settings, and its wall clock
 cause-<pid>.json   why a process ended early, and when: the earliest is the first cause
 """
@@ -44,7 +43,6 @@ class RunFolder:
         self.results = self.path.parent.parent
         self.log = self.path / "run.log"
         self.plan = self.path / "run.yaml"
-        self.queued = self.path / "queued"
 
     @classmethod
     def current(cls) -> "RunFolder | None":

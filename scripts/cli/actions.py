@@ -20,12 +20,6 @@ from scripts.studies import options as study_options
 
 AB_FAILED = 4
 """ab.RUN_FAILED, also where ab cannot be imported."""
-CLUSTER = {
-    **{name: name.upper() for name in ("nodes", "tasks_per_node", "gpus_per_node", "cpus_per_task", "partition")},
-    **{name: name.upper() for name in ("account", "qos", "gpu_type", "memory", "exclusive", "warning_s", "container")},
-    "time_min": "TIME",
-}
-"""Of each option of a job, the variable by which launchers/cluster.sh knows it. A job's profile may set it, too."""
 
 
 def ensure_data(options: Any) -> int:
@@ -71,31 +65,14 @@ def sweep(options: study_options.SweepOptions, flags: Sequence[str]) -> int:
 
 
 def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
-    """Become the program that submits the job and follows it; in the job, ./bench run gets the same options."""
-    from benchmarks.common import machine
-    from scripts.runner.plan import machine_variables
-    from scripts.shared.nodes import ranks_and_nodes
+    from scripts.runner import slurm
 
-    use_num_ranks(options.nproc)
-    for name, variable in CLUSTER.items():
-        if value := getattr(options, name):
-            os.environ[variable] = "yes" if value is True else str(value)
-    if code := ensure_data(options):
-        return code
     words = [*options.strategies]
     for field in dataclasses.fields(run_options.RunOptions):
         value = getattr(options, field.name)
         if field.name not in ("strategies", "plan", "results", "nproc") and value not in (field.default, None):
             words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    ranks_here = machine.num_ranks()
-    ranks_and_nodes(ranks_here)  # a mistake in NODES is said here
-    os.environ["GIVEN_NUM_GPUS"] = os.environ.get("NUM_GPUS", "")
-    os.environ |= machine_variables(ranks_here, machine.threads_per_rank(ranks_here))
-    os.environ["RESULTS"] = str(options.results or "")
-    mode = "--plan" if options.plan else "--submit"
-    os.execv(
-        ROOT / "launchers/slurm_all.sh", ["launchers/slurm_all.sh", mode, *words, *(["--", *flags] if flags else [])]
-    )
+    return ensure_data(options) or slurm.main(options, words, flags)
 
 
 def ab(options: study_options.AbOptions, flags: Sequence[str], found: dict[str, Any]) -> int:

@@ -210,7 +210,7 @@ ENVIRONMENT = """variables of the environment:
   SETUP=no   install nothing, and use PYTHON as it is
   TORCH, TORCH_INDEX, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
   DEVICE=cpu use no GPU
-  NPROC, HOSTS, NODES, NNODES, ...   several machines: launchers/README.md"""
+  NPROC, HOSTS, NNODES, ...   several machines: launchers/README.md"""
 
 
 def find_command(words: list[str]) -> tuple[Command | None, list[str]]:

@@ -23,7 +23,7 @@ from scripts.shared.external import STRATEGY_SOURCE
 RESOLVED_SUFFIX = " resolved"
 AUTO = "auto"
 # On one machine these follow from the requested settings.
-DERIVED_FIELDS = {"world_size", "backend", *STORED_FIELDS} - FIELDS.keys()
+DERIVED_FIELDS = {"world_size", "backend", "network", *STORED_FIELDS} - FIELDS.keys()
 MACHINE_FIELDS = (
     *("num_cores", "cpu_flags", "cpu_capability", "kernel", "host", "gpu_driver", "nccl", "nccl_conf", "variables"),
 )
@@ -166,7 +166,7 @@ def incomparable_fields(one: Identity, other: Identity) -> list[str]:
     # the user chooses what is requested; what it resolves to is the strategy's
     chosen = {name for name in ("precision", "memory_format") if one.requested.get(name) != other.requested.get(name)}
     if "cpus_per_task" in one.requested and "cpus_per_task" in other.requested:
-        fields_of_strategy |= {"num_cores"}  # Slurm binds each strategy's tasks to cores of their own
+        fields_of_strategy |= {"num_cores"}  # a step of a Slurm job may have fewer cores than the job
     return [
         name
         for name in differing_fields([one, other])

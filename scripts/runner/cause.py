@@ -54,16 +54,6 @@ TERMED_FIRST = re.compile(  # torchrun itself sends SIGTERM only after a first f
 SIGNALS = {"Killed": 9, "Aborted": 6, "Segmentation fault": 11, "Bus error": 7}
 SIGNALS |= {signum.name.removeprefix("SIG"): signum.value for signum in signal.Signals}
 BY_TORCHRUN = "forcefully exiting via"  # torchrun kills what ignores its SIGTERM for 30 s, such as a stopped rank
-SLURM_ENDED = {
-    "CANCELLED": ("interrupted", "by scancel"),
-    "TIMEOUT": (
-        "timeout",
-        "at the job's time limit; raise --time-min, or add --checkpoint-dir to be requeued and resume",
-    ),
-    "NODE_FAIL": ("failed", "a node went down"),
-    "PREEMPTED": ("interrupted", "by a job of higher priority; with --checkpoint-dir it would resume"),
-    "OUT_OF_MEMORY": ("failed", "out of memory; lower --global-batch or ask for more memory"),
-}
 RAISED = re.compile(r"^(?:\[\S+<std\w+>:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)", re.MULTILINE)
 SOURCE_LINE = re.compile(r"\[\S+\.(cc|cpp|h):\d+\] ")  # of a library's source, in its messages
 
@@ -155,22 +145,11 @@ def describe_kill(rank: object, signum: int) -> str:
     return f"rank {rank}: signal {signum}{why.get(signum, '')}"
 
 
-def find_slurm_end(log: str) -> tuple[str, str] | None:
-    """(status, reason) where launchers/slurm_submit.sh says that Slurm ended the job."""
-    job = re.findall(r"^slurm job (\d+): (\w+)", log, re.MULTILINE)
-    if not job or job[-1][1] not in SLURM_ENDED:
-        return None
-    (number, state), (status, why) = job[-1], SLURM_ENDED[job[-1][1]]
-    return status, f"Slurm job {number}: {state}, {why}"
-
-
 def first_cause(
     notes: list[dict], log: str, exit_code: int, stopped: list[str], num_ranks: int, is_rank: bool = False
 ) -> tuple[str, str]:
     """(status, reason) of a run that did not finish. stopped: ranks that were stopped when the first note was
     written. is_rank: the exit code is a rank's own."""
-    if ended := find_slurm_end(log):
-        return ended
     culprits = [note for note in notes if not is_lost_connection(note["reason"])]
     if culprits:
         return culprits[0]["status"], describe_note(culprits[0])

@@ -21,8 +21,9 @@ from scripts.shared.programs import run_main_and_exit
 
 PACKAGES = ("torch", "torchvision", "horovod", "apex", "numpy", "pillow", "pandas", "scipy")
 RECORDED_VARIABLES = (
-    "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "NODES", "TASKS_PER_NODE", "GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION",
-    "NNODES", "NODE_RANK", "RDZV_ENDPOINT", "HOSTS", "ALLOCATION", "CONTAINER", "CUDA_VISIBLE_DEVICES",
+    "NPROC", "NUM_GPUS", "THREADS_PER_RANK", "NODES", "NNODES", "NODE_RANK", "RDZV_ENDPOINT", "HOSTS", "CONTAINER",
+    "SLURM_JOB_NUM_NODES", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_JOB_PARTITION",
+    "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 
 

@@ -32,7 +32,8 @@ from scripts.shared.nodes import ranks_and_nodes
 
 MAX_VALUES = 200
 """Of a sweep, and of the ranks of a scaling study."""
-CLUSTER_VARIABLES = ("GPUS_PER_NODE", "CPUS_PER_TASK", "PARTITION", "CONTAINER")
+JOB_SETTINGS = {"container": "CONTAINER", "cpus_per_task": "SLURM_CPUS_PER_TASK", "partition": "SLURM_JOB_PARTITION"}
+"""Requested settings that the variables of a Slurm job say."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +113,8 @@ def make_run(request: Request, template: RunTemplate, round_number: int = 1) -> 
     requested = requested_settings(config, template.strategy, *place, threads, images_fingerprint(config))
     if seeds:
         requested["seeds"] = seeds
-    # only the launcher knows a cluster's nodes, so that the user's variables stand for them
-    requested |= {name.lower(): os.environ[name] for name in CLUSTER_VARIABLES if os.environ.get(name)}
-    env = machine_variables(ranks_here, threads) | ({"NODES": "1", "NNODES": "1"} if template.one_node else {})
+    requested |= {name: os.environ[variable] for name, variable in JOB_SETTINGS.items() if os.environ.get(variable)}
+    env = machine_variables(ranks_here, threads) | {"NODES": str(place[1])}
     if script := external_script(template.strategy):
         requested |= {STRATEGY_SOURCE: source_hash(script.parent)}
         env |= {NAME_VARIABLE: template.strategy}
@@ -122,8 +122,8 @@ def make_run(request: Request, template: RunTemplate, round_number: int = 1) -> 
 
 
 def was_requeued() -> bool:
-    """A job of ./bench slurm, whose runs then resume."""
-    return bool(os.environ.get("ALLOCATION")) and os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    """Whether Slurm has started this job before, whose runs then resume."""
+    return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def machine_variables(ranks_here: int, threads: int) -> dict[str, str]:

@@ -17,27 +17,16 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.machine import vector_flags
 from scripts.shared.nodes import node_rank, ranks_and_nodes
 from scripts.shared.repository import ROOT
-from scripts.shared.strategy_list import has_fact, total_ranks_and_nodes
+from scripts.shared.strategy_list import has_fact
 
 PUBLISHED, MARK = ROOT / "results" / "published", "SHA256SUMS"
 
 
 def check_nodes_variables(strategies: Sequence[str]) -> None:
-    """Raises UserError for a variable of several machines that a strategy's launcher does not read: HOSTS is
-    Horovod's, NODES and TASKS_PER_NODE are Slurm's, NNODES is torchrun's."""
-    allocated = bool(os.environ.get("ALLOCATION"))
-    chosen = [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE") if os.environ.get(name)]
-    for name in dict.fromkeys(strategies):
-        obeyed = {"horovod_ddp": ["HOSTS"], "slurm": ["NODES", "TASKS_PER_NODE"]}.get(name, [])
-        obeyed = [*obeyed, "NODES", "TASKS_PER_NODE"] if allocated else obeyed
-        ignored = [each for each in chosen if each not in obeyed]
-        if ignored and total_ranks_and_nodes(name, 0) != (0, 1):
-            how = (
-                "only horovod_ddp reads it"
-                if ignored[0] == "HOSTS"
-                else "only ./bench slurm and the strategy slurm read it"
-            )
-            raise UserError(f"{ignored[0]} would not reach {name}: {how}; torchrun's machines are NNODES")
+    """Raises UserError for HOSTS with a strategy that could span machines, and does not read it."""
+    for name in strategies if os.environ.get("HOSTS") else ():
+        if name != "horovod_ddp" and not has_fact(name, "one_node"):
+            raise UserError(f"HOSTS would not reach {name}: only horovod_ddp reads it; torchrun's machines are NNODES")
 
 
 def check_ranks(configs: Sequence[Config], ranks: Sequence[int], option: str = "--nproc") -> None:

@@ -77,11 +77,11 @@ def continue_stopped(run_dir: Path) -> list[str]:
 def end_processes(run_dir: Path, grace_s: float) -> None:
     """End every process of the run, its Slurm steps, and the folder by which its ranks met.
 
-    First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun and processes of another
-    Slurm job. Then KILL, for what is alive after `grace_s`, until none is left.
+    First TERM: with a `grace_s`, to the ranks alone, if there are any; else to all but srun, which would kill its tasks
+    at once. Then KILL, for what is alive after `grace_s`, until none is left.
     """
     first, deadline = processes_of_run(run_dir), time.monotonic() + grace_s
-    to_terminate = [process for process in first if _may_be_terminated(process)] or first
+    to_terminate = [process for process in first if not _is_srun(process)] or first
     # TERM to the ranks only, where they have time to write a checkpoint: after a TERM of its own, torchrun kills them
     # in 30 s and horovodrun in 5 s, which may be too early.
     for process in [process for process in to_terminate if grace_s and _is_rank(process)] or to_terminate:
@@ -107,7 +107,7 @@ def end_processes(run_dir: Path, grace_s: float) -> None:
 
 
 def cancel_slurm_steps(run_dir: Path) -> None:
-    """End this Slurm job's steps of a run, which have its name (launchers/cluster.sh): a killed srun leaves its
+    """End this Slurm job's steps of a run, which have its name (launchers/lib.sh): a killed srun leaves its
     tasks on other nodes."""
     job, deadline = os.environ.get("SLURM_JOB_ID"), time.monotonic() + STEPS_LIMIT_S
     while job and time.monotonic() < deadline:
@@ -126,13 +126,10 @@ def _output(*command: str) -> str:
     return ""
 
 
-def _may_be_terminated(process: psutil.Process) -> bool:
-    """Not srun, which kills its tasks at once, and not a batch job, which scancel ends."""
-    try:
-        ours = process.environ().get("SLURM_JOB_ID") == os.environ.get("SLURM_JOB_ID")
-        return ours and process.name() != "srun"
-    except psutil.Error:
-        return False
+def _is_srun(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.name() == "srun"
+    return False
 
 
 def _is_rank(process: psutil.Process) -> bool:

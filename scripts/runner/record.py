@@ -10,6 +10,7 @@ the signal.
 import contextlib
 import datetime
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -60,7 +61,7 @@ def main(folder: RunFolder, command: list[str]) -> int:
         row |= {"status": "invalid", "reason": why}
     # the commit and the changes are those of the start: a commit that is made during the run is not what ran
     changes = {"commit": row["commit"] or "", "local_changes": source_version.local_changes()}
-    folder.add_resolved(changes | {"variables": recorded_variables(os.environ)})
+    folder.add_resolved(changes | {"variables": recorded_variables(os.environ)} | nccl_network(folder))
     exit_code = 0 if row["status"] in ("ok", "skipped") else 1
     row = write_row(folder, plan, row)
     if row.get("other_gpu_processes"):
@@ -142,11 +143,11 @@ def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], 
     for signum in ending_signals():
         signal.signal(signum, lambda number, frame: signals.append(number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending_signals())  # SignalForwarder blocks SIGINT
-    with open(folder.log, "ab") as log, processes.ended_without_us(folder.path):  # a batch job appends to the log, too
+    with open(folder.log, "ab") as log, processes.ended_without_us(folder.path):
         log.write(f"$ {shlex.join(command)}\n".encode())
         log.flush()
         began = time.monotonic()
-        num_ranks = int(os.environ.get("NPROC") or 1)  # that the launcher starts
+        num_ranks = int(os.environ.get("NPROC") or 1) * int(os.environ.get("NODES") or 1)  # that the launcher starts
         run_end = RunEnd(0, 0.0, began, limit_s=requested.get("limit_s", 0.0), num_ranks=num_ranks)
         run_end.is_rank = run_end.num_ranks == 1 and command[1:2] == ["-m"] and command[2].startswith("benchmarks.")
         child = start_command(command, folder, requested, log)
@@ -169,10 +170,10 @@ def run_command(command: list[str], folder: RunFolder, plan: Mapping[str, Any], 
 
 
 def start_command(command: list[str], folder: RunFolder, requested: dict, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a session of its own; it dies with this process."""
-    checkpoint_dir = requested.get("checkpoint_dir", "")
+    """In a session of its own; it dies with this process. NCCL notes what it sends by between nodes."""
     env = {RUN_DIR_VARIABLE: str(folder.path), "PYTHONUNBUFFERED": "1"}
-    env["CHECKPOINT_DIR"] = str(ROOT / checkpoint_dir) if checkpoint_dir else ""  # for slurm_run_job.sh
+    if requested["nodes"] > 1 and "NCCL_DEBUG" not in os.environ:
+        env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT", "NCCL_DEBUG_FILE": f"{folder.path}/nccl-%h-%p.log"}
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -219,17 +220,15 @@ def wait_for_end(
 ) -> None:
     """Wait for the child, with a bar on a terminal, until it ends, a signal has come or its limit has passed.
 
-    While a batch job is queued the limit does not run. When the first rank leaves a note, look for ranks that hang,
-    before torchrun kills them; where it waited for one in vain, write all stacks.
+    When the first rank leaves a note, look for ranks that hang, before torchrun kills them; where it waited for one in
+    vain, write all stacks.
     """
-    limit_s, limit_from = run_end.limit_s, time.monotonic()
+    limit_s = run_end.limit_s
     name = f"{plan['number']} {plan['name']} #{plan['round']}".strip()
     with tqdm(desc=name, unit="step", disable=None, leave=False, dynamic_ncols=True, mininterval=0.2) as bar:
-        while child.poll() is None and not signals and not (limit_s and time.monotonic() - limit_from > limit_s):
+        while child.poll() is None and not signals and not (limit_s and time.monotonic() - run_end.began > limit_s):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
-            if folder.queued.exists():
-                limit_from = time.monotonic()
             if run_end.stopped is None and (causes := folder.causes()):
                 run_end.stopped = processes.continue_stopped(folder.path)
                 if timed_out(causes[0]["reason"]):
@@ -258,6 +257,14 @@ def rank_cpu_s(folder: RunFolder) -> float | None:
     """CPU time of the reporting rank, where it ran on this machine."""
     wall = (folder.summary() or {}).get("wall", {})
     return wall.get("cpu_s") if wall.get("boot_id") == boot_id() else None
+
+
+def nccl_network(folder: RunFolder) -> dict[str, str]:
+    """{"network": "IB"}, "Socket" or a plugin's name: what NCCL sent by between nodes; {} where it did not say."""
+    for path in sorted(folder.path.glob("nccl-*.log")):
+        if found := re.search(r"Using network (.+)", path.read_text(errors="replace")):
+            return {"network": found[1].strip()}
+    return {}
 
 
 def result_line(plan: Mapping[str, Any], row: dict) -> str:

@@ -65,7 +65,6 @@ def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
     if given.get("data"):
         flags += ["--data", str(given["data"])]
     node_rank()
-    machine.number_from_env("CPUS_PER_TASK", "a number of cores")
     results = given.get("results")
     if results and results.is_symlink():  # results/latest is about to be linked anew
         results = Path(os.path.relpath(results.resolve()))
@@ -105,10 +104,8 @@ def names_images(request: Request) -> bool:
 
 
 def default_config() -> str:
-    """The benchmark's configuration where this machine or the job's nodes have GPUs, else that of a smoke test."""
-    num_gpus = machine.number_from_env("GPUS_PER_NODE", "a number of GPUs", least=0)
-    num_gpus = machine.num_gpus() if num_gpus is None else num_gpus
-    return GPU_CONFIG if num_gpus else CPU_CONFIG
+    """The benchmark's configuration where there are GPUs, else that of a smoke test."""
+    return GPU_CONFIG if machine.num_gpus() else CPU_CONFIG
 
 
 def _until(text: str) -> float | None:

@@ -96,9 +96,8 @@ NOT_RECORDED = (
 
 def prepare(env: MutableMapping[str, str]) -> None:
     """Clear and set variables in the environment of a program that is to start runs."""
-    is_planned_for_a_job = env.get("ALLOCATION") == "planned"  # whose nodes have other GPUs than this machine
     for name in [*env]:
-        if any(rule.covers(name) for rule in CLEARED) and not (name == "NUM_GPUS" and is_planned_for_a_job):
+        if any(rule.covers(name) for rule in CLEARED):
             del env[name]
     for rule in SET:
         env.update(dict.fromkeys(rule.names.split(), rule.value))

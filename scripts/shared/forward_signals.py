@@ -70,6 +70,20 @@ def end_on_signals() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
 
+@contextlib.contextmanager
+def held_signals() -> Iterator[None]:
+    """Ending signals wait until the end of this block. No mask does that: a library's thread may get the signal."""
+    received: list[int] = []
+    before = {each: signal.signal(each, lambda signum, frame: received.append(signum)) for each in ending_signals()}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler or signal.SIG_DFL)
+        if received:
+            signal.raise_signal(received[0])
+
+
 def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):

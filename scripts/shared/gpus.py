@@ -12,7 +12,7 @@ NEWEST_CAPABILITY = (9, 0)
 
 def min_compute_capability() -> tuple[int, int] | None:
     """The least compute capability of the GPUs of a run; None without GPUs. Of GPUs elsewhere the newest is assumed."""
-    if not machine.num_gpus() and os.environ.get("GPUS_PER_NODE", "0") == "0":
+    if not machine.num_gpus():
         return None
     return min(((gpu.major, gpu.minor) for gpu in _visible_gpus()), default=NEWEST_CAPABILITY)
 

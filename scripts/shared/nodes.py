@@ -1,4 +1,4 @@
-"""The machines of a run: this one's number, and how many ranks all of them have, as HOSTS, NODES or NNODES say."""
+"""The machines of a run: this one's number, and how many ranks all have, as HOSTS, NNODES or a Slurm job say."""
 
 import os
 import re
@@ -19,16 +19,13 @@ def node_rank() -> int:
 
 
 def ranks_and_nodes(ranks_here: int) -> tuple[int, int]:
-    """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of a Slurm job's NODES, or of NNODES.
-    Raises UserError."""
+    """(ranks, nodes) in all, where every machine has `ranks_here`: of HOSTS, of NNODES, or of the Slurm job around this
+    process. Raises UserError."""
     if text := os.environ.get("HOSTS", ""):
         hosts = [match for host in text.split(",") if (match := HOST.fullmatch(host))]
         if len(hosts) != text.count(",") + 1:
             raise UserError(f"HOSTS is {text!r}, but must be hosts and their ranks, 1 or more each, such as a:4,b:4")
         return sum(int(host["ranks"]) for host in hosts), len(hosts)
-    nodes = number_from_env("NODES", "a number of nodes")
-    tasks = number_from_env("TASKS_PER_NODE", "a number of ranks a node")
-    if nodes or tasks:
-        return (nodes or 1) * tasks if tasks else ranks_here, nodes or 1
-    nodes = number_from_env("NNODES", "a number of nodes") or 1
+    what = "a number of nodes"
+    nodes = number_from_env("NNODES", what) or number_from_env("SLURM_JOB_NUM_NODES", what) or 1
     return ranks_here * nodes, nodes

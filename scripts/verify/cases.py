@@ -153,8 +153,8 @@ def check_machine(results: Path, settings: dict[str, Any]) -> None:
         devices = "GPUs" if on_gpus else "CPUs"
         raise UserError(
             f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
-            f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, NODES or HOSTS, or "
-            "name other strategies"
+            f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, HOSTS or nodes of a "
+            "Slurm job, or name other strategies"
         )
 
 
@@ -190,8 +190,7 @@ def _proof_run(request: Request, strategy: str, config: Config, ranks_here: int,
     exact = sums_are_exact(strategy_list.total_ranks_and_nodes(strategy, ranks_here)[0])
     # one thread a rank, and for the reference: other threads, other sums
     template = RunTemplate(strategy, proof_config(config, num_steps, exact=exact), threads=1, ranks_here=ranks_here)
-    run = make_run(request, template)
-    return dataclasses.replace(run, variables=run.variables | {"CPUS_PER_TASK": "1"})
+    return make_run(request, template)
 
 
 def _without_duplicates(runs: Iterable[Run]) -> list[Run]:

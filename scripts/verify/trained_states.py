@@ -25,7 +25,7 @@ from scripts.verify.reference_images import labelled_images, num_classes
 # How, where and when it is computed. The reference does not read these fields; it is trained once for all their values.
 NOT_READ = (
     "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from", "resume_anyway", "workers",
-    "prefetch", "timeout_s", "limit_s", "rendezvous", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size",
+    "prefetch", "timeout_s", "limit_s", "bucket_cap_mb", "compression", "opt_level", "cut", "split_size",
     "copy_stream", "microbatches", "pipeline_schedule", "comm_hook", "powersgd_rank", "shard_ranks", "local_period",
     "local_group", "compile", "cuda_graphs", "fused", "cudnn_benchmark", "cudnn_deterministic", "static_graph",
     "gradient_as_bucket_view", "broadcast_buffers", "label",

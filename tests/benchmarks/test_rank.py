@@ -1,5 +1,6 @@
 """Who a process is among the others, whoever started it, and what it says where it cannot know."""
 
+import dataclasses
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -16,6 +17,7 @@ from benchmarks.common.rank import CPU, NotStarted, Rank, prepare
 TORCHRUN = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 HOROVODRUN = {"HOROVOD_RANK": "1", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_SIZE": "2"}
 SRUN = {"SLURM_PROCID": "2", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "6", "SLURM_STEP_NUM_NODES": "3"}
+SRUN |= {"MASTER_ADDR": "node1"}
 
 
 @pytest.mark.parametrize(
@@ -30,15 +32,17 @@ def test_the_rank_is_what_its_launcher_says(launcher, env, rank, num_nodes):
     """Also inside another launcher's job."""
     for others in ({}, TORCHRUN | HOROVODRUN | SRUN):
         found = Rank.from_env(launcher, env=others | env)
-        assert found == rank and found.num_nodes == num_nodes
+        assert dataclasses.replace(found, init_method=rank.init_method) == rank and found.num_nodes == num_nodes
 
 
 def test_ranks_meet_in_the_file_of_their_launcher(tmp_path):
-    """Protects runs on one machine from a port on all interfaces. Tasks of srun have a file of their own."""
+    """Protects runs on one machine from a port on all interfaces. Over nodes srun, unlike torchrun, names no place."""
     env = {"RENDEZVOUS_FILE": str(tmp_path / "ranks")}
     assert Rank.from_env("torchrun", env=TORCHRUN | env).init_method == f"file://{tmp_path}/ranks?rank=3&world_size=4"
-    assert Rank.from_env("torchrun", env=TORCHRUN).init_method == "env://"
-    assert Rank.from_env("srun", env=SRUN | env).init_method == "env://"
+    assert Rank.from_env("torchrun", env=TORCHRUN).init_method == "env://?rank=3&world_size=4"
+    assert Rank.from_env("srun", env=SRUN).init_method == "env://?rank=2&world_size=6"
+    with pytest.raises(UserError, match="export the name of the job's first node"):
+        Rank.from_env("srun", env={name: text for name, text in SRUN.items() if name != "MASTER_ADDR"})
 
 
 def test_a_process_that_nobody_started_as_a_rank_says_so():

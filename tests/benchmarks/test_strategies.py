@@ -49,8 +49,7 @@ def run(tmp_path_factory, tiny_data, tiny_config):
     def run_once(name: str) -> tuple[dict, Path, list[list]]:
         (notes := folder / name).mkdir(exist_ok=True)
         if name not in rows:
-            own = {"SLURM_CONF": "/dev/null"} if name == "slurm" else {}
-            own |= {"DATA": tiny_data, "CONFIG": tiny_config, "NPROC": 2, "PYTHONPATH": FAULTS, "COLLECTIVES": notes}
+            own = {"DATA": tiny_data, "CONFIG": tiny_config, "NPROC": 2, "PYTHONPATH": FAULTS, "COLLECTIVES": notes}
             args = f"--account-steps 2 --checkpoint-dir {folder / 'kept'}"
             rows[name] = run_strategy(name, results, args, **own)
             shutil.rmtree(folder / "kept", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Kills a random process of a suite, sweep, pack, report or Slurm job at a random moment, and checks what is left.
+"""Kills a random process of a suite, sweep, pack or report at a random moment, and checks what is left.
 
     ./bench kill-fuzz --kills 60 --seed 1
 
@@ -35,7 +35,7 @@ from scripts.data.pack_target import check_pack
 from scripts.shared.forward_signals import end_on_signals
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-GONE_S, GONE_SLURM_S = 10.0, 45.0  # Slurm has its own patience with tasks that it ends
+GONE_S = 10.0
 ALIVE_LIMIT_S = 90.0
 SUITE_LIMIT_S = 1500.0  # of a suite that hangs: beside seven other programs one run can take 100 s
 KILLS_A_SET = 6
@@ -61,10 +61,6 @@ KINDS = (
     ("plot", "scripts.charts."),
     ("plot", "scripts.report."),
     ("pack", "scripts.data.pack"),
-    # These three have the words of a rank behind their own. bash and one process of srun ignore SIGQUIT.
-    ("submitter", "slurm_submit.sh"),
-    ("job script", "slurm_script"),
-    ("srun", "srun "),
     ("rank", "benchmarks."),
     ("launcher", "launchers/"),
 )
@@ -83,13 +79,12 @@ VICTIMS = {
         "group",
     ),
     "sweep": ("loop", "record", "torchrun", "rank", "plot", "group"),
-    "slurm": ("loop", "record", "submitter", "srun", "job script", "rank", "group"),
     "pack": ("pack",),
     "report": ("plot",),
 }
 WHOLE = ("loop", "group")  # whose end ends everything
 ROW_SAYS_OK = "its row says ok"
-SHARES = {"suite": 0.6, "sweep": 0.16, "pack": 0.1, "report": 0.06, "slurm": 0.08}
+SHARES = {"suite": 0.68, "sweep": 0.16, "pack": 0.1, "report": 0.06}
 
 
 @dataclasses.dataclass
@@ -120,13 +115,13 @@ class Kill:
 class Set:
     """One result set, the suites that run in it, and the kills of these."""
 
-    def __init__(self, kind: str, base: Path, cluster: dict, rng: random.Random):
-        self.kind, self.base, self.cluster, self.rng = kind, base, cluster, rng
+    def __init__(self, kind: str, base: Path, rng: random.Random):
+        self.kind, self.base, self.rng = kind, base, rng
         self.results, self.output = base / "a set", base / "output"
         self.temporary = base / "temporary"
         self.temporary.mkdir(parents=True)
         self.config = base / "tiny.yaml"
-        self.loader = SYNTHETIC if kind == "slurm" else rng.choice((SYNTHETIC, FOLDER))
+        self.loader = rng.choice((SYNTHETIC, FOLDER))
         self.config.write_text(f"{TINY}timeout_s: {patience(20)}\n{self.loader}")
         self.repeats = 0
         self.process: subprocess.Popen | None = None
@@ -140,15 +135,13 @@ class Set:
         """
         self.repeats += one_more_round or self.process is None or self.process.returncode in (0, 1)
         asked = {"RESULTS": self.results, "CONFIG": self.config, "DATA": data, "REPEATS": self.repeats}
-        asked |= {"TMPDIR": self.temporary, "SLURM_LOCAL_DIR": self.base / "no cluster", "NPROC": 2}
+        asked |= {"TMPDIR": self.temporary, "NPROC": 2}
         if self.kind == "sweep":
             command, asked = "study sweep", asked | {"STRATEGY": "ddp", "KEY": "bucket_cap_mb", "VALUES": "1 25"}
         else:
-            command, asked = "run", asked | {"STRATEGIES": "slurm" if self.kind == "slurm" else "ddp single"}
+            command, asked = "run", asked | {"STRATEGIES": "ddp single"}
         words, rest = bench_words(command, **asked)
-        self.process = launch(
-            [sys.executable, ROOT / "bench", *words], rest | {"SETUP": "no"} | self.cluster, self.output
-        )
+        self.process = launch([sys.executable, ROOT / "bench", *words], rest | {"SETUP": "no"}, self.output)
         self.started_at = time.monotonic()
 
     def alive(self) -> bool:
@@ -193,7 +186,7 @@ class Set:
 
     def watch(self, kill: Kill, process: psutil.Process, folder: Path | None, before: list[psutil.Process]) -> None:
         """Note how long what was to end was alive."""
-        began, limit_s = time.monotonic(), GONE_SLURM_S if self.kind == "slurm" else GONE_S
+        began, limit_s = time.monotonic(), GONE_S
         limit_s *= 3 if os.getloadavg()[0] > len(os.sched_getaffinity(0)) else 1
         if kill.victim in WHOLE:
             left = lambda: processes_of(self.base)  # noqa: E731
@@ -321,11 +314,9 @@ def faults_of_csv(path: Path) -> Iterator[str]:
 # ---- what is played ------------------------------------------------------------------------------------------------
 
 
-def play_set(
-    kind: str, num_kills: int, first: int, base: Path, data: Path, cluster: dict, rng: random.Random
-) -> list[Kill]:
+def play_set(kind: str, num_kills: int, first: int, base: Path, data: Path, rng: random.Random) -> list[Kill]:
     """Kill processes in one set, at most `num_kills` times; then run a suite undisturbed. Returns the kills."""
-    played = Set(kind, base, cluster, rng)
+    played = Set(kind, base, rng)
     missed = 0
     while len(played.kills) < num_kills and missed < 2 * num_kills:
         if not played.alive():
@@ -414,21 +405,6 @@ def play_one(
     return kill
 
 
-@contextlib.contextmanager
-def slurm_cluster(base: Path) -> Iterator[dict | None]:
-    """A local cluster: what a launcher's environment needs to find it; None where there can be none."""
-    script, env = ROOT / "tests/slurm_local.sh", os.environ | {"SLURM_LOCAL_DIR": str(base / "slurm")}
-    started = subprocess.run([script, "start"], env=env, capture_output=True, text=True, timeout=300)
-    if started.returncode:
-        print(f"no Slurm: {started.stderr.strip().splitlines()[-1:]}")
-        yield None
-        return
-    try:
-        yield {"SLURM_CONF": str(base / "slurm" / "slurm.conf")}
-    finally:
-        subprocess.run([script, "stop"], env=env, capture_output=True, timeout=120)
-
-
 def shares(num_kills: int, kinds: list[str]) -> dict[str, int]:
     """Kills of each kind."""
     total = sum(SHARES[kind] for kind in kinds)
@@ -443,23 +419,19 @@ def play(num_kills: int, kinds: list[str], base: Path, rng: random.Random, kills
     for seed, part in enumerate(("train", "val")):
         draw_images(data / part, 160, seed)
 
-    def sets(kind: str, expected: int, cluster: dict) -> None:
+    def sets(kind: str, expected: int) -> None:
         for first in range(0, expected, KILLS_A_SET):
             place = base / f"{kind} {first}"
-            kills.extend(play_set(kind, min(KILLS_A_SET, expected - first), len(kills) + 1, place, data, cluster, rng))
+            kills.extend(play_set(kind, min(KILLS_A_SET, expected - first), len(kills) + 1, place, data, rng))
 
     for kind, expected in shares(num_kills, kinds).items():
         if kind in ("suite", "sweep"):
-            sets(kind, expected, {})
+            sets(kind, expected)
         for _ in range(expected if kind == "pack" else 0):
             kills.append(play_pack(len(kills) + 1, base / f"pack {len(kills)}", data, rng))
         for _ in range(expected if kind == "report" else 0):
             results = next(iter(base.glob("suite */a set")), None) or published_copy(base)
             kills.append(play_report(len(kills) + 1, base / f"report {len(kills)}", results, rng))
-        if kind == "slurm" and expected:
-            with slurm_cluster(base) as cluster:
-                if cluster:
-                    sets(kind, expected, cluster)
 
 
 def end_all(base: Path) -> None:

@@ -32,7 +32,6 @@ from scripts.results.settings import add_settings, requested_settings, settings_
 from scripts.runner.cause import first_cause
 from scripts.runner.plan import last_statuses
 
-SLURM = ROOT / "tests/slurm_local.sh"
 SOAK_LIMIT_S = 5400  # 30 rounds take 5 minutes alone, and an hour beside seven other programs
 NO_HOROVOD = "Horovod is not installed; scripts/setup/horovod.sh"
 real_interpreter = pytest.mark.real_interpreter  # for signals to ranks and launchers, and who is whose child
@@ -58,30 +57,10 @@ def results(tmp_path, tmp_path_factory) -> Path:
     assert set(psutil.Process().children(recursive=True)) <= before, "children are left behind"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> dict:
-    """A local Slurm cluster: what a launcher's environment needs to find it."""
-    folder = tmp_path_factory.mktemp("slurm")
-    env = {**os.environ, "SLURM_LOCAL_DIR": str(folder)}
-    started = subprocess.run([SLURM, "start"], env=env, capture_output=True, text=True, timeout=300)
-    if started.returncode == 3:
-        yield {"why_not": started.stderr.strip().splitlines()[-1]}
-        return
-    assert started.returncode == 0, started.stderr
-    yield {"SLURM_CONF": str(folder / "slurm.conf")}
-    assert subprocess.run([SLURM, "stop"], env=env, capture_output=True, timeout=120).returncode == 0
-
-
-def needs(strategy: str, matrix, number: int, fault: str, request) -> dict:
-    """The environment that a strategy needs, or a skip."""
+def needs(strategy: str, matrix, number: int, fault: str) -> None:
+    """Skips what needs Horovod where there is none."""
     if strategy == "horovod_ddp" and not find_spec("horovod"):
         matrix.skip(number, fault, NO_HOROVOD)
-    if strategy != "slurm":
-        return {}
-    found = request.getfixturevalue("cluster")
-    if "why_not" in found:
-        matrix.skip(number, fault, found["why_not"])
-    return found
 
 
 # ---- ranks that fail, die, hang -------------------------------------------------------------------------------
@@ -89,7 +68,7 @@ def needs(strategy: str, matrix, number: int, fault: str, request) -> dict:
 
 @real_interpreter
 @pytest.mark.parametrize(
-    "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "horovod_ddp", "slurm"))]
+    "strategy", ["ddp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ddp_spawn", "horovod_ddp"))]
 )
 @pytest.mark.parametrize(
     "fault, reason",
@@ -98,10 +77,11 @@ def needs(strategy: str, matrix, number: int, fault: str, request) -> dict:
         ("kill rank=1 step=3", "rank 1: signal 9, possibly out of memory"),
     ],
 )
-def test_a_rank_that_fails_or_dies_is_named(matrix, results, request, strategy, fault, reason):
+def test_a_rank_that_fails_or_dies_is_named(matrix, results, strategy, fault, reason):
     """Protects the first cause: the row names the rank that failed, not the one that lost its peer."""
     number, title = (1, f"a rank raises ({strategy})") if "raise" in fault else (2, f"a rank is SIGKILLed ({strategy})")
-    ended = run(strategy, results, fault, **needs(strategy, matrix, number, title, request))
+    needs(strategy, matrix, number, title)
+    ended = run(strategy, results, fault)
     assert (ended.code, ended.row["status"], ended.row["reason"]) == (1, "failed", reason)
     assert "last lines of" in ended.output
     assert not any(timed_out(cause["reason"]) for cause in ended.causes), "a rank waited timeout_s for the other"
@@ -111,16 +91,11 @@ def test_a_rank_that_fails_or_dies_is_named(matrix, results, request, strategy, 
 @real_interpreter
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
-def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, request, strategy):
+def test_a_stopped_rank_is_named_when_the_others_stop_waiting(matrix, results, strategy):
     """timeout_s of the configuration bounds a collective; nobody calls the rank that torchrun killed out of memory."""
     title = f"a rank hangs, others wait timeout_s ({strategy})"
-    ended = run(
-        strategy,
-        results,
-        "stop rank=1 step=3",
-        ARGS=f"--timeout-s {patience(10)}",
-        **needs(strategy, matrix, 3, title, request),
-    )
+    needs(strategy, matrix, 3, title)
+    ended = run(strategy, results, "stop rank=1 step=3", ARGS=f"--timeout-s {patience(10)}")
     assert (ended.code, ended.row["status"]) == (1, "timeout")
     assert ended.row["reason"].startswith("rank 1 was stopped by a signal and did not answer; rank 0: ")
     matrix.add(3, title, "timeout; rank 1 was stopped and did not answer", ended.seconds)
@@ -205,11 +180,11 @@ def test_the_stacks_of_a_run_that_hangs_are_in_the_log(matrix, results, strategy
 @pytest.mark.slow
 @real_interpreter
 @pytest.mark.parametrize("strategy", ["ddp", "horovod_ddp"])
-def test_workers_end_when_their_launcher_is_killed(matrix, results, request, strategy):
+def test_workers_end_when_their_launcher_is_killed(matrix, results, strategy):
     """torchrun's workers live in sessions of their own and outlive it."""
     title = f"{'torchrun' if strategy == 'ddp' else 'horovodrun'} is SIGKILLed"
-    variables = needs(strategy, matrix, 5, title, request)
-    process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS="--steps 1000", **variables)
+    needs(strategy, matrix, 5, title)
+    process = start([ROOT / "launchers" / f"{strategy}.sh"], results, "slow", ARGS="--steps 1000")
     until_planted(results)
     (launcher,) = psutil.Process(process.pid).children()
     assert "run" in launcher.cmdline()[2]  # torch.distributed.run, horovod.runner.launch
@@ -359,12 +334,12 @@ def test_missing_tools_are_skipped_with_the_remedy(matrix, results, tmp_path):
     for name in ("bash", "env", "dirname", "basename", "timeout", "awk"):  # nor git
         (tools / name).symlink_to(shutil.which(name))
     variables = {"PYTHON": venv / "bin" / "python", "PATH": tools}
-    for strategy, more, remedy in [
-        ("horovod_ddp", {}, "scripts/setup/horovod.sh"),
-        ("slurm", {"SLURM_CONF": "/dev/null"}, "tests/slurm_local.sh start"),
-        ("apex_ddp", {}, "run it where there are NVIDIA GPUs"),
+    for strategy, remedy in [
+        ("horovod_ddp", "scripts/setup/horovod.sh"),
+        ("slurm", "./bench slurm slurm"),
+        ("apex_ddp", "run it where there are NVIDIA GPUs"),
     ]:
-        ended = run(strategy, results, **variables, **more)
+        ended = run(strategy, results, **variables)
         assert (ended.code, ended.row["status"]) == (0, "skipped") and remedy in ended.row["reason"]
     matrix.add(8, "Horovod, Slurm, Apex are missing", "skipped with the remedy")
 
@@ -655,84 +630,7 @@ def test_two_suites_at_once_do_not_meet(matrix, results, tmp_path, checkout):
     matrix.add(17, "make -j2; two suites on one set", "both right; the second says that another holds it")
 
 
-# ---- Slurm, clocks, endurance ----------------------------------------------------------------------------------
-
-
-def job_ids(cluster: dict) -> list[str]:
-    done = subprocess.run(["squeue", "-h", "-o", "%A"], env={**os.environ, **cluster}, capture_output=True, text=True)
-    return done.stdout.split()
-
-
-def tell_slurm(cluster: dict, *words: str) -> None:
-    subprocess.run(words, env={**os.environ, **cluster}, check=True, timeout=60)
-
-
-@real_interpreter
-@pytest.mark.slow
-def test_a_cancelled_job_is_reported_as_cancelled(matrix, results, request):
-    title = "a Slurm job is cancelled"
-    cluster = needs("slurm", matrix, 20, title, request)
-    process = start([ROOT / "launchers" / "slurm.sh"], results, "slow", ARGS="--steps 1000", **cluster)
-    until_planted(results)
-    began = time.monotonic()
-    tell_slurm(cluster, "scancel", *job_ids(cluster))
-    ended = finish(process, results)
-    assert (ended.code, ended.row["status"]) == (1, "interrupted") and "CANCELLED" in ended.row["reason"]
-    matrix.add(20, title, f"interrupted; {ended.row['reason']}", ended.ended_at - began)
-
-
-@real_interpreter
-@pytest.mark.slow
-def test_a_signal_to_the_launcher_cancels_its_job(matrix, results, request):
-    """And the tasks have the time to write a checkpoint: nobody signals srun, which would kill them at once."""
-    title = "SIGTERM to launchers/slurm.sh with --checkpoint-dir"
-    cluster = needs("slurm", matrix, 20, title, request)
-    args = f"--steps 1000 --checkpoint-dir {results.parent}/ck"
-    # In its second step a rank knows that the other one trains, too, and so writes a checkpoint at SIGTERM.
-    process = start([ROOT / "launchers" / "slurm.sh"], results, "slow step=1", ARGS=args, **cluster)
-    until_planted(results)
-    began = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    ended = finish(process, results)
-    assert (ended.code, ended.row["status"]) == (143, "interrupted")
-    assert (results.parent / "ck" / "slurm-1" / "last.pt").exists() and job_ids(cluster) == []
-    matrix.add(20, title, "interrupted; 143; job cancelled, checkpoint kept", ended.ended_at - began)
-
-
-@real_interpreter
-@pytest.mark.slow
-def test_a_job_whose_node_goes_down_is_requeued_and_resumes(matrix, results, request):
-    title = "a node goes down"
-    cluster = needs("slurm", matrix, 20, title, request)
-    args = f"--steps 40 --checkpoint-dir {results.parent}/ck --checkpoint-steps 1"
-    process = start([ROOT / "launchers" / "slurm.sh"], results, "slow step=3", ARGS=args, **cluster)
-    until((results.parent / "ck" / "slurm-1" / "last.pt").exists, "a checkpoint")
-    began = time.monotonic()
-    tell_slurm(cluster, "scontrol", "update", "nodename=node2", "state=down", "reason=test")
-    time.sleep(2)
-    tell_slurm(cluster, "scontrol", "update", "nodename=node2", "state=resume")
-    ended = finish(process, results)
-    assert (ended.code, ended.row["status"]) == (0, "ok") and "resumed at step" in ended.log
-    matrix.add(20, title, "requeued, resumed, ok", ended.ended_at - began)
-
-
-@real_interpreter
-@pytest.mark.slow
-def test_a_job_at_its_time_limit_resumes_or_says_so(matrix, results, request):
-    """Slurm's shortest limit is a minute, and it looks every 30 s. Two jobs at once: with checkpoints and without."""
-    title = "the time limit is reached"
-    cluster = needs("slurm", matrix, 20, title, request)
-    launcher, other = [ROOT / "launchers" / "slurm.sh"], results.parent / "other set"
-    minutes = patience(60) // 60
-    args, began = f"--steps {240 * minutes} --checkpoint-dir {results.parent}/ck", time.monotonic()
-    resumes = start(launcher, results, "slow", ARGS=args, TIME=minutes, WARNING_S=3, TIMEOUT=0, **cluster)
-    stops = start(launcher, other, "slow", ARGS=f"--steps {1000 * minutes}", TIME=minutes, **cluster)
-    ended = finish(stops, other)
-    assert (ended.code, ended.row["status"]) == (1, "timeout") and "raise TIME=" in ended.row["reason"]
-    matrix.add(20, title, f"timeout; {ended.row['reason']}", ended.ended_at - began)
-    ended = finish(resumes, results)
-    assert (ended.code, ended.row["status"]) == (0, "ok") and "resumed at step" in ended.log
-    matrix.add(20, f"{title}, with --checkpoint-dir", "requeued, resumed, ok", ended.ended_at - began)
+# ---- clocks, endurance ----------------------------------------------------------------------------------------
 
 
 @real_interpreter

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fault_runs import processes_of
-from faults.kill_fuzz import Kill, Set, kind_of, play, until
+from faults.kill_fuzz import Kill, Set, play, until
 from support import ROOT, environment
 
 from benchmarks.common.rows import append_rows
@@ -57,25 +57,6 @@ def suites_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        ("launchers/slurm_submit.sh --nodes 2 -- slurm_run_job.sh srun -n 2 python -m benchmarks.slurm", "submitter"),
-        ("bash /var/spool/job7/slurm_script srun --nodes 2 python -m benchmarks.slurm", "job script"),
-        ("srun --nodes 2 python -m benchmarks.slurm", "srun"),
-        ("python -m benchmarks.slurm --config x", "rank"),
-    ],
-)
-def test_a_process_is_named_by_what_it_is_and_not_by_what_it_starts(words, kind):
-    """Protects the judge from blaming a row: bash ignores SIGQUIT, so a run whose job script got it may end well.
-    Mutant: `rank` first."""
-    process = subprocess.Popen(["bash", "-c", "read", *words.split()], stdin=subprocess.PIPE)
-    try:
-        assert until(lambda: kind_of(psutil.Process(process.pid)) == kind, 10)  # its words come a moment after exec
-    finally:
-        process.communicate()
-
-
 @pytest.mark.parametrize(("code", "asked", "rounds"), [(-1, False, 1), (1, False, 2), (-1, True, 2)])
 def test_the_last_suite_has_a_round_of_its_own(code, asked, rounds, killed, tiny_data):
     """Protects the judge from a run of the last round that failed before: it is not run again. Mutant: never asked."""
@@ -93,7 +74,7 @@ def test_the_last_suite_has_a_round_of_its_own(code, asked, rounds, killed, tiny
 @pytest.fixture
 def killed(tmp_path) -> Set:
     """A set whose one run was killed, and has its row."""
-    made = Set("suite", tmp_path / "base", {}, random.Random(0))
+    made = Set("suite", tmp_path / "base", random.Random(0))
     (made.results / "logs" / ROW["run_id"]).mkdir(parents=True)
     append_rows(made.results, "runs", [ROW])
     made.kills.append(Kill(1, "suite", "rank", "SIGKILL", 1.0, ROW["run_id"]))

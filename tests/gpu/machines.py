@@ -90,13 +90,9 @@ def built(name: str, config: Config, rank: int = 0, num_ranks: int = 1, folder: 
         variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "LOCAL_WORLD_SIZE": num_ranks}
         if name == "slurm":
             variables = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_NUM_TASKS": num_ranks}
-            variables |= {"SLURM_JOB_ID": 1, "SLURM_STEP_ID": 0}
         texts = {key: str(value) for key, value in variables.items()}
         texts["RENDEZVOUS_FILE"] = f"{folder or own}/ranks"
-        with (
-            contextlib.chdir(folder or own),  # where slurm's ranks meet
-            mock.patch.dict(os.environ, texts),
-        ):
+        with mock.patch.dict(os.environ, texts):
             try:
                 yield script.build(config)
             except Unavailable as error:

@@ -21,7 +21,7 @@ RESOLVED = {
 # Whoever adds a name here pools runs that differ in it. Whoever adds a field elsewhere separates them.
 POOLED = {
     *("config", "data", "checkpoint_dir", "checkpoint_steps", "checkpoint_keep", "resume", "resume_from"),
-    *("resume_anyway", "timeout_s", "limit_s", "compile_s", "rendezvous"),
+    *("resume_anyway", "timeout_s", "limit_s", "compile_s"),
 }
 NOT_READ = {name for name, strategies in READERS.items() if "ddp" not in strategies}
 

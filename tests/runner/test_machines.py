@@ -41,7 +41,7 @@ TORCH_ASKED_BY = {  # who may ask torch itself: the predicate, and what follows 
 @pytest.fixture
 def see(monkeypatch, tmp_path):
     """see(num_gpus, usable): a machine, where Make's variables are not set; the plan's own words are kept."""
-    for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES", "HOSTS", "NODES", "NNODES", "TASKS_PER_NODE"):
+    for name in ("ARGS", "DATA", "RESULTS", "RETRY", "STRATEGIES", "HOSTS", "NNODES"):
         monkeypatch.delenv(name, raising=False)
     for name in ("THREADS_PER_RANK", "REPEATS", "REPEAT", "TIMEOUT", "RANKS", "STRATEGY", "KEY", "VALUES"):
         monkeypatch.delenv(name, raising=False)
@@ -56,12 +56,9 @@ def num_ranks(name: str, num_gpus: int) -> int:
 def launched(recorder, run: plan.Run, results) -> dict:
     """What the launcher of a run hands to the record: words and env."""
     folder, launcher_variables = plan.create_run_folder(run, results)
-    (results.parent / "bin").mkdir(exist_ok=True)
-    (results.parent / "bin" / "sinfo").write_text("#!/bin/sh\necho 1\n")  # a cluster of one node that answers
-    (results.parent / "bin" / "sinfo").chmod(0o755)
-    path = {"PATH": f"{results.parent}/bin:{os.environ['PATH']}", "SLURM_CONF": "/dev/null"}
     nothing = {"CUDA_VISIBLE_DEVICES": None, "NUM_GPUS": None, "THREADS_PER_RANK": None}
-    env = environment(**nothing | launcher_variables | recorder.variables | path)
+    job = {"SLURM_JOB_ID": 7, "SLURM_JOB_CPUS_PER_NODE": 8}
+    env = environment(**nothing | launcher_variables | recorder.variables | job)
     words = [ROOT / "launchers" / f"{run.strategy}.sh", "--run", folder.plan]
     done = subprocess.run(words, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

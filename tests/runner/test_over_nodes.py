@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 from support import ROOT, STRATEGIES, SYNTHETIC_YAML, after, asked, environment, put
 
-from benchmarks.common import machine
 from benchmarks.common.run_folder import RunFolder
 from scripts.runner import plan
 from scripts.shared import strategy_list
 
 ON_ONE_NODE = {"single", "dataparallel", "model_parallel", "ddp_spawn"}
 OTHERWISE = {"slurm", "horovod_ddp"}  # by srun and by ssh; all others by torchrun
+JOB = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": 2, "SLURM_NTASKS_PER_NODE": 2}
+JOB |= {"SLURM_JOB_CPUS_PER_NODE": "6(x2)", "SLURM_CPUS_PER_TASK": 3, "THREADS_PER_RANK": 3, "SLURM_CONF": "/dev/null"}
 
 
 @pytest.fixture
@@ -29,11 +30,8 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
     their environment `env`, the record's own words, and the half that was `asked`."""
 
     def launch(name: str, **variables) -> dict:
-        job = {"SLURM_JOB_ID": 7, "SLURM_JOB_NODELIST": "node[1-2]", "ALLOCATION": 7, "NODES": 2, "NPROC": 2}
-        job |= {"TASKS_PER_NODE": 2, "CPUS_PER_TASK": 3, "THREADS_PER_RANK": 3, "SLURM_CONF": "/dev/null"}
         ours = {"PATH": f"{bin_path}:{os.environ['PATH']}", "RESULTS": tmp_path / "a set"}
-        ours |= {"PASSED_ON": "scripts.runner.by_hand"}
-        env = environment(**recorder.variables | ours | job | variables)
+        env = environment(**recorder.variables | ours | {"PASSED_ON": "scripts.runner.by_hand"} | JOB | variables)
         words = [ROOT / "launchers" / f"{name}.sh", "--config", tiny_config, "--data", variables.get("DATA", tiny_data)]
         done = subprocess.run(words, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -41,8 +39,7 @@ def launched(recorder, bin_path, tmp_path, tiny_config, tiny_data):
         at = call["words"].index("--") if "--" in call["words"] else len(call["words"])
         folder = RunFolder(Path(after(call["words"], "--run")).parent)
         found = {"words": call["words"][at + 1 :], "record": call["words"][:at], "env": call["env"]}
-        found |= {"run_id": folder.run_id}
-        return found | {"asked": folder.requested()}
+        return found | {"run_id": folder.run_id, "asked": folder.requested()}
 
     return launch
 
@@ -53,17 +50,19 @@ def test_a_launcher_spans_the_nodes_or_says_that_it_cannot(monkeypatch, name):
     text = (ROOT / "launchers" / f"{name}.sh").read_text().splitlines()
     output = [word for word in ("over_loopback", "set_torchrun_command") if word in text]
     assert output == ([] if name in OTHERWISE else ["over_loopback" if name in ON_ONE_NODE else "set_torchrun_command"])
-    for variable, value in (("HOSTS", ""), ("NODES", "2"), ("TASKS_PER_NODE", "4")):
-        monkeypatch.setenv(variable, value)
+    for variable in ("HOSTS", "NNODES"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     assert strategy_list.total_ranks_and_nodes(name, 4) == ((4, 1) if name in ON_ONE_NODE else (8, 2))
 
 
 @pytest.mark.medium
 def test_torchrun_is_started_on_every_node(launched):
-    """Protects the ranks' numbers: one torchrun a node, which knows its place, and meets the others at the first."""
+    """Protects the ranks' numbers: one torchrun a node, which knows its place, and meets the others at the first. Its
+    ranks may use all cores of their node, as those of srun."""
     run = launched("ddp")
     step, torchrun = run["words"][: run["words"].index("bash")], run["words"][run["words"].index("-m") :]
-    assert step[0] == "srun" and "--kill-on-bad-exit=1" in step
+    assert step[0] == "srun" and {"--kill-on-bad-exit=1", "--cpu-bind=none"} <= {*step}
     for flag, value in (("--nodes", "2"), ("--ntasks", "2"), ("--ntasks-per-node", "1"), ("--cpus-per-task", "6")):
         assert after(step, flag) == value
     assert after(step, "--job-name") == run["run_id"]
@@ -71,25 +70,37 @@ def test_torchrun_is_started_on_every_node(launched):
     for flag, value in (("--nnodes", "2"), ("--nproc-per-node", "2"), ("--rdzv-backend", "static")):
         assert after(torchrun, flag) == value
     assert re.fullmatch(r"10\.0\.0\.1:2\d{4}", after(torchrun, "--rdzv-endpoint"))
-    assert run["env"]["NPROC"] == "4" and "RENDEZVOUS_FILE" not in run["env"]
+    assert run["env"]["NPROC"] == run["env"]["NODES"] == "2" and "RENDEZVOUS_FILE" not in run["env"]
     assert "GLOO_SOCKET_IFNAME" not in run["env"]  # nodes cannot talk over loopback
     assert (run["asked"]["ranks"], run["asked"]["nodes"]) == (4, 2)
 
 
-def test_srun_starts_all_tasks(launched):
-    """Protects the one that needs no torchrun; inside the job it submits none."""
-    words = launched("slurm")["words"]
+def test_srun_starts_all_tasks_and_ranks_meet_at_the_first_node(launched):
+    """Protects the one that needs no torchrun: no file, which NFS may not lock, and no address of a login node. Ranks
+    of one node meet in a file of its /tmp, and nothing listens beyond loopback."""
+    run = launched("slurm")
+    words, env = run["words"], run["env"]
     assert words[0] == "srun" and after(words, "--ntasks") == "4" and after(words, "--cpus-per-task") == "3"
+    assert "--cpu-bind=none" in words and env["MASTER_ADDR"] == "10.0.0.1" and env["MASTER_PORT"].isdecimal()
+    assert "RENDEZVOUS_FILE" not in env and "GLOO_SOCKET_IFNAME" not in env
+    run = launched("slurm", SLURM_JOB_NUM_NODES=1, SLURM_JOB_CPUS_PER_NODE=6)
+    words, env = run["words"], run["env"]
+    assert after(words, "--nodes") == "1" and after(words, "--cpus-per-task") == "3" and "MASTER_ADDR" not in env
+    assert env["RENDEZVOUS_FILE"] == f"/tmp/ranks-7-{run['run_id']}" and env["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_outside_a_job_srun_is_skipped_with_what_to_type(launched):
+    assert "./bench slurm slurm" in after(launched("slurm", SLURM_JOB_ID=None)["record"], "--skip")
 
 
 @pytest.mark.medium
 def test_ranks_of_two_gpus_are_half_as_many_on_each_node(launched):
     """Protects 2 ranks x 2 nodes on machines of 4 GPUs from being 4 on each."""
-    run = launched("hybrid_parallel", NUM_GPUS=4, GPUS_PER_NODE=4, NPROC=4, TASKS_PER_NODE=4)
-    assert after(run["words"], "--nproc-per-node") == "2" and run["env"]["NPROC"] == "4"
+    run = launched("hybrid_parallel", NUM_GPUS=4)
+    assert after(run["words"], "--nproc-per-node") == "2" and run["asked"]["ranks"] == 8
 
 
-@pytest.mark.parametrize("name", sorted(ON_ONE_NODE))
+@pytest.mark.parametrize("name", ["single", "ddp_spawn"])
 def test_what_cannot_span_nodes_has_the_first(launched, name):
     """Protects their rows: the ranks of one node, on it, and asked so."""
     run = launched(name)
@@ -102,85 +113,48 @@ def test_what_cannot_span_nodes_has_the_first(launched, name):
 def test_horovod_spans_nodes_by_ssh_or_is_skipped(launched, bin_path):
     """Protects Horovod's row from being of fewer ranks than its neighbours'."""
     put(bin_path, scontrol="printf 'localhost\\n127.0.0.2\\n'")
-    run = launched("horovod_ddp", NPROC=4, TASKS_PER_NODE=4, NUM_CORES=None)
+    run = launched("horovod_ddp", SLURM_NTASKS_PER_NODE=4)
     assert after(run["words"], "--network-interfaces") == "lo"
     assert after(run["words"], "-H") == "localhost:4,127.0.0.2:4" and after(run["words"], "-np") == "8"
-    assert run["env"]["NUM_CORES"] == str(2 * machine.num_cores())
     skipped = launched("horovod_ddp", SSH="no")
     assert skipped["words"] == [] and "`ssh 127.0.0.2` fails or asks a question" in after(skipped["record"], "--skip")
     assert (skipped["asked"]["ranks"], skipped["asked"]["nodes"]) == (4, 2)
+    assert "HOSTS=node0:8" in after(launched("horovod_ddp", NNODES=2, RDZV_ENDPOINT="a:29400")["record"], "--skip")
 
 
 def test_the_one_rank_that_fp16_is_measured_by_stays_on_one_node(monkeypatch, tmp_path):
     """Protects x one rank on V100s: the run of one rank is no run of one rank on each node, and no round lacks it."""
-    for name, value in {
-        "NODES": 2,
-        "TASKS_PER_NODE": 4,
-        "NPROC": 4,
-        "NUM_GPUS": 4,
-        "STRATEGIES": "single ddp_amp",
-    }.items():
-        monkeypatch.setenv(name, str(value))
     (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML.replace("global_batch: 4", "global_batch: 8"))
-    monkeypatch.setenv("CONFIG", str(tmp_path / "a.yaml"))
+    variables = {"SLURM_JOB_NUM_NODES": 2, "NUM_GPUS": 4, "CONFIG": tmp_path / "a.yaml", "STRATEGIES": "single ddp_amp"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
     monkeypatch.setattr("scripts.shared.gpus.min_compute_capability", lambda: (7, 0))
-    monkeypatch.setattr("benchmarks.common.machine.usable_gpus", lambda: 4)
-    variables = asked()
-    runs = [run for run in plan.plan_strategies(variables) if run.round == 1 and run.strategy == "ddp_amp"]
-    assert sorted((run.requested["ranks"], run.requested["nodes"], run.variables.get("NODES")) for run in runs) == [
-        (1, 1, "1"),
-        (8, 2, None),
-    ]
-
-
-@pytest.mark.parametrize("on_node", ["shared", "gone"])
-def test_a_task_says_that_its_node_lacks_the_checkout(tmp_path, bin_path, on_node):
-    """Protects who reads why a run failed: Slurm starts a task in /tmp where the node cannot enter the folder."""
-    checkout, fallback = tmp_path / "a checkout", tmp_path / "fallback"
-    shutil.copytree(ROOT / "launchers", checkout / "launchers")
-    fallback.mkdir()
-    put(bin_path, srun=f'cd "{fallback}"; while [ "$1" != bash ]; do shift; done; exec "$@"')
-    lines = ["set -eu", 'cd -- "$1"', "source launchers/cluster.sh", "CONTAINED=() RUN_ID=x", "set_step_command 1 1 1"]
-    lines += ['mv -- "$1" "$1 gone"' if on_node == "gone" else "", '"${STEP[@]}" touch ran']
-    env = environment(PATH=f"{bin_path}:{os.environ['PATH']}")
-    done = subprocess.run(["bash", "-c", "\n".join(lines), "bash", checkout], env=env, capture_output=True, text=True)
-    assert (done.returncode == 0) == (checkout / "ran").exists() == (on_node == "shared")
-    assert ("is not shared by all nodes" in done.stderr) == (on_node == "gone")
-
-
-@pytest.mark.parametrize("script", ["slurm_all_job.sh", "slurm_run_job.sh"])
-def test_a_job_says_that_its_node_lacks_the_checkout(tmp_path, script):
-    env = environment(SLURM_JOB_ID=7, SLURM_JOB_NODELIST="node1", RESULTS=tmp_path, SLURM_SUBMIT_DIR=tmp_path / "gone")
-    done = subprocess.run([ROOT / "launchers" / script, "true"], env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "a folder that all nodes share" in done.stderr
+    runs = [run for run in plan.plan_strategies(asked()) if run.round == 1 and run.strategy == "ddp_amp"]
+    found = sorted((run.requested["ranks"], run.requested["nodes"], run.variables["NODES"]) for run in runs)
+    assert found == [(1, 1, "1"), (8, 2, "2")]
 
 
 # --- containers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", ["apptainer", pytest.param("singularity", marks=pytest.mark.medium)])
 @pytest.mark.medium
-def test_apptainer_runs_the_scripts_of_every_node(launched, bin_path, tmp_path, tiny_data, program):
-    """Protects CONTAINER=: the image's interpreter, with the folders that a run needs, and the GPUs."""
-    put(bin_path, **{program: ""})
+def test_apptainer_runs_the_scripts_of_every_node(launched, tmp_path, tiny_data):
+    """Protects --container image.sif: the image's interpreter, with the folders that a run needs, and the GPUs."""
     image = {"CONTAINER": "/images/torch.sif", "PACKED": tmp_path / "packed images"}
     words = launched("single", **image)["words"]
-    assert words[:2] == [str(bin_path / program), "exec"] and "--nv" not in words
+    assert words[:2] == ["apptainer", "exec"] and "--nv" not in words
     mounted = [words[at + 1] for at, word in enumerate(words) if word == "--bind"]
     assert mounted == [str(ROOT), str(tmp_path / "a set"), str(tiny_data), str(image["PACKED"])]
     assert words[words.index("/images/torch.sif") :][:4] == ["/images/torch.sif", "python3", "-m", "benchmarks.single"]
-    run = launched("ddp", NUM_GPUS=2, GPUS_PER_NODE=2, **image)
+    run = launched("ddp", NUM_GPUS=2, **image)
     assert run["words"][0] == "srun" and "--nv" in run["words"] and run["asked"]["container"] == image["CONTAINER"]
     inner = run["words"][run["words"].index("node") + 1 :]
-    assert inner[0] == str(bin_path / program) and after(inner, "python3") == "-m"
-    if program == "apptainer":
-        assert "ssh, outside of the container" in after(launched("horovod_ddp", **image)["record"], "--skip")
+    assert inner[0] == "apptainer" and after(inner, "python3") == "-m"
 
 
 @pytest.mark.medium
-def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, tiny_data):
+def test_pyxis_takes_the_image_in_sruns_own_words(launched, tmp_path, tiny_data):
     """Protects clusters with pyxis, where one process needs a step of its own, too."""
-    put(bin_path, srun="echo '  --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH'")
     images = shutil.copytree(tiny_data, tmp_path / "images")
     for name, tasks in (("ddp", "2"), ("slurm", "4"), ("single", "1")):
         folders = {"PACKED": "/packed/größe", "RESULTS": tmp_path / "set", "DATA": images}
@@ -191,24 +165,3 @@ def test_pyxis_takes_the_image_in_sruns_own_words(launched, bin_path, tmp_path, 
         assert after(words, "--container-mounts") == mounts and after(words, "--container-workdir") == str(ROOT)
         assert "python3" in words and "apptainer" not in words
     assert after(words, "--relative") == "0"  # the first node
-
-
-@pytest.mark.parametrize(
-    ("image", "name", "why"),
-    [
-        ("torch.sif", "images:/usr", "may have a colon or a comma"),
-        ("nvcr.io#nvidia/pytorch", "images,x", "may have a colon or a comma"),
-        ("torch.sif", "my images", ""),
-        ("nvcr.io#nvidia/pytorch", "my images", "pyxis mounts no folder whose path has a space"),
-        ("nvcr.io#nvidia/pytorch", "$(id)", "pyxis mounts no folder whose path has a space"),
-        ("nvcr.io#nvidia/pytorch", "größe_1+@~=%", ""),
-    ],
-)
-def test_a_folder_that_a_container_cannot_mount_is_named(tmp_path, bin_path, image, name, why):
-    """Protects who waits for a job, and the account: pyxis writes the path into a bash file, where $(...) runs, and the
-    path of the data may come from somebody else's configuration."""
-    put(bin_path, apptainer="", srun="echo --container-image=IMAGE")
-    env = environment(CONTAINER=image, PATH=f"{bin_path}:{os.environ['PATH']}", DATA=tmp_path / name)
-    command = ["bash", "-c", "set -eu; source launchers/cluster.sh; set_container_command"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
-    assert done.returncode == (2 if why else 0) and why in done.stderr, done.stderr

@@ -95,19 +95,14 @@ def names_of(runs) -> list[tuple]:
 @pytest.mark.parametrize(
     ("strategies", "variables", "refused"),
     [
-        ("single ddp", {"NODES": 2}, "NODES would not reach ddp"),
-        ("ddp", {"NODES": 1, "TASKS_PER_NODE": 4}, "NODES would not reach ddp"),
         ("horovod_ddp ddp", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach ddp"),
         ("slurm", {"HOSTS": "a:4,b:4"}, "HOSTS would not reach slurm"),
-        ("single ddp", {"NODES": 2, "ALLOCATION": 7}, ""),
-        ("single slurm", {"NODES": 2, "TASKS_PER_NODE": 4}, ""),
         ("single horovod_ddp", {"HOSTS": "a:4,b:4"}, ""),
         ("single ddp", {"NNODES": 2}, ""),
     ],
 )
-def test_machines_that_a_launcher_would_not_use_are_refused(make_request, monkeypatch, strategies, variables, refused):
-    """Protects settings from naming ranks and nodes that a run never had: torchrun here does not read Slurm's words."""
-    monkeypatch.delenv("ALLOCATION", raising=False)
+def test_machines_that_a_launcher_would_not_use_are_refused(make_request, strategies, variables, refused):
+    """Protects settings from naming ranks and nodes that a run never had."""
     make_request(**variables)
     with pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext():
         preflight.check_nodes_variables(strategies.split())
@@ -279,13 +274,13 @@ def test_one_process_takes_a_batch_that_ranks_could_not_divide(make_request):
         ({}, (4, 1)),
         ({"NNODES": 2}, (8, 2)),
         ({"HOSTS": "a:4,b:3"}, (7, 2)),
-        ({"NODES": 3, "TASKS_PER_NODE": 2}, (6, 3)),
-        ({"NODES": 2}, (4, 2)),
+        ({"SLURM_JOB_NUM_NODES": 3}, (12, 3)),
+        ({"SLURM_JOB_NUM_NODES": 3, "NNODES": 2}, (8, 2)),
     ],
 )
 def test_ranks_of_all_machines(monkeypatch, variables, expected):
     """Protects what was asked of several machines, whose launchers count in different ways."""
-    for name in ("HOSTS", "NODES", "NNODES", "TASKS_PER_NODE"):
+    for name in ("HOSTS", "NNODES", "SLURM_JOB_NUM_NODES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
@@ -304,7 +299,6 @@ BAD_HOSTS = ["a:x", "a:0", "a", ":4", ",", "a:4,", "a:4,,b:4", "a:-1", "a:\u0663
         ({"NODE_RANK": 1}, "NODE_RANK is 1, but must be less than NNODES, which is 1"),
         *(({"NPROC": value}, f"NPROC is '{value}', but must be a number of ranks") for value in ("abc", "0", "-1")),
         ({"NPROC": "2.5"}, r"NPROC is '2\.5', but must be a number of ranks, 1 or more"),
-        ({"CPUS_PER_TASK": "x"}, "CPUS_PER_TASK is 'x'"),
     ],
 )
 def test_a_contradictory_request_is_refused_at_once(make_request, variables, words):
@@ -313,9 +307,7 @@ def test_a_contradictory_request_is_refused_at_once(make_request, variables, wor
         make_request(**variables)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [*(("HOSTS", text) for text in BAD_HOSTS), ("NNODES", "two"), ("TASKS_PER_NODE", "0")]
-)
+@pytest.mark.parametrize(("name", "value"), [*(("HOSTS", text) for text in BAD_HOSTS), ("NNODES", "two")])
 def test_a_number_that_is_none_is_named(monkeypatch, name, value):
     """Protects the reader from bash's arithmetic and Python's tracebacks, and ssh from a host that is an option."""
     monkeypatch.setenv(name, value)

@@ -88,13 +88,6 @@ def test_what_only_says_where_something_is_is_no_setting():
     assert recorded_variables(env) == "none"
 
 
-def test_gpus_of_a_jobs_nodes_may_be_said():
-    """Of a plan on a login node, whose own GPUs are no matter."""
-    env = {"NUM_GPUS": "8", "ALLOCATION": "planned"}
-    prepare(env)
-    assert env["NUM_GPUS"] == "8"
-
-
 USE_AND_FREE = """
 import ctypes, resource
 libc, num_bytes = ctypes.CDLL(None), 2**26

@@ -113,7 +113,7 @@ def ranks_points(request: Request, words: Sequence[str], weak: bool) -> list[Poi
     same global batch, or with `weak` the same images a rank."""
     if not all(word.isascii() and word.isdecimal() and int(word) > 0 for word in words):
         raise UserError(f"--values is {' '.join(words)[:80]!r}, but must be some numbers of ranks")
-    if elsewhere := [name for name in ("HOSTS", "NODES", "TASKS_PER_NODE", "NNODES") if os.environ.get(name)]:
+    if elsewhere := [name for name in ("HOSTS", "NNODES") if os.environ.get(name)]:
         raise UserError(f"--key ranks is for the ranks of this machine; leave {elsewhere[0]} out")
     numbers = sorted({int(word) for word in words})
     config, most = load_config(request.flags), numbers[-1]
