@@ -6,26 +6,26 @@ Prints the counts and exits 0, or prints one line on stderr, with what is wrong 
 is an image, or counted as left out, or named: by names; a file that does not decode is the loader's to report.
 """
 
-import collections
 import os
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy
 import tyro
 
-from benchmarks.common.config import PACK_KINDS
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import IMG_EXTENSIONS, ImageListing, format_names, list_images
-from scripts.data.entries import entries_words
+from scripts.data.entries import Count
 from scripts.options.data_options import CheckDataOptions
-from scripts.shared.commands import bench_command
 from scripts.shared.programs import run_main_and_exit
 
 EXPECTED_LAYOUT = (
     "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "
     "./bench data import FROM TO makes them of Parquet files, of tars or of a flat val/"
 )
+COPY = re.compile(r"(.*) \(\d+\)(\.\w+)")  # how browsers and file managers name one
 
 
 @dataclass(frozen=True)
@@ -35,23 +35,14 @@ class Counts:
     num_classes: int
     num_train_images: int
     num_val_images: int
-    left_out: collections.Counter[str] = field(default_factory=collections.Counter, compare=False)
-
-
-def name_packs(data: str) -> str:
-    """How to train on the packed files of a folder that has no images; '' where it has none."""
-    for kind in PACK_KINDS:
-        if Path(data, "packed", kind, "train.safetensors").is_file():
-            command = bench_command("run single", data=data)
-            return f"it has packed files, for a run of {command} -- --loader packed --pack {kind}"
-    return ""
+    left_out: Counter[str] = field(default_factory=Counter, compare=False)
 
 
 def list_part(data: str, part: str) -> ImageListing:
     """The images of `part`, "train" or "val". Raises UserError, and what list_images raises."""
     folder = Path(data, part)
     if not folder.is_dir():
-        raise UserError(f"{data!r}: {part}/ is not there; {name_packs(data) or EXPECTED_LAYOUT}")
+        raise UserError(f"{data!r}: {part}/ is not there; {EXPECTED_LAYOUT}")
     try:
         images = list_images(folder)
     except FileNotFoundError:
@@ -84,17 +75,31 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
             f"{data!r}: val/ has classes that train/ lacks: {format_names(unknown)}; "
             "remove them from val/ or add them to train/"
         )
-    left_out = collections.Counter(train.left_out) + collections.Counter(val.left_out)
-    return Counts(len(train.classes), len(train), len(val), left_out)
+    return Counts(len(train.classes), len(train), len(val), Counter(train.left_out) + Counter(val.left_out))
+
+
+def refuse_empty_and_copied(folder: Path) -> None:
+    """Raises UserError for images of 0 bytes, and for `x (1).JPEG` beside x.JPEG."""
+    images, found = list_images(folder), []
+    for number, class_name in enumerate(images.classes):
+        sizes = dict(images.files(number))
+        for name, size in sizes.items():
+            copy = COPY.fullmatch(name)
+            if not size or (copy and "".join(copy.groups()) in sizes):
+                found.append(f"{class_name}/{name}")
+    if found:
+        raise UserError(f"{str(folder)!r}: empty or copied images ({len(found):,}): {format_names(found)}; remove them")
 
 
 def main(options: CheckDataOptions) -> int:
     counts = check_image_folder(options.data)
+    for part in ("train", "val"):
+        refuse_empty_and_copied(Path(options.data, part))
     print(
         f"{options.data!r}: {counts.num_classes} classes, {counts.num_train_images} train images, "
         f"{counts.num_val_images} val images"
     )
-    print(entries_words(counts.num_train_images + counts.num_val_images, counts.left_out))
+    print(Count(counts.num_train_images + counts.num_val_images, left_out=counts.left_out).text())
     return 0
 
 

@@ -1,7 +1,4 @@
-"""What every source is read as: shards that yield entries. An entry is an image with its class, or says why it is none.
-
-counted() is the one place that counts them, and refuses what nobody knows how to read.
-"""
+"""What every source is read as: shards of entries. An entry is an image with its class, or says why it is none."""
 
 import collections
 import dataclasses
@@ -13,19 +10,20 @@ from dataclasses import dataclass
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import FIRST_BYTES, IMG_EXTENSIONS, is_hidden, why_left_out
 
-NUMBERS_DO = "; numbers do where only the speed matters: seq -w 0 999 > classes.txt"
 CLASS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 WNID = re.compile(r"n\d{8}")
 JPEG_ENDINGS = (".jpg", ".jpeg", ".jfif", ".jpe")
-UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".tmp", ".aria2")
-COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst")
 LAST_BYTES = (b"\xff\xd9", b"\x60\x82")  # of a JPEG and of a PNG
 ZEROS = 16  # bytes at the end of an image that make it suspect
+NAME_THE_CLASSES = (
+    "name by --classes a file that has the classes' names (ImageNet: the wnids), one a line, in the order of the "
+    "labels; numbers do where only the speed matters: seq -w 0 999 > classes.txt"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a source: an image, unless left_out or refused says why it is none.
+    """An image, unless left_out or refused says why it is none.
 
     path: in the source, for messages. class_name, name: the folder and the file that it becomes.
     """
@@ -40,10 +38,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a source that one thread reads from its beginning to its end.
+    """A part of a source that one thread reads.
 
-    name: for messages and for the journal. split: "train" or "val". num_bytes: what it has in the source. time_ns: its
-    file's modification time; 0 for folders. read: yields its entries, and raises UserError and OSError.
+    name: for messages and for the journal. split: "train" or "val". num_bytes: in the source. time_ns: its file's
+    modification time; 0 for folders. read: yields its entries, and raises UserError and OSError.
     """
 
     name: str
@@ -55,7 +53,7 @@ class Shard:
 
 @dataclass
 class Count:
-    """Of the entries of a shard or a split. left_out: how many by the reason. rows: what a target notes of images."""
+    """Of entries. left_out: how many by the reason. rows: what a target notes of images."""
 
     num_images: int = 0
     num_bytes: int = 0
@@ -68,6 +66,13 @@ class Count:
         self.left_out.update(other.left_out)
         self.rows += other.rows
 
+    def text(self) -> str:
+        """Such as "15 entries = 12 images + 3 left out (2 hidden, 1 text)"."""
+        num_left_out = self.left_out.total()
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(self.left_out.items()) if number)
+        text = f"{self.num_images + num_left_out:,} entries = {self.num_images:,} images + {num_left_out:,} left out"
+        return f"{text} ({reasons})" if reasons else text
+
 
 @dataclass(frozen=True)
 class Source:
@@ -78,24 +83,6 @@ class Source:
     left_out: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
 
-def counted(shard: Shard, count: Count) -> Iterator[Entry]:
-    """The images of a shard, with all its entries counted. Raises UserError for entries that nobody reads, and for a
-    shard without an image."""
-    refused = []
-    for entry in shard.read():
-        if entry.refused:
-            refused.append(entry)
-        elif entry.left_out:
-            count.left_out[entry.left_out] += 1
-        else:
-            count.num_images += 1
-            count.num_bytes += len(entry.content)
-            yield entry
-    refuse(refused, shard.name)
-    if not count.num_images:
-        raise UserError(f"{shard.name} has no image; is the download whole?")
-
-
 def refuse(entries: Iterable[Entry], where: str) -> None:
     """Raises UserError with the first three, if there are any."""
     refused = [f"{entry.path!r} {entry.refused}" for entry in entries]
@@ -104,26 +91,10 @@ def refuse(entries: Iterable[Entry], where: str) -> None:
         raise UserError(f"{where}: {'; '.join(refused[:3])}{rest}. Mend what is named, or move it out of the source")
 
 
-def entries_words(num_images: int, left_out: collections.Counter[str]) -> str:
-    """Such as "15 entries = 12 images + 3 left out (2 hidden, 1 text)"."""
-    reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()) if number)
-    num_left_out = left_out.total()
-    return f"{num_images + num_left_out:,} entries = {num_images:,} images + {num_left_out:,} left out" + (
-        f" ({reasons})" if reasons else ""
-    )
-
-
-def entry_without_image(path: str) -> Entry | None:
-    """The entry of a file that can be no image, by its name; None for one that has to be read."""
-    name = path.rpartition("/")[2]
-    hidden = any(is_hidden(part) for part in path.split("/"))
-    if reason := "hidden" if hidden else why_left_out(name):
-        return Entry(path, left_out=reason)
-    if name.lower().endswith(UNFINISHED):
-        return Entry(path, refused="is a download that did not end")
-    if name.lower().endswith(COMPRESSED):
-        return Entry(path, refused="is compressed: unpack it (gunzip or unzip), and remove it")
-    return None
+def without_image(path: str) -> str:
+    """Why a file of this name can be no image; '' for one that has to be read."""
+    *folders, name = path.split("/")
+    return "hidden" if any(map(is_hidden, folders)) else why_left_out(name)
 
 
 def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_name: str) -> Entry:
@@ -132,18 +103,12 @@ def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_n
     Raises UserError for a path that leads out of the folder, and for a name that cannot be a class's folder.
     """
     name = file_name(path, shard_name)
-    if wrong := what_is_wrong(content):
-        return Entry(path, refused=wrong)
-    return Entry(path, checked_class(class_name, shard_name), image_name(name, content), content)
-
-
-def what_is_wrong(content: bytes | memoryview) -> str:
-    """'' for a JPEG or a PNG, which is all that is decoded. A download may end in zeros: its space was allocated."""
     if not bytes(content[:8]).startswith(tuple(FIRST_BYTES.values())):
-        return "is no image: its first bytes are of neither a JPEG nor a PNG"
+        return Entry(path, refused="is no image: its first bytes are of neither a JPEG nor a PNG")
+    # a download may end in zeros: its space was allocated
     if not any(content[-ZEROS:]) and not bytes(content).rstrip(b"\0").endswith(LAST_BYTES):
-        return "ends in zeros; is the download whole?"
-    return ""
+        return Entry(path, refused="ends in zeros; is the download whole?")
+    return Entry(path, checked_class(class_name, shard_name), image_name(name, content), content)
 
 
 def file_name(path: str, shard_name: str) -> str:
@@ -167,10 +132,7 @@ def image_name(name: str, content: bytes | memoryview) -> str:
 def checked_class(name: str, shard_name: str) -> str:
     """A class's name as its folder's. Raises UserError for words such as "tench, Tinca tinca": wnids are needed."""
     if not CLASS_NAME.fullmatch(name):
-        raise UserError(
-            f"{shard_name}: the class {name[:100]!r} cannot be a folder; name by --classes a file that has the "
-            f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
-        )
+        raise UserError(f"{shard_name}: the class {name[:100]!r} cannot be a folder; {NAME_THE_CLASSES}")
     return name
 
 
@@ -182,10 +144,7 @@ def class_of_label(label: object, classes: list[str], shard_name: str) -> str:
     if isinstance(label, str) and (not classes or label in classes):
         return label
     if not classes:
-        raise UserError(
-            f"{shard_name}: its labels are numbers, and nothing names them; name by --classes a file that has the "
-            f"classes' names (ImageNet: the wnids), one a line, in the order of the labels{NUMBERS_DO}"
-        )
+        raise UserError(f"{shard_name}: its labels are numbers, and nothing names them; {NAME_THE_CLASSES}")
     if not isinstance(label, int) or not 0 <= label < len(classes):
         raise UserError(f"{shard_name}: the label {label!r} is none of the {len(classes)} classes")
     return classes[label]

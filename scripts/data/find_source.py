@@ -13,9 +13,9 @@ from pathlib import Path
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import is_hidden
 from scripts.data import parquet, tars
-from scripts.data.entries import WNID, Entry, Shard, Source, entry_without_image, refuse
+from scripts.data.entries import WNID, Entry, Shard, Source, refuse, without_image
 from scripts.data.folders import folder_shards
-from scripts.data.labels import devkit_classes, find_classes, find_devkit
+from scripts.data.labels import DEVKIT_ARCHIVE, devkit_classes, find_classes
 from scripts.shared.commands import bench_command
 
 TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -23,8 +23,7 @@ OTHER_DOWNLOADS = re.compile(r".*devkit.*|ILSVRC2012_(bbox|img_test|img_train_t3
 ARCHIVES = (".parquet", ".tar")
 SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Words in a shard's path, and the split that each means."""
-OF_ALL = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<of>-of-(?P<all>\d+)).*(?P<after>\.\w+)")
-NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(?P<of>)(?P<after>\D*)")
+NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(-of-(?P<all>\d+).*|\D*)\.\w+")
 EXPECTED = (
     "expected Parquet files with the columns image and label, WebDataset tars with .jpg and .cls, "
     f"{TRAIN_TAR} and {VAL_TAR} with the devkit, or val/ without class folders and with val_annotations.txt"
@@ -42,25 +41,22 @@ def find_source(given: Path, classes: Path | None) -> Source:
         raise UserError(f"{given} does not exist")
     left_out: collections.Counter[str] = collections.Counter()
     folder, files = (given, list_files(given, left_out)) if given.is_dir() else (given.parent, [given.name])
-    files = leave_out(folder, files, left_out)
     archives = [path for path in files if path.endswith(ARCHIVES)]
     beside = [path for path in files if not path.endswith(ARCHIVES)]
     if of_imagenet := [path for path in archives if is_of_imagenet(path)]:
         others = [path for path in archives if path not in of_imagenet]
         refuse((Entry(path, refused="is none of ILSVRC2012's tars") for path in others), str(given))
         shards = [*ilsvrc_shards(folder, of_imagenet), *folder_shards(folder, beside, left_out)[0]]
-        refuse_equal_classes(shards, given)
         return Source("ILSVRC2012's tars", shards, left_out)
     if archives:
-        refuse((Entry(path, refused=f"is no {ARCHIVES[0]} and no {ARCHIVES[1]}") for path in beside), str(given))
+        ending = os.path.splitext(archives[0])[1]
+        refuse((Entry(path, refused=f"is no {ending} file") for path in files if not path.endswith(ending)), str(given))
         refuse_gaps(archives)
-        names, endings = find_classes(folder, classes), {os.path.splitext(path)[1] for path in archives}
-        if len(endings) > 1:
-            raise UserError(f"{given} has Parquet files and tars; move one kind away, or give a folder of one kind")
-        if endings == {".parquet"}:
+        names = find_classes(folder, classes)
+        if ending == ".parquet":
             return Source("Parquet", shard_files(folder, archives, parquet.read_parquet, names), left_out)
         return Source("WebDataset", shard_files(folder, archives, tars.read_webdataset, names), left_out)
-    if (given / "val").is_dir() or any("/" not in path.removeprefix("images/") for path in beside):
+    if (given / "val").is_dir():
         shards, is_flat = folder_shards(folder, beside, left_out)
         if is_flat:
             return Source("folder with a flat val", shards, left_out)
@@ -69,43 +65,35 @@ def find_source(given: Path, classes: Path | None) -> Source:
 
 
 def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
-    """The paths below a folder of all files, sorted; links are followed. A hidden folder counts as one entry.
+    """The paths below a folder of all files that may be shards or images, sorted; links are followed.
 
-    Raises UserError for a folder that cannot be listed.
+    The others are counted; a hidden folder counts as one entry. Raises OSError for a folder that cannot be listed.
     """
 
-    def refuse_unlisted(error: OSError) -> None:
-        raise UserError(f"{error.filename!r} cannot be listed ({error.strerror}); chmod u+rx, or move it away")
+    def fail(error: OSError) -> None:
+        raise error
 
     found = []
-    for place, folders, names in os.walk(folder, onerror=refuse_unlisted, followlinks=True):
+    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         left_out["hidden"] += sum(map(is_hidden, folders))
         folders[:] = [name for name in folders if not is_hidden(name)]
-        within = os.path.relpath(place, folder)
-        found += names if within == "." else [f"{within}/{name}" for name in names]
+        for name in names:
+            path = os.path.relpath(os.path.join(place, name), folder)
+            if reason := why_no_shard(path):
+                left_out[reason] += 1
+            else:
+                found.append(path)
     return sorted(found)
 
 
-def leave_out(folder: Path, files: list[str], left_out: collections.Counter[str]) -> list[str]:
-    """The files that may be shards or images; the others are counted. Raises UserError for what is unfinished."""
-    kept: list[str] = []
-    refused: list[Entry] = []
-    of_path: dict[str, str] = {}
-    for path in files:
-        is_archive = path.endswith(ARCHIVES) and not is_hidden(os.path.basename(path))
-        if any(map(OTHER_DOWNLOADS.fullmatch, path.split("/"))):
-            left_out["of ImageNet's other downloads"] += 1
-        elif is_archive and not is_of_imagenet(path) and split_of(path) == "test":
-            left_out["of test, which has no labels"] += 1
-        elif is_archive and of_path.setdefault(os.path.realpath(folder / path), path) != path:
-            left_out["links to files that are read"] += 1
-        elif entry := entry_without_image(path):
-            left_out.update([entry.left_out] if entry.left_out else [])
-            refused += [entry] if entry.refused else []
-        else:
-            kept.append(path)
-    refuse(refused, str(folder))
-    return kept
+def why_no_shard(path: str) -> str:
+    """Why a file of this name is neither a shard nor an image; '' where it may be one."""
+    if any(map(OTHER_DOWNLOADS.fullmatch, path.split("/"))):
+        return "of ImageNet's other downloads"
+    if reason := without_image(path):
+        return reason
+    is_test = path.endswith(ARCHIVES) and not is_of_imagenet(path) and split_of(path) == "test"
+    return "of test, which has no labels" if is_test else ""
 
 
 def is_of_imagenet(path: str) -> bool:
@@ -125,24 +113,23 @@ def split_of(path: str) -> str:
 
 def refuse_gaps(paths: list[str]) -> None:
     """Raises UserError where numbers in the names say that a shard is missing: 00001-of-00003, or 2 after 0."""
-    groups: dict[tuple[str, ...], dict[int, str]] = collections.defaultdict(dict)
+    groups: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
     for path in paths:
-        if found := OF_ALL.fullmatch(path) or NUMBERED.fullmatch(path):
-            groups[found["before"], found["of"], found["after"]][int(found["number"])] = found["number"]
-    for (before, of_all, after), there in groups.items():
+        if found := NUMBERED.fullmatch(path):
+            groups[found["before"], found["all"] or ""].add(int(found["number"]))
+    for (before, of_all), there in groups.items():
         if not of_all and len(there) == 1:
             continue  # a number such as a year
-        last = int(of_all.removeprefix("-of-")) if of_all else max(there)
-        expected = range(min(min(there), 1), last + 1)  # from 0 or from 1 on
-        if of_all and max(there) < last:
-            expected = range(last)
-        width = len(next(iter(there.values())))
-        missing = [f"{before}{number:0{width}}{of_all}{after}" for number in expected if number not in there]
-        if missing or len(there) > len(expected):
+        if of_all:
+            first = int(int(of_all) in there)  # numbers may begin at 1
+            expected = range(first, first + int(of_all))
+        else:
+            expected = range(0 if 0 in there else 1, max(there) + 1)
+        missing = sorted({*expected} - there)
+        if missing:
             raise UserError(
-                f"{before}* should have the numbers {expected.start} to {expected.stop - 1}; missing "
-                f"({len(missing):,}): {', '.join(missing[:3])}; download what is missing, or give the "
-                "files that are there the next numbers"
+                f"{before}* lacks {len(missing):,} of its shards, number {missing[0]} first; download what is missing, "
+                "or give the files that are there the next numbers"
             )
 
 
@@ -171,20 +158,11 @@ def ilsvrc_shards(folder: Path, paths: list[str]) -> Iterator[Shard]:
                 read = functools.partial(tars.read_class_tar, path, shard_name, class_name, begin, size)
                 yield Shard(shard_name, "train", size, status.st_mtime_ns, read)
         elif path.name == VAL_TAR:
-            devkit = find_devkit(path.parent)
-            if not devkit:
-                raise UserError(
-                    f"{path} has no labels; put ILSVRC2012_devkit_t12.tar.gz beside it, which image-net.org has, too"
-                )
-            read = functools.partial(tars.read_flat_tar, path, devkit_classes(devkit))
+            classes = devkit_classes(path.parent)
+            if not classes:
+                raise UserError(f"{path} has no labels; put {DEVKIT_ARCHIVE} beside it, which image-net.org has, too")
+            read = functools.partial(tars.read_flat_tar, path, classes)
             yield Shard(name, "val", status.st_size, status.st_mtime_ns, read)
         else:
             read = functools.partial(tars.read_class_tar, path, name, path.stem)
             yield Shard(name, "train", status.st_size, status.st_mtime_ns, read)
-
-
-def refuse_equal_classes(shards: list[Shard], given: Path) -> None:
-    """Raises UserError where two tars or folders are of one class: their images would be merged."""
-    of_train = [os.path.splitext(os.path.basename(shard.name))[0] for shard in shards if shard.split == "train"]
-    twice = [name for name, number in collections.Counter(of_train).items() if number > 1]
-    refuse((Entry(name, refused="is there twice, as tar or folder") for name in twice), str(given))

@@ -1,28 +1,27 @@
 """Images written as files: TO/train/<class>/<image> and TO/val/<class>/<image>."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint, format_names, list_images
 from scripts.data.check import check_image_folder
-from scripts.data.entries import Count, Shard, Source, counted
-from scripts.data.progress import Progress
+from scripts.data.entries import Count, Entry, Shard, Source
 
 WORKSHOP = ".importing"  # the folder below TO with everything that is not finished
 
 
 class FolderTarget:
-    """kind: of source and target, for the journal. written_per_byte: bytes written for a byte of the source. replaces:
-    whether what another kind of import left unfinished makes room."""
+    """kind: of source and target, for the journal. written_per_byte: bytes written for a byte of the source."""
 
-    written_per_byte, replaces = 1.0, False
+    written_per_byte = 1.0
 
     def __init__(self, folder: Path, source: Source):
         self.kind, self.workshop = source.kind, folder / WORKSHOP
         self._folder = folder
         self._splits = sorted({shard.split for shard in source.shards})
-        self._goes_on = False
+        self._mode = "xb"
 
     def refuse_existing(self) -> None:
         """Raises UserError where a split that the source has is in the folder already."""
@@ -30,30 +29,25 @@ class FolderTarget:
             refuse_existing(self._folder / split)
 
     def go_on(self, finished: list[tuple[Shard, Count]]) -> None:
-        """After a kill, there are images of shards that are not finished; they are written again."""
+        """After a kill, images of shards that are not finished are written again."""
         del finished  # their images are there
-        self._goes_on = True
+        self._mode = "wb"
 
-    def write_shard(self, shard: Shard, progress: Progress) -> Count:
+    def write_shard(self, shard: Shard, images: Iterator[Entry], count: Count) -> None:
         """Raises UserError where two images have one name, and what reading raises."""
-        count = Count()
-        folders: dict[str, str] = {}
-        for image in counted(shard, count):
+        del count
+        folders: dict[str, Path] = {}
+        for image in images:
             if image.class_name not in folders:
-                folder = self.workshop / shard.split / image.class_name
-                folder.mkdir(parents=True, exist_ok=True)
-                folders[image.class_name] = str(folder)
+                folders[image.class_name] = self.workshop / shard.split / image.class_name
+                folders[image.class_name].mkdir(parents=True, exist_ok=True)
             try:
-                path = f"{folders[image.class_name]}/{image.name}"
-                with open(path, "wb" if self._goes_on else "xb") as file:
+                with open(folders[image.class_name] / image.name, self._mode) as file:
                     file.write(image.content)
             except FileExistsError:
                 raise UserError(
                     f"{shard.name}: {image.name!r} of class {image.class_name} is there twice; remove the wrong one"
                 ) from None
-            progress.add(len(image.content), len(image.content))
-        progress.add(shard.num_bytes - count.num_bytes, 0)  # what is in a shard beside its images
-        return count
 
     def put_in_place(self, counts: dict[str, Count]) -> None:
         """Rename the finished splits. Raises UserError where classes do not fit, or where images have one name."""
@@ -69,7 +63,6 @@ class FolderTarget:
             refuse_unknown_classes(*({*os.listdir(folder)} for folder in (folders["train"], folders["val"])))
         for split in counts:
             if folders[split] != self._folder / split:  # else a kill came between two renames
-                refuse_existing(self._folder / split)
                 os.rename(folders[split], self._folder / split)
 
     def _folder_of(self, split: str) -> Path:

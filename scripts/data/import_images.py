@@ -13,29 +13,26 @@ from typing import TYPE_CHECKING
 
 from benchmarks.common.errors import UserError
 from scripts.data import write_shards
-from scripts.data.entries import Count, Source, entries_words
+from scripts.data.entries import Count, Source
 from scripts.data.find_source import find_source
 from scripts.data.folder_target import WORKSHOP, FolderTarget
-from scripts.data.progress import FreeBytes, free_bytes_of
 from scripts.options.data_options import ImportOptions
 
 if TYPE_CHECKING:
     from scripts.data.pack_target import PackTarget
 
-SPLITS = {"train", "val"}
 
-
-def main(options: ImportOptions, free_bytes: FreeBytes = free_bytes_of) -> int:
-    """Import, and print what there is now. free_bytes: of the disk of a folder."""
+def main(options: ImportOptions) -> int:
+    """Import, and print what there is now."""
     with write_shards.disk_errors(options.source, options.to, "the same command goes on"):
         source = find_source(options.source, options.classes)
         target = FolderTarget(options.to, source) if options.pack is None else pack_target(options, source)
-        counts = write_shards.write_source(source, target, free_bytes)
+        counts = write_shards.write_source(source, target)
     target.report(counts)
     total = Count(left_out=source.left_out)
     for count in counts.values():
         total.add(count)
-    print(entries_words(total.num_images, total.left_out))
+    print(total.text())
     return 0
 
 
@@ -46,7 +43,7 @@ def pack_target(options: ImportOptions, source: Source) -> "PackTarget":
 
     if os.environ.get("PACKED"):
         raise UserError("PACKED is set, and an import packs below its own folder; unset PACKED")
-    if missing := SPLITS - {shard.split for shard in source.shards}:
+    if missing := {"train", "val"} - {shard.split for shard in source.shards}:
         raise UserError(
             f"FROM has no {missing.pop()}, and a packed file names the images of both; "
             "import without --pack, add what is missing, and ./bench data pack packs both"

@@ -21,7 +21,6 @@ from benchmarks.common.packed import SPLITS, PackedSource, pack_path
 from scripts.data.check import check_image_folder
 from scripts.data.entries import Entry, Shard, Source
 from scripts.data.pack_target import PackTarget, check_pack
-from scripts.data.progress import FreeBytes, free_bytes_of
 from scripts.data.write_shards import disk_errors, write_source
 from scripts.options.data_options import PackOptions
 from scripts.shared.programs import run_main_and_exit
@@ -30,7 +29,7 @@ WORKSHOP = ".packing"  # beside the packed files
 NUM_TOGETHER = 64  # images that one thread packs, and that a kill loses
 
 
-def main(options: PackOptions, free_bytes: FreeBytes = free_bytes_of) -> None:
+def main(options: PackOptions) -> None:
     config, root = Config(data=options.data, loader="packed", pack=options.pack), Path(options.data)
     check_image_folder(root)
     folder = pack_path(config, "train").parent
@@ -42,7 +41,7 @@ def main(options: PackOptions, free_bytes: FreeBytes = free_bytes_of) -> None:
             return
         source = Source(f"folder {of_images}", shards)
         target = PackTarget(config, source, folder / WORKSHOP, of_images)
-        counts = write_source(source, target, free_bytes)
+        counts = write_source(source, target)
     target.report(counts)
 
 

@@ -4,57 +4,53 @@ Several threads pack several shards at once, each image behind the last one that
 no order; the tables, written at the end, are in the order of the folder.
 """
 
+import io
 import itertools
 import json
 import os
 import threading
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy
+from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
-from benchmarks.common.listing import (
-    ALIGNED,
-    Arrays,
-    ArrayShapes,
-    DamagedFile,
-    file_header,
-    fingerprint_of,
-)
+from benchmarks.common.images import open_image
+from benchmarks.common.listing import ALIGNED, Arrays, ArrayShapes, DamagedFile, file_header, fingerprint_of
 from benchmarks.common.packed import FILE_KIND, SPLITS, VERSION, PackedSource, pack_path
-from scripts.data.encode import encode
-from scripts.data.entries import Count, Shard, Source, counted
+from scripts.data.entries import Count, Entry, Shard, Source
 from scripts.data.folder_target import refuse_existing, refuse_unknown_classes
-from scripts.data.progress import Progress
 from scripts.shared.commands import bench_command
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
 IMAGES_PER_CHECK = 1000
+SHORT_SIDE, QUALITY = 256, 90  # pixels; of JPEGs
 Row = tuple[Any, ...]
 """Of an image: class, name, bytes in the source, first byte and the one after the last, height, width, CRC-32."""
 
 
 class PackTarget:
-    """kind, written_per_byte, replaces: as FolderTarget's. of_images: the fingerprint of the images, where it is
-    known already: packed files that are there are then replaced."""
+    """kind, written_per_byte: as FolderTarget's. of_images: the fingerprint of the images, where it is known already:
+    packed files that are there are then replaced."""
 
-    written_per_byte = 0.0  # not known before some images are packed
+    written_per_byte = 0.0  # nobody knows
 
     def __init__(self, config: Config, source: Source, workshop: Path, of_images: str = ""):
         self.kind = f"{source.kind}, packed as {config.pack}"
         self.workshop = workshop
-        self._config, self._of_images, self.replaces = config, of_images, bool(of_images)
+        self._config, self._of_images = config, of_images
         self._splits = sorted({shard.split for shard in source.shards})
         self._ends, self._lock = dict.fromkeys(SPLITS, 0), threading.Lock()
 
     def refuse_existing(self) -> None:
         """Raises UserError where packed files or folders of images are there already."""
-        for split in [] if self.replaces else self._splits:
+        for split in [] if self._of_images else self._splits:
             refuse_existing(pack_path(self._config, split))
             refuse_existing(Path(self._config.data, split))  # a run would compare the packed files with its images
 
@@ -63,36 +59,34 @@ class PackTarget:
         for shard, count in finished:
             self._ends[shard.split] = max([self._ends[shard.split], *(row[4] for row in count.rows)])
 
-    def write_shard(self, shard: Shard, progress: Progress) -> Count:
+    def write_shard(self, shard: Shard, images: Iterator[Entry], count: Count) -> None:
         """Raises what reading raises, and OSError."""
-        count, unfinished = Count(), self._unfinished(shard.split)
+        unfinished = self._unfinished(shard.split)
         unfinished.touch()
         with open(unfinished, "r+b") as file:
-            for image in counted(shard, count):
+            for image in images:
                 content = bytes(image.content)
-                stored, shape = encode(content, self._config.pack, f"{shard.name}: {image.name}")
+                stored, shape = encode(content, self._config.pack)
                 start = self._reserve(shard.split, len(stored))
                 file.seek(HEADER_BYTES + start)
                 file.write(stored)
                 place = (start, start + len(stored), *shape, zlib.crc32(stored))
                 count.rows.append([image.class_name, image.name, len(content), *place])
-                progress.add(len(content), len(stored))
-        progress.add(shard.num_bytes - count.num_bytes, 0)  # what is in a shard beside its images
-        return count
 
     def put_in_place(self, counts: dict[str, Count]) -> None:
-        """Write the tables, check the packed files, and rename both.
-
-        Raises UserError where classes do not fit, where images have one name, or where a file is not as it was written.
-        """
-        # none after a kill while the rest was removed, and one between two renames
-        unfinished = [split for split in self._splits if self._unfinished(split).exists()]
+        """Write the tables, and rename both. Raises UserError where classes do not fit, or images have one name."""
         rows = {split: sorted_rows(counts[split].rows, split) for split in self._splits}
         if not self._of_images:
             refuse_unknown_classes(*({row[0] for row in rows[split]} for split in SPLITS))
-        of_images = self._of_images or fingerprint_of(names_and_sizes(rows[split]).items() for split in SPLITS)
+            self._of_images = fingerprint_of(names_and_sizes(rows[split]).items() for split in SPLITS)
+        unfinished = [
+            split for split in self._splits if self._unfinished(split).exists()
+        ]  # a kill came between renames
         for split in unfinished:
-            self._finish(split, rows[split], of_images)
+            with open(self._unfinished(split), "r+b") as file:
+                file.truncate(HEADER_BYTES + max(row[4] for row in rows[split]))
+                metadata = {"kind": self._config.pack, "part": split, "fingerprint": self._of_images}
+                write_tables(file, metadata, rows[split])
         for split in unfinished:
             path = pack_path(self._config, split)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,17 +118,28 @@ class PackTarget:
             self._ends[split] += num_bytes
         return start
 
-    def _finish(self, split: str, rows: list[Row], of_images: str) -> None:
-        path = self._unfinished(split)
-        with open(path, "r+b") as file:
-            file.truncate(HEADER_BYTES + max(row[4] for row in rows))
-            write_tables(file, {"kind": self._config.pack, "part": split, "fingerprint": of_images}, rows)
-        try:
-            check_pack(PackedSource(path))
-        except DamagedFile as error:
-            raise UserError(
-                f"{path} is not as it was written: {error}; is its disk sound? remove {self.workshop}, and begin again"
-            ) from None
+
+def encode(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
+    """What is stored of an image's file, and its height and width; nothing of an image that cannot be decoded.
+
+    Pillow decodes, whatever else is installed: the file does not depend on who wrote it. Raises MemoryError.
+    """
+    try:
+        with open_image(content) as opened:
+            image = opened.convert("RGB")
+    except MemoryError:
+        raise  # the image itself may be good
+    except Exception:  # Pillow raises errors of many types for damaged files
+        return b"", (0, 0)
+    if kind != "full" and min(image.size) > SHORT_SIDE:
+        scale = SHORT_SIDE / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BILINEAR)
+    shape = image.height, image.width
+    if kind != "jpeg256":
+        return image.tobytes(), shape
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY)
+    return out.getvalue(), shape
 
 
 def sorted_rows(rows: list[list], split: str) -> list[Row]:

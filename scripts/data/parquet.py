@@ -8,14 +8,10 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from benchmarks.common.errors import UserError
 from scripts.data.entries import WNID, Entry, class_of_label, file_name, image_entry
 from scripts.data.labels import refuse_equal_names
-
-if TYPE_CHECKING:
-    import pyarrow
 
 NUM_ROWS = 64  # that are decoded together: some MB
 BUFFER_BYTES = 1 << 20  # without it, all of a row group is read at once
@@ -28,18 +24,22 @@ def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[En
     import pyarrow
     import pyarrow.parquet
 
+    row = 0
     try:
         with pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False) as file:
+            columns = {file.schema.column(number).path for number in range(len(file.schema))}
+            if not {"image.bytes", "image.path", "label"} <= columns:
+                raise UserError(
+                    f"{shard_name} has the columns {sorted(columns)}; `image` of bytes and path, and `label` are needed"
+                )
             class_names = classes or label_names(file.schema_arrow.metadata or {}, shard_name)
-            check_columns(file.schema_arrow, shard_name)
-            row = 0
             for batch in file.iter_batches(NUM_ROWS, columns=["image", "label"], use_threads=False):
                 images, labels = batch.column("image"), batch.column("label").to_pylist()
                 contents, paths = images.field("bytes"), images.field("path").to_pylist()
-                for position, (label, inner) in enumerate(zip(labels, paths, strict=True)):
-                    buffer = contents[position].as_buffer()
-                    content = None if buffer is None else memoryview(buffer)
-                    yield read_row(inner or f"{path.stem}_{row:06}.JPEG", label, content, class_names, shard_name)
+                for content, label, inner in zip(contents, labels, paths, strict=True):
+                    buffer = content.as_buffer()
+                    pixels = None if buffer is None else memoryview(buffer)
+                    yield read_row(inner or f"{path.stem}_{row:06}.JPEG", label, pixels, class_names, shard_name)
                     row += 1
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"cannot read {path}: {error}; is the download whole?") from None
@@ -52,41 +52,21 @@ def read_row(inner: str, label: object, content: memoryview | None, classes: lis
     with_class, where = WITH_CLASS.fullmatch(file_name(inner, shard_name)), f"{shard_name}: {inner!r}"
     if not with_class:
         return image_entry(inner, class_of_label(label, classes, where), content, shard_name)
-    wnid, name = with_class["wnid"], with_class["name"] + with_class["ending"]
-    if label is not None and (classes or isinstance(label, str)):
-        named = class_of_label(label, classes, where)
-        if WNID.fullmatch(named) and named != wnid:
-            return Entry(
-                inner,
-                refused=f"has the class {wnid} in its path, and {named} by its label; give the right list by "
-                "--classes, or leave it out",
-            )
-    if WNID.match(name) and not name.startswith(f"{wnid}_"):
-        return Entry(inner, refused=f"names two classes, {name[:9]} and {wnid}")
-    return image_entry(name, wnid, content, shard_name)
+    wnid = with_class["wnid"]
+    named = class_of_label(label, classes, where) if classes else wnid
+    if WNID.fullmatch(named) and named != wnid:
+        return Entry(inner, refused=f"is {wnid} by its path and {named} by its label; --classes has another order")
+    return image_entry(with_class["name"] + with_class["ending"], wnid, content, shard_name)
 
 
 def label_names(metadata: dict[bytes, bytes], shard_name: str) -> list[str]:
     """The names of the labels, from the metadata of Hugging Face's library of data sets; [] where there are none.
 
-    Raises UserError where two have one name, such as ImageNet's two kinds of crane.
+    Raises UserError where two have one name.
     """
     try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        names = [str(name) for name in features["label"]["names"]]
+        names = [str(name) for name in json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]]
     except (KeyError, TypeError, ValueError):
         return []
     refuse_equal_names(names, f"the metadata of {shard_name}")
     return names
-
-
-def check_columns(schema: "pyarrow.Schema", shard_name: str) -> None:
-    """Raises UserError where the columns are missing."""
-    types = {field.name: field.type for field in schema}
-    inner = {field.name for field in types["image"]} if str(types.get("image", "")).startswith("struct") else {*()}
-    if not {"bytes", "path"} <= inner or "label" not in types:
-        columns = ", ".join(f"{name} ({type})" for name, type in types.items())[:300]
-        raise UserError(
-            f"{shard_name} has the columns {columns!r}; `image` with bytes and path, and `label` with numbers or "
-            "names, are needed"
-        )

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from benchmarks.common.errors import UserError
 from scripts.options.data_options import MakeDatasetOptions
 
 MADE_BY = "scripts.setup.make_dataset"  # where this was first: the manifests of older folders have it
@@ -72,21 +73,16 @@ def settings(options: MakeDatasetOptions) -> dict[str, int]:
 def photograph_folder() -> Path:
     """scikit-image's data folder, found without importing it, which takes longer than a whole check.
 
-    Raises ValueError where scikit-image is not installed or lacks one of the photographs.
+    Raises UserError where scikit-image is not installed or lacks one of the photographs.
     """
     spec = importlib.util.find_spec("skimage")
-    if spec is None or not spec.submodule_search_locations:
-        raise ValueError(
-            "scikit-image, whose photographs this cuts, is not installed: "
-            "run ./bench setup, or set --data to a folder of your own"
+    places = spec.submodule_search_locations if spec else None
+    folder = Path(places[0], "data") if places else Path()
+    if missing := [one.file for one in PHOTOGRAPHS.values() if not (folder / one.file).is_file()]:
+        raise UserError(
+            f"scikit-image 0.26, whose photographs this cuts, is not here ({missing[0]}): run ./bench setup, or set "
+            "--data to a folder of your own"
         )
-    folder = Path(spec.submodule_search_locations[0], "data")
-    for photograph in PHOTOGRAPHS.values():
-        if not (folder / photograph.file).is_file():
-            raise ValueError(
-                f"scikit-image {version('scikit-image')} does not ship {photograph.file}: "
-                f"install version 0.26, or set --data to a folder of your own"
-            )
     return folder
 
 

@@ -3,7 +3,6 @@
 Each file's bytes are read by their place, and nothing is extracted. All raise as read_members does, and OSError.
 """
 
-import collections
 import itertools
 import os
 import re
@@ -14,18 +13,9 @@ from typing import BinaryIO, NamedTuple
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import is_hidden, why_left_out
-from scripts.data.entries import (
-    Entry,
-    checked_class,
-    class_of_label,
-    entry_without_image,
-    file_name,
-    image_entry,
-    refuse,
-)
+from scripts.data.entries import Entry, checked_class, class_of_label, file_name, image_entry, refuse, without_image
 from scripts.data.labels import classes_by_number
 
-GZIP = b"\x1f\x8b"
 MAX_END_BYTES = tarfile.RECORDSIZE + tarfile.BLOCKSIZE  # of zeros at the end of an archive
 LINK = "is a link or a sparse file: make the tar again with --dereference --hard-dereference"
 
@@ -56,25 +46,16 @@ def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | Non
                 if not found.isdir():
                     is_file = found.isfile() and not found.issparse()
                     yield Member(found.name, found.offset_data, found.size, is_file)
-            rest = os.pread(file.fileno(), min(max(end - archive.offset, 0), MAX_END_BYTES + 1), archive.offset)
+            place = archive.offset
     except (tarfile.TarError, ValueError) as error:
-        if os.pread(file.fileno(), 2, begin) == GZIP:
-            raise UserError(f"{shard_name} is compressed by gzip; unpack it: gzip -d") from None
-        raise UserError(f"{shard_name} cannot be read: {error}; is the download whole?") from None
-    if not rest or any(rest):
-        raise UserError(f"{shard_name} is cut off or damaged after {archive.offset - begin} bytes; is it whole?")
-    if len(rest) > MAX_END_BYTES:
-        raise UserError(
-            f"{shard_name} ends after {archive.offset - begin} of its {end - begin} bytes; is the download whole?"
-        )
+        raise UserError(f"{shard_name} cannot be read: {error}; is the download whole, and no .gz?") from None
+    rest = read_at(file, place, max(end - place, 0))
+    if not rest or len(rest) > MAX_END_BYTES or any(rest):
+        raise UserError(f"{shard_name} ends after {place - begin} of its {end - begin} bytes; is the download whole?")
 
 
-def read_content(file: BinaryIO, member: Member, shard_name: str) -> bytes:
-    """Raises UserError where it is cut off."""
-    content = os.pread(file.fileno(), member.size, member.begin)
-    if len(content) < member.size:
-        raise UserError(f"{shard_name} is cut off in {member.name!r}; is the download whole?")
-    return content
+def read_at(file: BinaryIO, begin: int, size: int) -> bytes:
+    return os.pread(file.fileno(), size, begin)
 
 
 def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
@@ -103,12 +84,12 @@ def read_sample(file: BinaryIO, key: str, parts: list[Member], classes: list[str
     if not labels and not images:
         return Entry(key, left_out="text")
     if len(labels) != 1 or len(images) != 1:
-        missing = "no .cls" if not labels else "no .jpg" if not images else "more than one image or .cls"
-        return Entry(key, refused=f"has {missing}: a sample is NAME.jpg and NAME.cls, one after the other")
-    text = read_content(file, labels[0], shard_name).decode(errors="replace").strip()
-    label = int(text) if re.fullmatch("-?[0-9]+", text) else text
-    named = class_of_label(label, classes, f"{shard_name}: {labels[0].name!r}")
-    return image_entry(images[0].name, named, read_content(file, images[0], shard_name), f"{shard_name}: {key!r}.cls")
+        return Entry(key, refused="is no sample: that is one image and one .cls of the same name, one after the other")
+    (label,), (image,) = labels, images
+    text = read_at(file, label.begin, label.size).decode(errors="replace").strip()
+    number = int(text) if re.fullmatch("-?[0-9]+", text) else text
+    named = class_of_label(number, classes, f"{shard_name}: {label.name!r}")
+    return image_entry(image.name, named, read_at(file, image.begin, image.size), f"{shard_name}: {key!r}.cls")
 
 
 def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
@@ -118,13 +99,12 @@ def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
     with open(path, "rb") as file:
         for member in read_members(file, path.name):
             stem, ending = os.path.splitext(file_name(member.name, path.name))
-            entry = entry_without_image(member.name)
-            if ending == ".tar" and not entry:
+            if without_image(member.name):
+                continue
+            if ending == ".tar":
                 found.append((checked_class(stem, path.name), member.begin, member.size))
-            elif not entry or entry.refused:
+            else:
                 refused.append(Entry(member.name, refused="is no tar of a class"))
-    number_of = collections.Counter(name for name, _, _ in found)
-    refused += [Entry(f"{name}.tar", refused="is there twice") for name, number in number_of.items() if number > 1]
     refuse(refused, path.name)
     return found
 
@@ -137,18 +117,18 @@ def read_class_tar(path: Path, shard_name: str, named: str, begin: int = 0, size
 
 
 def member_entry(file: BinaryIO, member: Member, named: str, shard_name: str) -> Entry:
-    if entry := entry_without_image(member.name):
-        return entry
+    if reason := without_image(member.name):
+        return Entry(member.name, left_out=reason)
     if not member.is_file:
         return Entry(member.name, refused=LINK)
-    return image_entry(member.name, named, read_content(file, member, shard_name), shard_name)
+    return image_entry(member.name, named, read_at(file, member.begin, member.size), shard_name)
 
 
 def read_flat_tar(path: Path, classes: list[str]) -> Iterator[Entry]:
     """The images of ILSVRC2012_img_val.tar. classes: of each image, by the number in its name."""
     with open(path, "rb") as file:
         members = [*read_members(file, path.name)]
-        names = [member.name for member in members if not entry_without_image(member.name)]
+        names = [member.name for member in members if not without_image(member.name)]
         class_of = classes_by_number(names, classes, path.name)
         for member in members:
             yield member_entry(file, member, class_of.get(member.name, ""), path.name)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scripts.options.option_types import Flag, OptionalInt, OptionalPath
+from scripts.options.option_types import OptionalInt, OptionalPath
 
 OptionalPackKind = Annotated[
     Literal["full", "256", "jpeg256"] | None, tyro.conf.arg(metavar="{full,256,jpeg256}", help_behavior_hint="")
@@ -23,10 +23,6 @@ class MakeDatasetOptions:
     """Training images of each class."""
     num_val_per_class: int = 11
     """Validation images of each class."""
-    verify: Flag = False
-    """Check the hash of every file of a folder that is already there, not only its size."""
-    force: Flag = False
-    """Make it again where it is complete, has other settings, or holds other files too (which are lost)."""
 
 
 @dataclasses.dataclass(frozen=True)

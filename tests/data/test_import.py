@@ -1,34 +1,51 @@
-"""./bench data import: every source gives the same files, damaged ones give none, and a killed import goes on.
+"""./bench data import: every source gives the same files, what is damaged or unknown is refused, and a killed import
+goes on.
 
-.venv/bin/python -m pytest tests/data
+.venv/bin/python -m pytest tests/data/test_import.py
 """
 
+import functools
 import io
-import json
 import os
 import re
 import shutil
 import signal
 import tarfile
+import threading
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
-import torch
-from data.killed_import import kill_with_open_shards, together
-from data.sources import HUB_IMAGE, WRITERS, add, numbered, write_flat, write_ilsvrc, write_parquet, write_webdataset
-from support import NUM_TRAIN, NUM_VAL, loaders
+from data.sources import (
+    CLASSES,
+    WRITERS,
+    jpeg,
+    tar_of,
+    val_name,
+    write_flat,
+    write_ilsvrc,
+    write_images,
+    write_parquet,
+    write_table,
+    write_webdataset,
+)
 
+from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import fingerprint
-from scripts.data import import_images, progress, write_shards
-from scripts.data.check import check_image_folder
-from scripts.data.import_images import WORKSHOP, ImportOptions
+from benchmarks.common.packed import pack_path
+from scripts.data import import_images, pack, write_shards
+from scripts.data.find_source import TRAIN_TAR, VAL_TAR
+from scripts.data.folder_target import WORKSHOP
+from scripts.data.import_images import ImportOptions
 from scripts.data.parquet import read_row
 
-JPEG = b"\xff\xd8\xff of some bytes"
+JPEG = jpeg(99)
 pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def images(tmp_path) -> Path:
+    return write_images(tmp_path / "images")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -40,42 +57,76 @@ def import_all(source: Path, target: Path, **changes) -> None:
 
 
 def refused(source: Path, target: Path, **changes) -> str:
-    """The message of a refused import."""
+    """The message of a refused import, which leaves no half of a set."""
+    before = {path.name for path in target.glob("*")} - {WORKSHOP}
     with pytest.raises(UserError) as caught:
         import_images.main(ImportOptions(source, target, **changes))
+    assert {path.name for path in target.glob("*")} - {WORKSHOP} == before
     return str(caught.value)
+
+
+def change_tar(path: Path, more: dict[str, bytes] | None = None, without: str = "") -> None:
+    """Add members to a tar, and leave one out."""
+    with tarfile.open(path) as archive:
+        files = {member.name: archive.extractfile(member).read() for member in archive}
+    files.pop(without, None)
+    path.write_bytes(tar_of(files | (more or {})))
+
+
+def zeros_after(path: Path, share: float) -> None:
+    """As a download whose space was allocated: zeros are also how a tar ends."""
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)].ljust(len(content), b"\0"))
 
 
 # --- the sources --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_every_source_gives_the_same_images(writer, tmp_path, tiny_data, capsys):
-    """Equal bytes, names, fingerprint and first batch."""
-    target, data = tmp_path / "imagenet", numbered(tmp_path / "numbered", tiny_data)
-    import_all(WRITERS[writer](tmp_path / "the downloads", data), target)
-    assert contents(target) == contents(data)
-    first, expected = (next(iter(loaders(folder)[0])) for folder in (target, data))
-    assert all(torch.equal(*pair) for pair in zip(first, expected, strict=True))
-    printed = capsys.readouterr().out
-    assert f"{NUM_TRAIN} images of 4 classes" in printed and f"{NUM_VAL} images of 4 classes" in printed
-    assert f"fingerprint {fingerprint(data)}" in printed
+def unpacked_train_tar(folder: Path, data: Path) -> Path:
+    write_ilsvrc(folder, data)
+    with tarfile.open(folder / TRAIN_TAR) as archive:
+        archive.extractall(folder / "train", filter="data")
+    (folder / TRAIN_TAR).unlink()
+    return folder
 
 
-@pytest.mark.parametrize("table", ["LOC_val_solution.csv", "devkit"])
-def test_a_flat_val_folder_has_its_classes_from_any_table(tmp_path, tiny_data, table):
-    data = numbered(tmp_path / "numbered", tiny_data)
-    import_all(write_flat(tmp_path / "from", data, table), tmp_path / "imagenet")
-    assert contents(tmp_path / "imagenet") == contents(data)
+def unpacked_devkit(folder: Path, data: Path) -> Path:
+    """Class folders with folders in them, images with other endings, and numbers without zeros: val_10 is sorted before
+    val_2."""
+    write_flat(folder, data, "devkit")
+    with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    for path in (folder / "train" / CLASSES[0]).iterdir():
+        (path.parent / "part0").mkdir(exist_ok=True)
+        path.rename(path.parent / "part0" / f"{path.stem}.jfif")
+    return folder
 
 
-def test_a_flat_val_of_its_own_joins_a_train_that_is_there(tmp_path, tiny_data):
-    source = write_flat(tmp_path / "from", tiny_data)
-    shutil.rmtree(source / "train")
-    target = tmp_path / "imagenet"
-    shutil.copytree(tiny_data / "train", target / "train")
+OTHERS = {
+    "Kaggle's table": functools.partial(write_flat, table="LOC_val_solution.csv"),
+    "the tar of train unpacked once": unpacked_train_tar,
+    "the devkit unpacked": unpacked_devkit,
+}
+
+
+@pytest.mark.parametrize("kind", [*WRITERS, *OTHERS])
+def test_every_source_gives_the_same_images(kind, tmp_path, images, capsys):
+    """Equal bytes, names and fingerprint; what lies beside them is left out, and counted."""
+    source, target = (WRITERS | OTHERS)[kind](tmp_path / "the downloads", images), tmp_path / "imagenet"
+    (source / ".DS_Store").write_bytes(b"of macOS")
     import_all(source, target)
-    assert contents(target) == contents(tiny_data)
+    assert contents(target) == contents(images)
+    printed = capsys.readouterr().out
+    assert "12 images of 4 classes" in printed and f"fingerprint {fingerprint(images)}" in printed
+    assert re.search(r"entries = 24 images \+ \d+ left out \(.*1 hidden", printed)
+
+
+def test_a_flat_val_joins_a_train_that_is_there(tmp_path, images):
+    source, target = write_flat(tmp_path / "from", images), tmp_path / "imagenet"
+    target.mkdir()
+    (source / "train").rename(target / "train")
+    import_all(source, target)
+    assert contents(target) == contents(images)
 
 
 def names_of(inner: str, label: object, classes: list[str]) -> tuple[str, str]:
@@ -91,237 +142,286 @@ def test_the_hubs_names_become_the_official_ones():
     assert names_of("a/n01440764_10026.jpg", 1, ["n0", "n01440764"]) == official
 
 
-def test_words_as_classes_need_a_list(tmp_path, tiny_data):
-    source = write_webdataset(tmp_path / "from", tiny_data)
+def test_labels_without_names_need_a_list(tmp_path, images):
+    """Its lines begin with the names, and may begin with the mark of UTF-8."""
+    source, target = write_webdataset(tmp_path / "from", images), tmp_path / "imagenet"
     names = (source / "classes.txt").read_text()
     (source / "classes.txt").unlink()
-    assert "--classes" in refused(source, tmp_path / "imagenet")
-    with pytest.raises(UserError, match="'tench, Tinca tinca' cannot be a folder; name by --classes"):
-        names_of("1.jpg", 0, ["tench, Tinca tinca"])
-    (tmp_path / "wnids").write_text(names.replace("\n", " some words\n"))
-    import_all(source, tmp_path / "imagenet", classes=tmp_path / "wnids")
-    assert contents(tmp_path / "imagenet") == contents(tiny_data)
+    assert "--classes" in refused(source, target)
+    (tmp_path / "wnids").write_text(names.replace("\n", " some words\n"), encoding="utf-8-sig")
+    import_all(source, target, classes=tmp_path / "wnids")
+    assert contents(target) == contents(images)
 
 
-def test_a_test_split_is_left_out(tmp_path, tiny_data, capsys):
-    source = write_parquet(tmp_path / "from", tiny_data)
+def test_shards_may_be_links(tmp_path, images):
+    """As in the hub's cache, whose snapshots/ has links to blobs/; a test split is left out."""
+    source, blobs = write_parquet(tmp_path / "from", images), tmp_path / "blobs"
+    blobs.mkdir()
+    for number, path in enumerate(sorted((source / "data").iterdir())):
+        path.rename(blobs / str(number))
+        path.symlink_to(blobs / str(number))
     (source / "data" / "test-00000-of-00001.parquet").write_bytes(b"labels of -1")
     import_all(source, tmp_path / "imagenet")
-    entries = NUM_TRAIN + NUM_VAL + 1
-    left_out = "1 left out (1 of test, which has no labels)"
-    assert f"{entries} entries = {entries - 1} images + {left_out}" in capsys.readouterr().out
+    assert contents(tmp_path / "imagenet") == contents(images)
 
 
-def test_shards_may_be_links(tmp_path, tiny_data):
-    """As in the hub's cache, whose snapshots/ has links to blobs/, and where a folder lies on another disk."""
-    plain = write_parquet(tmp_path / "plain", tiny_data)
-    snapshot = tmp_path / "datasets--a--b/snapshots/0123abc"
-    blobs = snapshot.parent.parent / "blobs"
-    (snapshot / "data").mkdir(parents=True)
-    blobs.mkdir()
-    for number, path in enumerate(sorted((plain / "data").iterdir())):
-        path.rename(blobs / str(number))
-        (snapshot / "data" / path.name).symlink_to(f"../../../blobs/{number}")
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked/data").symlink_to(snapshot / "data")
-    (tmp_path / "linked/data again").symlink_to(snapshot / "data")
-    for source in (snapshot, tmp_path / "linked"):
-        target = tmp_path / f"from {source.name}"
-        import_all(source, target)
-        assert contents(target) == contents(tiny_data)
-
-
-def test_what_is_no_source_is_refused(tmp_path, tiny_data):
+def test_what_is_no_source_is_refused(tmp_path, images):
     assert "does not exist" in refused(tmp_path / "nothing", tmp_path / "imagenet")
-    assert "class folders already" in refused(tiny_data, tmp_path / "imagenet")
+    assert "class folders already" in refused(images, tmp_path / "imagenet")
     (tmp_path / "empty").mkdir()
     assert "nothing that can be imported" in refused(tmp_path / "empty", tmp_path / "imagenet")
-    assert not (tmp_path / "imagenet").exists()
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------
+# --- what is refused: each entry is accounted for, a label comes from one place, a source says how much there is -----
 
 
-def tar_with(path: Path, name: str = "good.jpg") -> None:
-    """A tar of one good sample and one more member."""
-    with tarfile.open(path, "w") as archive:
-        add(archive, "first.jpg", JPEG)
-        add(archive, "first.cls", b"0")
-        add(archive, name, JPEG)
+def first_tar(source: Path) -> Path:
+    return min(source.glob("*-train-*.tar"))
 
 
-def tar_with_label(path: Path, label: bytes) -> None:
-    with tarfile.open(path, "w") as archive:
-        add(archive, "one.jpg", JPEG)
-        add(archive, "one.cls", label)
-
-
-def cut(path: Path, num_bytes: int) -> None:
-    path.write_bytes(path.read_bytes()[:num_bytes])
-
-
-def twice(path: Path) -> None:
-    tar_with(path, "b/first.jpg")
-    with tarfile.open(path, "a") as archive:
-        add(archive, "b/first.cls", b"0")
-
-
-def tar_of_links(path: Path) -> None:
+def tar_of_links(source: Path) -> None:
     """As tar writes the second name of a file that has two."""
-    with tarfile.open(path, "w") as archive:
-        add(archive, "first.jpg", JPEG)
-        add(archive, "first.cls", b"0")
-        add(archive, "second.jpg", b"", type=tarfile.LNKTYPE, linkname="first.jpg")
-        add(archive, "second.cls", b"0")
+    with tarfile.open(first_tar(source), "a") as archive:
+        link = tarfile.TarInfo("second.jpg")
+        link.type, link.linkname = tarfile.LNKTYPE, "first.jpg"
+        archive.addfile(link, io.BytesIO())
 
 
-def parquet_with(
-    path: Path, inner: str = "1.jpg", label: int = 0, classes: tuple[str, ...] = ("left",), content: bytes = JPEG
-) -> None:
-    features = {"label": {"names": classes}}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = pyarrow.schema([("image", HUB_IMAGE), ("label", pyarrow.int64())], metadata=metadata)
-    images = pyarrow.array([{"bytes": content, "path": inner}], HUB_IMAGE)
-    pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": [label]}, schema), path)
+def half_flat(source: Path) -> None:
+    (source / "val" / CLASSES[0]).mkdir()
+    (source / "val" / val_name(1)).rename(source / "val" / CLASSES[0] / val_name(1))
 
 
-def nested(path: Path, name: str) -> None:
-    inner = io.BytesIO()
-    with tarfile.open(fileobj=inner, mode="w") as archive:
-        add(archive, "../../evil.JPEG", JPEG)
-    with tarfile.open(path, "w") as archive:
-        add(archive, name, inner.getvalue())
+def copy_in_place_of_another(source: Path) -> None:
+    shutil.copy(source / "val" / val_name(9), source / "val" / f"{val_name(9)[:-5]} (1).JPEG")
+    (source / "val" / val_name(5)).unlink()
 
 
-TAR, TRAIN_TAR, PARQUET = "a-train-0.tar", "ILSVRC2012_img_train.tar", "train-0.parquet"
-REFUSED = {
-    "a name with ..": (TAR, lambda path: tar_with(path, "../../evil.jpg"), "leads out of the folder"),
-    "an absolute name": (TAR, lambda path: tar_with(path, "/tmp/evil.jpg"), "leads out of the folder"),
-    "a class tar with ..": (TRAIN_TAR, lambda path: nested(path, "../left.tar"), "leads out of the folder"),
-    "a name with .. in a class tar": (TRAIN_TAR, lambda path: nested(path, "left.tar"), "leads out of the folder"),
-    "Parquet with ..": (PARQUET, lambda path: parquet_with(path, "../../evil.jpg"), "leads out of the folder"),
-    "Parquet with a class of ..": (PARQUET, lambda path: parquet_with(path, classes=("../..",)), "cannot be a folder"),
-    "a label that is no class": (TAR, lambda path: tar_with_label(path, b"--5"), "'one.cls'.*'--5'"),
-    "an image without a label": (TAR, tar_with, "has no .cls"),
-    "an image twice": (TAR, twice, "is there twice"),
-    "a tar of links": (TAR, lambda path: tar_of_links(path), "is a link or a sparse file"),
-    "a tar that is cut off in an image": (TAR, lambda path: (tar_with(path), cut(path, 520)), "is cut off"),
-    "a tar that is cut off between images": (TAR, lambda path: (tar_with(path), cut(path, 2048)), "is cut off"),
-    "a tar of other bytes": (TAR, lambda path: path.write_bytes(3000 * b"no tar"), "cannot be read"),
-    "an empty tar": (TAR, lambda path: path.write_bytes(b""), "cannot be read"),
-    "Parquet with a label of no class": (PARQUET, lambda path: parquet_with(path, label=7), "none of the 1 classes"),
-    "Parquet that is cut off": (PARQUET, lambda path: (parquet_with(path), cut(path, 400)), "is the download whole"),
-    "Parquet with other columns": (
-        PARQUET,
-        lambda path: pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), path),
-        "has the columns 'a ",
+def error_pages(source: Path) -> None:
+    for number in range(5):
+        (source / "train" / CLASSES[0] / f"{number}.JPEG").write_bytes(b"an error page")
+
+
+def dead_class(source: Path) -> None:
+    shutil.rmtree(source / "train" / CLASSES[1])
+    (source / "train" / CLASSES[1]).symlink_to("/nonexistent/disk")
+
+
+def line_twice(source: Path) -> None:
+    table = source / "val" / "val_annotations.txt"
+    table.write_text(table.read_text() + f"{val_name(1)}\t{CLASSES[3]}\n")
+
+
+def parquet_with(source: Path, name: str, content: bytes = JPEG) -> None:
+    write_table(source / "data" / "train-00001-of-00003.parquet", [(name, content, 0)], [*CLASSES])
+
+
+def cut(path: Path, share: float = 0.6) -> None:
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+TRAIN_PARQUET = "data/train-00001-of-00003.parquet"
+EVIL_CLASS = {f"{CLASSES[0]}.tar": tar_of({"../../evil.JPEG": JPEG})}
+REFUSED = {  # the source, what is wrong with it, and the message
+    "a name with ..": ("WebDataset", lambda s: change_tar(first_tar(s), {"../../evil.jpg": JPEG}), "leads out"),
+    "an absolute name": ("WebDataset", lambda s: change_tar(first_tar(s), {"/tmp/evil.jpg": JPEG}), "leads out"),
+    "a class tar with ..": ("ILSVRC2012's tars", lambda s: change_tar(s / TRAIN_TAR, {"../x.tar": b""}), "leads out"),
+    "a name with .. in one": ("ILSVRC2012's tars", lambda s: change_tar(s / TRAIN_TAR, EVIL_CLASS), "leads out"),
+    "Parquet with ..": ("Parquet", lambda s: parquet_with(s, "../../evil.jpg"), "leads out"),
+    "no label": ("WebDataset", lambda s: change_tar(first_tar(s), {"x.jpg": JPEG}), "'x' is no sample"),
+    "a label that is no class": (
+        "WebDataset",
+        lambda s: change_tar(first_tar(s), {"x.jpg": JPEG, "x.cls": b"--5"}),
+        "'x.cls'.*'--5'",
     ),
-    "a script": (PARQUET, lambda path: parquet_with(path, content=b"#!/bin/sh"), "is no image"),
+    "an image twice": (
+        "WebDataset",
+        lambda s: change_tar(first_tar(s), {"b/x.jpg": JPEG, "b/x.cls": b"0", "c/x.jpg": JPEG, "c/x.cls": b"0"}),
+        "is there twice",
+    ),
+    "a link in a tar": ("WebDataset", tar_of_links, "is a link"),
+    "a tar that is cut off": ("WebDataset", lambda s: cut(first_tar(s)), "is the download whole"),
+    "a tar that is zeros from some place on": (
+        "ILSVRC2012's tars",
+        lambda s: zeros_after(s / TRAIN_TAR, 0.5),
+        f"{TRAIN_TAR}.*is the download whole",
+    ),
+    "a tar of other bytes": ("WebDataset", lambda s: first_tar(s).write_bytes(3000 * b"no tar"), "cannot be read"),
+    "a compressed shard": ("WebDataset", lambda s: (s / "x-0.tar.gz").touch(), "'x-0.tar.gz' is no .tar file"),
+    "a shard is missing": ("WebDataset", lambda s: (s / "imagenet1k-train-0001.tar").unlink(), "number 1 first"),
+    "the last shard is missing": ("Parquet", lambda s: (s / "data/train-00002-of-00003.parquet").unlink(), "number 2"),
+    "a download that did not end": (
+        "Parquet",
+        lambda s: (s / TRAIN_PARQUET).rename(s / f"{TRAIN_PARQUET}.incomplete"),
+        f"'{TRAIN_PARQUET}.incomplete' is no .parquet file",
+    ),
+    "Parquet that is cut off": ("Parquet", lambda s: cut(s / TRAIN_PARQUET), "is the download whole"),
+    "a script": ("Parquet", lambda s: parquet_with(s, "1.jpg", b"#!/bin/sh"), "'1.jpg' is no image"),
+    "a path and a label of two classes": (
+        "Parquet",
+        lambda s: parquet_with(s, f"x_{CLASSES[3]}.jpg"),
+        f"is {CLASSES[3]} by its path and {CLASSES[0]} by its label",
+    ),
+    "error pages": ("folder with a flat val", error_pages, f"{CLASSES[0]}/0.JPEG' is no image.*and 2 more"),
+    "an image that ends in zeros": (
+        "folder with a flat val",
+        lambda s: zeros_after(s / "val" / val_name(3), 0.1),
+        f"{val_name(3)}' ends in zeros",
+    ),
+    "a link to a class that leads nowhere": ("folder with a flat val", dead_class, CLASSES[1]),
+    "loose images beside class folders": ("folder with a flat val", half_flat, "lies beside class folders"),
+    "a copy in the place of another": (
+        "the devkit unpacked",
+        copy_in_place_of_another,
+        r"there: \[5\] of 1;.*9 \(1\).JPEG",
+    ),
+    "an image with two lines": ("folder with a flat val", line_twice, "line 13: .* is there twice"),
+    "images of a table that are not there": (
+        "folder with a flat val",
+        lambda s: (s / "val" / val_name(4)).unlink(),
+        "has 12 images; not there",
+    ),
+    "fewer images than a devkit has": (
+        "ILSVRC2012's tars",
+        lambda s: change_tar(s / VAL_TAR, without=val_name(1)),
+        r"not there: \[1\] of 1",
+    ),
+    "a class without an image": (
+        "ILSVRC2012's tars",
+        lambda s: change_tar(s / TRAIN_TAR, {"n09999999.tar": tar_of({})}),
+        "n09999999.tar has no image",
+    ),
+    "two classes of one name": (
+        "WebDataset",
+        lambda s: (s / "classes.txt").write_text("crane bird\ncrane machine\nbird\nmachine\n"),
+        "has 'crane' twice",
+    ),
+    "two lists of classes": (
+        "WebDataset",
+        lambda s: (s / "synsets.txt").write_text("".join(f"{name}\n" for name in CLASSES[::-1])),
+        "have other classes",
+    ),
+    "a class of val that train lacks": (
+        "Parquet",
+        lambda s: write_table(s / "data/validation-00001-of-00003.parquet", [("1.jpg", JPEG, 0)], ["another"]),
+        "val has classes that train lacks: 'another'",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_damaged_or_leads_elsewhere_is_refused(tmp_path, tiny_data, case):
-    """The shard is named, nothing is written outside of TO, and no half of a set appears."""
-    name, write, expected = REFUSED[case]
-    folder, target = tmp_path / "in" / "here" / "from", tmp_path / "in" / "here" / "imagenet"
-    folder.parent.mkdir(parents=True)
-    if name == TRAIN_TAR:
-        write_ilsvrc(folder, numbered(tmp_path / "numbered", tiny_data))
-    else:
-        folder.mkdir()
-    if name == TAR:
-        (folder / "classes.txt").write_text("left\n")
-    write(folder / name)
+def test_what_is_damaged_or_not_understood_is_refused(tmp_path, images, case):
+    """By its name; nothing is written outside of TO, and no half of a set appears."""
+    kind, damage, expected = REFUSED[case]
+    folder = tmp_path / "in" / "here"
+    folder.mkdir(parents=True)
+    source = (WRITERS | OTHERS)[kind](folder / "from", images)
+    damage(source)
     before = contents(tmp_path)
-    message = refused(folder, target)
-    assert re.search(expected, message) and name in message, message
+    message = refused(source, folder / "imagenet")
+    assert re.search(expected, message), message
     outside = {path for path in contents(tmp_path) if f"imagenet/{WORKSHOP}/" not in path and "a cache/" not in path}
-    assert outside == before.keys() and not {"train", "val"} & {path.name for path in target.glob("*")}
+    assert outside == before.keys()
 
 
-def test_classes_of_val_that_train_lacks_are_refused(tmp_path, tiny_data):
-    source = write_parquet(tmp_path / "from", tiny_data)
-    parquet_with(source / "data" / "validation-0.parquet", classes=("another",))
-    assert "val has classes that train lacks: 'another'" in refused(source, tmp_path / "imagenet")
-    assert not (tmp_path / "imagenet" / "val").exists()
-
-
-def test_it_stops_before_the_disk_is_full(tmp_path, tiny_data, monkeypatch):
-    """Before the first image, and again while images are written; then the same command goes on."""
-    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
-    monkeypatch.setattr(progress, "CHECK_BYTES", 1000)
-    with pytest.raises(UserError, match=r"GB are needed .* the same command goes on"):
-        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 1000)
-    assert not contents(target).keys() - {f"{WORKSHOP}/journal", f"{WORKSHOP}/lock"}
-    answers = iter([1 << 40, 1 << 40])
-    with pytest.raises(UserError, match="GB are needed"):
-        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: next(answers, 1000))
-    import_all(source, target)
-    assert contents(target) == contents(tiny_data)
-
-
-def test_a_set_that_is_there_is_left_alone(tmp_path, tiny_data):
-    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
+def test_a_set_that_is_there_is_left_alone(tmp_path, images):
+    source, target = write_webdataset(tmp_path / "from", images), tmp_path / "imagenet"
     (target / "val").mkdir(parents=True)
     assert "is there already" in refused(source, target) and not (target / WORKSHOP).exists()
+
+
+def test_it_stops_before_the_disk_is_full_and_goes_on(tmp_path, images, monkeypatch):
+    """An import of another kind into the same folder does not."""
+    source, target = write_webdataset(tmp_path / "from", images), tmp_path / "imagenet"
+    whole = first_tar(source).read_bytes()
+    first_tar(source).write_bytes(whole[:700])
+    refused(source, target)
+    assert "of WebDataset" in refused(write_parquet(tmp_path / "other", images), target)
+    first_tar(source).write_bytes(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(write_shards, "RESERVE_BYTES", 1 << 60)
+        assert "GB are needed" in refused(source, target)
+    import_all(source, target)
+    assert contents(target) == contents(images)
 
 
 # --- killed, and started again ------------------------------------------------------------------------------------
 
 
-def test_a_killed_import_goes_on(tmp_path, tiny_data, monkeypatch, capsys):
-    """Killed when four shards are open, and two images of each are there, of which one is not whole."""
-    monkeypatch.setattr("data.sources.NUM_TOGETHER", 8)  # images of a shard
-    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
-    assert kill_with_open_shards(ImportOptions(source, target), 4) == -signal.SIGKILL
-    written = [*(target / WORKSHOP).rglob("*.JPEG")]
-    assert len(written) == 8 and not [*target.glob("train")]
-    written[0].write_bytes(bytes(1 << 20))  # more than the image has
-    with together(4):
-        import_all(source, target)
+def kill_with_open_shards(options: ImportOptions) -> int:
+    """The exit code of an import in a fork, killed when three shards are open and an image of each is written."""
+    child = os.fork()
+    if not child:
+        barrier = threading.Barrier(3, lambda: os.kill(os.getpid(), signal.SIGKILL), timeout=60)
+        images_of = write_shards.images_of
+
+        def wait_after_one(*words):
+            for number, image in enumerate(images_of(*words)):
+                if number == 1:
+                    barrier.wait()
+                yield image
+
+        try:
+            write_shards.images_of, write_shards.num_cores = wait_after_one, lambda: 3
+            import_images.main(options)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_killed_import_goes_on(tmp_path, images, capsys):
+    """Of the images that are there one is not as it should be; a shard that is finished is not read again."""
+    source, target = write_webdataset(tmp_path / "from", images), tmp_path / "imagenet"
+    assert kill_with_open_shards(ImportOptions(source, target)) == -signal.SIGKILL
+    (written, *_) = (target / WORKSHOP).rglob("*.JPEG")
+    written.write_bytes(bytes(1 << 20))  # more than the image has
+    import_all(source, target)
     assert "going on after 0 shards" in capsys.readouterr().out
-    assert contents(target) == contents(tiny_data)
+    assert contents(target) == contents(images)
 
 
-@pytest.mark.parametrize("pack", [None, "256"])
-def test_an_import_that_is_stopped_at_its_end_ends_when_it_is_started_again(tmp_path, tiny_data, monkeypatch, pack):
+@pytest.mark.parametrize("kind", [None, "256"])
+def test_an_import_that_is_stopped_at_its_end_ends_when_it_is_started_again(tmp_path, tiny_data, monkeypatch, kind):
+    """What is finished is not read again."""
     source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(write_shards, "remove_workshop", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        import_images.main(ImportOptions(source, target, pack=pack))
-    import_all(source, target, pack=pack)
+        patch.setattr(write_shards.shutil, "rmtree", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        import_images.main(ImportOptions(source, target, pack=kind))
+    shard = first_tar(source)
+    status = shard.stat()
+    shard.write_bytes(bytes(status.st_size))  # whoever reads it finds no tar
+    os.utime(shard, ns=(status.st_atime_ns, status.st_mtime_ns))
+    import_all(source, target, pack=kind)
     assert not (target / WORKSHOP).exists()
 
 
-def test_a_finished_shard_is_not_read_again(tmp_path, tiny_data, capsys):
-    """A shard whose file has changed is."""
-    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
-    first, last = sorted(source.glob("*-train-*.tar"))[0], sorted(source.glob("*-train-*.tar"))[-1]
-    whole = last.read_bytes()
-    cut(last, 700)
-    assert last.name in refused(source, target)
-    journal = (target / WORKSHOP / "journal").read_text()
-    assert last.name not in journal
-    last.write_bytes(whole)
-    if first.name in journal:
-        content, status = first.read_bytes(), first.stat()
-        first.write_bytes(bytes(len(content)))  # whoever reads it finds no tar
-        os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
-    import_all(source, target)
-    assert contents(target) == contents(tiny_data)
-    assert "going on after" in capsys.readouterr().out
+def test_an_import_into_packed_files_is_killed_and_goes_on(tmp_path, tiny_data):
+    """It packs what the folder would have packed: order, pixels, classes and fingerprint. New images go behind those of
+    finished shards."""
+    data, target = Path(shutil.copytree(tiny_data, tmp_path / "images")), tmp_path / "imagenet"
+    pack.main(pack.PackOptions(str(data), "256"))
+    options = ImportOptions(write_webdataset(tmp_path / "from", tiny_data), target, pack="256")
+    assert kill_with_open_shards(options) == -signal.SIGKILL
+    assert import_images.main(options) == 0
+    assert [path.name for path in target.iterdir()] == ["packed"]
+    for part in ("train", "val"):
+        own, expected = (
+            pack.PackedSource(pack_path(Config(data=str(each), pack="256"), part)) for each in (target, data)
+        )
+        assert own.metadata == expected.metadata and len(own) == len(expected)
+        for index in range(len(own)):
+            assert own.target(index) == expected.target(index)
+            assert (own.content(index) == expected.content(index)).all()
 
 
-def test_another_kind_of_import_does_not_go_on(tmp_path, tiny_data):
-    source, target = write_webdataset(tmp_path / "from", tiny_data), tmp_path / "imagenet"
-    with pytest.raises(UserError):
-        import_images.main(ImportOptions(source, target), free_bytes=lambda folder: 0)
-    assert "of an import from WebDataset" in refused(write_parquet(tmp_path / "other", tiny_data), target)
-    assert "of an import from WebDataset" in refused(source, target, pack="256")
-
-
-def test_a_check_that_fails_names_the_import(tmp_path):
-    (tmp_path / "train-0.parquet").touch()
-    with pytest.raises(UserError, match=r"\./bench data import FROM TO"):
-        check_image_folder(tmp_path)
+def test_what_cannot_be_packed_is_refused(tmp_path, images, monkeypatch):
+    """val's name is in train's file; a folder that another variable names, and files that are there, stay."""
+    source, target = write_webdataset(tmp_path / "from", images), tmp_path / "imagenet"
+    alone = write_flat(tmp_path / "val alone", images)
+    shutil.rmtree(alone / "train")
+    assert "FROM has no train" in refused(alone, target, pack="256")
+    (target / "packed" / "256").mkdir(parents=True)
+    (target / "packed" / "256" / "val.safetensors").touch()
+    assert "is there already" in refused(source, target, pack="256")
+    monkeypatch.setenv("PACKED", str(tmp_path / "elsewhere"))
+    assert "PACKED is set" in refused(source, target, pack="256")

@@ -17,7 +17,7 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
 from scripts.options.set_options import PublishOptions
 from scripts.publish import publish
-from scripts.publish.private_words import PATH, without_private, without_words
+from scripts.publish.private_words import without_words
 from scripts.results.result_set import load_set
 from scripts.results.settings import settings_hash
 
@@ -104,11 +104,11 @@ def test_tables_report_charts_and_sums_go_along_and_logs_do_not(measured, publis
     assert [path.name for path in published.parent.iterdir()] == ["cpu2_none"], "nothing is left beside it"
 
 
-@pytest.mark.parametrize("word", PRIVATE)
-def test_no_file_names_the_machine_its_user_or_their_folders(measured, published, word):
+def test_no_file_names_the_machine_its_user_or_their_folders(measured, published):
     """Protects who publishes: each of these words stands in the set that was measured."""
-    assert word == "acme.example" or any(word in text for text in texts(measured).values())
-    assert [name for name, text in texts(published).items() if word in text] == []
+    before, after = texts(measured).values(), texts(published)
+    assert [word for word in PRIVATE if word != "acme.example" and not any(word in text for text in before)] == []
+    assert [(name, word) for name, text in after.items() for word in PRIVATE if word in text] == []
 
 
 def test_what_is_left_can_be_read(published):
@@ -144,17 +144,8 @@ def test_the_copy_is_a_set_that_says_the_same(measured, published):
         assert (published / f"{name}.csv").read_bytes() == (measured / f"{name}.csv").read_bytes()
 
 
-def test_the_report_is_of_the_set_and_opens(published):
-    html, markdown = ((published / name).read_text() for name in ("report.html", "report.md"))
-    assert html.lstrip().startswith("<!doctype html>") and html.rstrip().endswith("</html>") and "<svg" in html
-    assert "ddp" in markdown and "torchrun" in html, "the command of a run"
-    for chart in published.glob("charts/*.png"):
-        assert chart.read_bytes().startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("taken", "is there already; choose another --name"), ("../x", "cannot be a folder"), ("", "cannot be a folder")],
+    ("name", "words"), [("taken", "is there already; choose another --name"), ("../x", "cannot be a folder")]
 )
 def test_a_name_that_exists_or_is_none_is_refused(measured, tmp_path, monkeypatch, name, words):
     monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
@@ -162,13 +153,6 @@ def test_a_name_that_exists_or_is_none_is_refused(measured, tmp_path, monkeypatc
     with pytest.raises(UserError, match=words):
         publish.main(PublishOptions(name, measured))
     assert [*(tmp_path / "taken").iterdir()] == []
-
-
-def test_what_is_no_set_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(publish, "PUBLISHED", tmp_path)
-    for source in (tmp_path / "none", tmp_path):
-        with pytest.raises(UserError, match=r"\./bench run"):
-            publish.main(PublishOptions("x", source))
 
 
 def test_a_report_that_fails_leaves_nothing(measured, tmp_path, monkeypatch):
@@ -180,9 +164,3 @@ def test_a_report_that_fails_leaves_nothing(measured, tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"cannot write report\.html: No space left on device; nothing is published"):
         publish.main(PublishOptions("x", measured))
     assert [*tmp_path.iterdir()] == []
-
-
-def test_paths_are_told_from_other_words():
-    text = "a/b/c images/s </td> <b>a</b> https://github.com/x/y N/A /scratch/u/x.log ~ann/y/z ./bench report"
-    assert without_private(text, {}) == text.replace("/scratch/u/x.log", "x.log").replace("~ann/y/z", "z")
-    assert not PATH.search("12/480/132 1/2")
