@@ -2,8 +2,7 @@
 
     python -m scripts.data.check --data PATH
 
-Prints the counts and exits 0, or prints one line on stderr, with what is wrong and what to do, and exits 2. Each entry
-is an image, or counted as left out, or named: by names; a file that does not decode is the loader's to report.
+By names and sizes: a file that does not decode is the loader's to report.
 """
 
 import os
@@ -39,7 +38,7 @@ class Counts:
 
 
 def list_part(data: str, part: str) -> ImageListing:
-    """The images of `part`, "train" or "val". Raises UserError, and what list_images raises."""
+    """part: "train" or "val". Raises UserError and OSError."""
     folder = Path(data, part)
     if not folder.is_dir():
         raise UserError(f"{data!r}: {part}/ is not there; {EXPECTED_LAYOUT}")
@@ -57,11 +56,8 @@ def list_part(data: str, part: str) -> ImageListing:
 
 
 def check_image_folder(path: str | os.PathLike) -> Counts:
-    """Count a data set's classes and images.
-
-    Raises UserError where train/ or val/ is missing, has no class folders or an empty one, has what would not be read,
-    or cannot be read, and where val has classes that train lacks (the opposite is fine).
-    """
+    """Raises UserError where train/ or val/ is missing, has an empty class or what would not be read, and where val has
+    classes that train lacks (the opposite is fine)."""
     data = os.fspath(path)
     if not os.path.isdir(data):
         what = "is not a folder" if os.path.lexists(data) else "does not exist"

@@ -1,4 +1,4 @@
-"""What every source is read as: shards of entries. An entry is an image with its class, or says why it is none."""
+"""What every source is read as: shards of entries."""
 
 import collections
 import dataclasses
@@ -38,11 +38,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shard:
-    """A part of a source that one thread reads.
-
-    name: for messages and for the journal. split: "train" or "val". num_bytes: in the source. time_ns: its file's
-    modification time; 0 for folders. read: yields its entries, and raises UserError and OSError.
-    """
+    """What one thread reads. split: "train" or "val". time_ns: of its file's last change; 0 for folders. read: yields
+    its entries; raises UserError and OSError."""
 
     name: str
     split: str
@@ -53,7 +50,7 @@ class Shard:
 
 @dataclass
 class Count:
-    """Of entries. left_out: how many by the reason. rows: what a target notes of images."""
+    """left_out: entries by the reason. rows: what a target notes of images."""
 
     num_images: int = 0
     num_bytes: int = 0
@@ -98,10 +95,7 @@ def without_image(path: str) -> str:
 
 
 def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_name: str) -> Entry:
-    """The entry of a file that should be an image. path: in its shard; its last part is the image's name.
-
-    Raises UserError for a path that leads out of the folder, and for a name that cannot be a class's folder.
-    """
+    """The entry of a file that should be an image. Raises UserError as file_name and checked_class do."""
     name = file_name(path, shard_name)
     if not bytes(content[:8]).startswith(tuple(FIRST_BYTES.values())):
         return Entry(path, refused="is no image: its first bytes are of neither a JPEG nor a PNG")
@@ -112,7 +106,7 @@ def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_n
 
 
 def file_name(path: str, shard_name: str) -> str:
-    """The last component of a path in a shard. Raises UserError for a path that is absolute or has .. in it."""
+    """The last part of a path. Raises UserError for a path that is absolute or has .. in it."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
         raise UserError(f"{shard_name}: the name {path!r} leads out of the folder, and is not used")
@@ -130,17 +124,15 @@ def image_name(name: str, content: bytes | memoryview) -> str:
 
 
 def checked_class(name: str, shard_name: str) -> str:
-    """A class's name as its folder's. Raises UserError for words such as "tench, Tinca tinca": wnids are needed."""
+    """Raises UserError for a name that is none of a folder, such as "tench, Tinca tinca"."""
     if not CLASS_NAME.fullmatch(name):
         raise UserError(f"{shard_name}: the class {name[:100]!r} cannot be a folder; {NAME_THE_CLASSES}")
     return name
 
 
 def class_of_label(label: object, classes: list[str], shard_name: str) -> str:
-    """The name of a label: a number is a place in `classes`, and text is the name itself.
-
-    Raises UserError for a number that has no name, and for a name that is not in the list, where there is one.
-    """
+    """The name of a label: a number is a place in `classes`, text is the name itself. Raises UserError for a label
+    that is none of them."""
     if isinstance(label, str) and (not classes or label in classes):
         return label
     if not classes:

@@ -33,10 +33,8 @@ Reader = Callable[[Path, str, list[str]], Iterator[Entry]]
 
 
 def find_source(given: Path, classes: Path | None) -> Source:
-    """What there is to import in a folder, or in one file. classes: the file with the classes' names, if one is given.
-
-    Raises UserError where it is none of the sources or has what no source has, and OSError for what cannot be read.
-    """
+    """What there is to import in a folder or a file. classes: the file with the classes' names. Raises UserError and
+    OSError."""
     if not given.exists():
         raise UserError(f"{given} does not exist")
     left_out: collections.Counter[str] = collections.Counter()
@@ -65,10 +63,8 @@ def find_source(given: Path, classes: Path | None) -> Source:
 
 
 def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
-    """The paths below a folder of all files that may be shards or images, sorted; links are followed.
-
-    The others are counted; a hidden folder counts as one entry. Raises OSError for a folder that cannot be listed.
-    """
+    """The paths below a folder of all files that may be shards or images, sorted. The others are counted; a hidden
+    folder as one. Raises OSError."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -77,8 +73,8 @@ def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
     for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         left_out["hidden"] += sum(map(is_hidden, folders))
         folders[:] = [name for name in folders if not is_hidden(name)]
-        for name in names:
-            path = os.path.relpath(os.path.join(place, name), folder)
+        within = os.path.relpath(place, folder)
+        for path in names if within == "." else [f"{within}/{name}" for name in names]:
             if reason := why_no_shard(path):
                 left_out[reason] += 1
             else:
@@ -97,13 +93,13 @@ def why_no_shard(path: str) -> str:
 
 
 def is_of_imagenet(path: str) -> bool:
-    """Whether it is a tar of image-net.org's: the large ones, or one that was in that of train."""
+    """Whether it is one of image-net.org's tars, or one that was in that of train."""
     stem, ending = os.path.splitext(os.path.basename(path))
     return ending == ".tar" and (f"{stem}.tar" in (TRAIN_TAR, VAL_TAR) or bool(WNID.fullmatch(stem)))
 
 
 def split_of(path: str) -> str:
-    """train, val or test, by the words of a shard's path below the source; '' where none is one."""
+    """train, val or test, by the words of a shard's path; '' for none."""
     for text in reversed(path.lower().split("/")):
         for word in re.split(r"[^a-z]+", text):
             if word in SPLIT_OF_WORD:

@@ -24,7 +24,6 @@ class FolderTarget:
         self._mode = "xb"
 
     def refuse_existing(self) -> None:
-        """Raises UserError where a split that the source has is in the folder already."""
         for split in self._splits:
             refuse_existing(self._folder / split)
 
@@ -34,7 +33,7 @@ class FolderTarget:
         self._mode = "wb"
 
     def write_shard(self, shard: Shard, images: Iterator[Entry], count: Count) -> None:
-        """Raises UserError where two images have one name, and what reading raises."""
+        """Raises UserError where two images have one name."""
         del count
         folders: dict[str, Path] = {}
         for image in images:
@@ -50,7 +49,7 @@ class FolderTarget:
                 ) from None
 
     def put_in_place(self, counts: dict[str, Count]) -> None:
-        """Rename the finished splits. Raises UserError where classes do not fit, or where images have one name."""
+        """Raises UserError where val has other classes than train, or images have one name."""
         folders = {split: self._folder_of(split) for split in ("train", "val")}
         for split, count in counts.items():
             found = len(list_images(folders[split]))
@@ -69,7 +68,6 @@ class FolderTarget:
         return self.workshop / split if (self.workshop / split).is_dir() else self._folder / split
 
     def report(self, counts: dict[str, Count]) -> None:
-        """Print what there is now."""
         for split, count in counts.items():
             folder = self._folder / split
             num_classes = sum(entry.is_dir() for entry in os.scandir(folder))
@@ -83,12 +81,10 @@ class FolderTarget:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises UserError."""
     if path.exists():
         raise UserError(f"{path} is there already; remove it, or give another folder")
 
 
 def refuse_unknown_classes(train: set[str], val: set[str]) -> None:
-    """Raises UserError where val has classes that train lacks."""
     if unknown := val - train:
         raise UserError(f"val has classes that train lacks: {format_names(unknown)}; is train whole?")

@@ -16,10 +16,8 @@ Named = list[tuple[str, str]]  # path below the source, and class
 
 
 def folder_shards(folder: Path, files: list[str], left_out: collections.Counter[str]) -> tuple[list[Shard], bool]:
-    """A shard for each class of train/, and some for val/; and whether val/ is flat.
-
-    files: below `folder`, that may be images; those of test are counted in left_out. Raises UserError, and OSError.
-    """
+    """A shard for each class of train/, and some for val/; and whether val/ is flat. files: below `folder`; those of
+    test are counted in left_out. Raises UserError and OSError."""
     train: dict[str, Named] = collections.defaultdict(list)
     val: list[str] = []
     refused: list[Entry] = []
@@ -50,7 +48,6 @@ def folder_shards(folder: Path, files: list[str], left_out: collections.Counter[
 
 
 def make_shard(folder: Path, shard_name: str, split: str, named: Named) -> Shard:
-    """Raises UserError for a link that leads nowhere, and OSError."""
     dead = [path for path, _ in named if not (folder / path).exists()]
     refuse((Entry(path, refused="leads nowhere; mount what it leads to") for path in dead), str(folder))
     num_bytes = sum((folder / path).stat().st_size for path, _ in named)

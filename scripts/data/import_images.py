@@ -3,9 +3,7 @@
     ./bench data import FROM TO
 
 FROM: a folder with Parquet files, WebDataset's tars, ILSVRC2012's tars and devkit, or a flat val folder. TO gets
-train/<class>/ and val/<class>/, with the source's bytes, or with --pack packed files. Every entry of FROM is imported,
-or counted as left out, or ends the import with its name. All is written below TO/.importing, and renamed when it is
-complete. After a kill the same command goes on.
+train/<class>/ and val/<class>/, or with --pack packed files. After a kill the same command goes on.
 """
 
 import os
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def main(options: ImportOptions) -> int:
-    """Import, and print what there is now."""
     with write_shards.disk_errors(options.source, options.to, "the same command goes on"):
         source = find_source(options.source, options.classes)
         target = FolderTarget(options.to, source) if options.pack is None else pack_target(options, source)

@@ -18,7 +18,7 @@ META, GROUND_TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 
 
 def read_text(path: Path) -> str:
-    """Of a list or a table, whose name is printed. Raises UserError for what is not text, and OSError."""
+    """Of a list or a table, whose name is printed. Raises UserError and OSError."""
     print(f"labels: {path}")
     try:
         return path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark before the text
@@ -27,10 +27,8 @@ def read_text(path: Path) -> str:
 
 
 def find_classes(folder: Path, given: Path | None) -> list[str]:
-    """The first word of each line of `given`, or of a file of the folder that is named as such lists are; else [].
-
-    Raises UserError as read_text does, where a class is there twice and where two lists differ, and OSError.
-    """
+    """The first word of each line of `given`, else of a list in the folder; [] without one. Raises UserError where a
+    class is there twice, and where two lists differ, and OSError."""
     found: dict[Path, list[str]] = {}
     for path in [given] if given else [folder / name for name in LIST_NAMES if (folder / name).is_file()]:
         found[path] = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
@@ -53,11 +51,8 @@ def refuse_equal_names(classes: list[str], where: str) -> None:
 
 
 def devkit_classes(folder: Path) -> list[str]:
-    """The wnid of each image of val, in the order of their numbers, from 1 on; [] where `folder` has no devkit.
-
-    The ground truth has the numbers that meta.mat gives its synsets. Raises UserError for what cannot be read, and
-    OSError.
-    """
+    """The wnid of each image of val, by their numbers, from 1 on; [] where `folder` has no devkit. The ground truth has
+    the numbers that meta.mat gives its synsets. Raises UserError."""
     files = _read_devkit(folder)
     if not files:
         return []
@@ -73,7 +68,7 @@ def devkit_classes(folder: Path) -> list[str]:
 
 
 def _read_devkit(folder: Path) -> dict[str, bytes]:
-    """The two files, by name, from the devkit's archive or the folder that was in it."""
+    """Its two files, by name, from the archive or the folder that was in it."""
     found: dict[str, bytes] = {}
     archive = folder / DEVKIT_ARCHIVE
     try:
@@ -96,10 +91,8 @@ def _read_devkit(folder: Path) -> dict[str, bytes]:
 
 
 def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
-    """The class of each image of a flat val/, from val_annotations.txt, Kaggle's LOC_val_solution.csv or the devkit.
-
-    paths: below `folder`. Raises UserError where none is there, and where it has other images.
-    """
+    """The class of each image of a flat val/, by its path below `folder`, from a table or the devkit. Raises UserError
+    where none is there, or has other images."""
     for table in (folder / "val" / ANNOTATIONS, folder / ANNOTATIONS, folder / SOLUTION, folder / "val" / SOLUTION):
         if table.is_file():
             return _classes_by_table(paths, _read_table(table), table)
@@ -112,10 +105,8 @@ def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
 
 
 def classes_by_number(paths: Iterable[str], classes: list[str], where: str) -> dict[str, str]:
-    """The class of each image of val by the number at the end of its name. classes: of the numbers from 1 on.
-
-    Raises UserError where a number is missing, or an image has none of them.
-    """
+    """The class of each image by the number at the end of its name. classes: of the numbers from 1 on. Raises UserError
+    where a number is missing, or an image has none of them."""
     path_of: dict[int, str] = {}
     wrong = []
     for path in paths:
@@ -152,10 +143,8 @@ def _read_table(path: Path) -> dict[str, str]:
 
 
 def _classes_by_table(paths: list[str], table: dict[str, str], where: Path) -> dict[str, str]:
-    """The class of each image by its whole name, or by that without its ending.
-
-    Raises UserError where an image is not in the table, or one of the table is not there.
-    """
+    """The class of each image by its name, or by that without its ending. Raises UserError where an image is not in the
+    table, or one of the table is not there."""
     found, rows = {}, dict(table)
     for path in paths:
         name = os.path.basename(path)

@@ -2,8 +2,7 @@
 
     python -m scripts.data.mini [--output data/imagenet-mini] [--seed 0]
 
-photographs.py makes the files. manifest.json records how each file was cut, its size and its sha256. A second call
-compares the sizes and does no more.
+manifest.json records how each file was cut, its size and its sha256. A second call compares the sizes.
 """
 
 import json
@@ -22,7 +21,7 @@ from scripts.shared.programs import run_main_and_exit
 
 
 def read_manifest(output: Path) -> dict:
-    """The manifest of a folder that this script made. Raises UserError for another folder, which is left alone."""
+    """Raises UserError for a folder that this script did not make."""
     try:
         manifest: dict = json.loads((output / "manifest.json").read_text())
         if manifest["made_by"] == MADE_BY:
@@ -33,7 +32,7 @@ def read_manifest(output: Path) -> dict:
 
 
 def check_folder(output: Path, options: MakeDatasetOptions) -> dict:
-    """The manifest of a folder that is whole. Raises UserError for another folder."""
+    """The manifest of a folder that is whole. Raises UserError."""
     manifest = read_manifest(output)
     again = f"remove {str(output)!r}, and it is made again; or give another --output"
     if manifest["settings"] != settings(options):
@@ -46,10 +45,7 @@ def check_folder(output: Path, options: MakeDatasetOptions) -> dict:
 
 
 def make_dataset(options: MakeDatasetOptions) -> dict:
-    """Make the folder unless it is there, and return its manifest.
-
-    It is made beside its place and renamed when complete, so that no reader ever sees half of it. Raises UserError.
-    """
+    """Make the folder unless it is there, and return its manifest. Raises UserError."""
     if options.seed < 0 or options.num_train_per_class < 1 or options.num_val_per_class < 1:
         raise UserError("--seed must be 0 or more, --num-train-per-class and --num-val-per-class 1 or more")
     output = options.output.resolve()  # through a link, so that the rename stays on the target's disk

@@ -53,7 +53,6 @@ def listed_shards(listing: ImageListing, split: str) -> Iterator[Shard]:
 
 
 def read_listed(listing: ImageListing, numbers: range) -> Iterator[Entry]:
-    """Images as they are: one that cannot be decoded is packed as such, and a run that meets it says so."""
     for number in numbers:
         path, class_name = Path(listing.path(number)), listing.classes[listing.target(number)]
         name = path.relative_to(listing.folder / class_name).as_posix()
@@ -61,10 +60,8 @@ def read_listed(listing: ImageListing, numbers: range) -> Iterator[Entry]:
 
 
 def is_complete(path: Path, of_images: str) -> bool:
-    """Whether a packed file of the images with this fingerprint is there; all of it is read.
-
-    Raises UserError for one of other images in the folder that PACKED names, where it may be another data set's.
-    """
+    """Whether a packed file of the images with this fingerprint is there; all of it is read. Raises UserError for one
+    of other images where PACKED names the folder: it may be another data set's."""
     if not path.exists():
         return False
     try:

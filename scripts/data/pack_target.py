@@ -36,8 +36,8 @@ Row = tuple[Any, ...]
 
 
 class PackTarget:
-    """kind, written_per_byte: as FolderTarget's. of_images: the fingerprint of the images, where it is known already:
-    packed files that are there are then replaced."""
+    """kind, written_per_byte: as FolderTarget's. of_images: the fingerprint, where it is known; packed files that are
+    there are then replaced."""
 
     written_per_byte = 0.0  # nobody knows
 
@@ -49,7 +49,6 @@ class PackTarget:
         self._ends, self._lock = dict.fromkeys(SPLITS, 0), threading.Lock()
 
     def refuse_existing(self) -> None:
-        """Raises UserError where packed files or folders of images are there already."""
         for split in [] if self._of_images else self._splits:
             refuse_existing(pack_path(self._config, split))
             refuse_existing(Path(self._config.data, split))  # a run would compare the packed files with its images
@@ -60,7 +59,6 @@ class PackTarget:
             self._ends[shard.split] = max([self._ends[shard.split], *(row[4] for row in count.rows)])
 
     def write_shard(self, shard: Shard, images: Iterator[Entry], count: Count) -> None:
-        """Raises what reading raises, and OSError."""
         unfinished = self._unfinished(shard.split)
         unfinished.touch()
         with open(unfinished, "r+b") as file:
@@ -74,7 +72,7 @@ class PackTarget:
                 count.rows.append([image.class_name, image.name, len(content), *place])
 
     def put_in_place(self, counts: dict[str, Count]) -> None:
-        """Write the tables, and rename both. Raises UserError where classes do not fit, or images have one name."""
+        """Raises UserError where val has other classes than train, or images have one name."""
         rows = {split: sorted_rows(counts[split].rows, split) for split in self._splits}
         if not self._of_images:
             refuse_unknown_classes(*({row[0] for row in rows[split]} for split in SPLITS))
@@ -93,7 +91,6 @@ class PackTarget:
             os.replace(self._unfinished(split), path)
 
     def report(self, counts: dict[str, Count]) -> None:
-        """Print what there is now."""
         for split, count in counts.items():
             pack = PackedSource(pack_path(self._config, split))
             print(
@@ -120,10 +117,8 @@ class PackTarget:
 
 
 def encode(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
-    """What is stored of an image's file, and its height and width; nothing of an image that cannot be decoded.
-
-    Pillow decodes, whatever else is installed: the file does not depend on who wrote it. Raises MemoryError.
-    """
+    """What is stored of an image's file, and its height and width; nothing of one that Pillow cannot decode. The file
+    does not depend on what else is installed."""
     try:
         with open_image(content) as opened:
             image = opened.convert("RGB")
@@ -152,7 +147,7 @@ def sorted_rows(rows: list[list], split: str) -> list[Row]:
 
 
 def names_and_sizes(rows: list[Row]) -> dict[str, list[tuple[str, int]]]:
-    """The classes as fingerprint_of takes them."""
+    """As fingerprint_of takes them."""
     found: dict[str, list[tuple[str, int]]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(row[1:3])
@@ -160,7 +155,7 @@ def names_and_sizes(rows: list[Row]) -> dict[str, list[tuple[str, int]]]:
 
 
 def write_tables(file: BinaryIO, metadata: dict[str, str], rows: list[Row]) -> None:
-    """Write the tables behind the images, and at last the header before them."""
+    """Behind the images; the header, before them, comes last."""
     classes = sorted({row[0] for row in rows})
     metadata = {"what": FILE_KIND, "version": VERSION} | metadata | {"classes": json.dumps(classes)}
     number_of = {name: number for number, name in enumerate(classes)}
@@ -183,7 +178,7 @@ def write_tables(file: BinaryIO, metadata: dict[str, str], rows: list[Row]) -> N
 
 
 def check_pack(pack: PackedSource) -> None:
-    """Compare every image with its checksum. Raises DamagedFile with the first that differs."""
+    """Raises DamagedFile with the first image that does not have its checksum."""
 
     def damaged(start: int) -> list[int]:
         some = range(start, min(start + IMAGES_PER_CHECK, len(pack)))

@@ -19,8 +19,7 @@ WITH_CLASS = re.compile(r"(?P<name>.+)_(?P<wnid>n\d{8})(?P<ending>\.\w+)")
 
 
 def read_parquet(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
-    """classes: names of the labels; []: those of the file's metadata. Raises UserError for a file that is damaged or
-    has other columns."""
+    """classes: names of the labels; []: those of the file's metadata. Raises UserError."""
     import pyarrow
     import pyarrow.parquet
 
@@ -60,10 +59,8 @@ def read_row(inner: str, label: object, content: memoryview | None, classes: lis
 
 
 def label_names(metadata: dict[bytes, bytes], shard_name: str) -> list[str]:
-    """The names of the labels, from the metadata of Hugging Face's library of data sets; [] where there are none.
-
-    Raises UserError where two have one name.
-    """
+    """The names of the labels in the metadata of Hugging Face's library; [] without. Raises UserError where two are
+    equal."""
     try:
         names = [str(name) for name in json.loads(metadata[b"huggingface"])["info"]["features"]["label"]["names"]]
     except (KeyError, TypeError, ValueError):

@@ -71,10 +71,7 @@ def settings(options: MakeDatasetOptions) -> dict[str, int]:
 
 
 def photograph_folder() -> Path:
-    """scikit-image's data folder, found without importing it, which takes longer than a whole check.
-
-    Raises UserError where scikit-image is not installed or lacks one of the photographs.
-    """
+    """scikit-image's data folder, found without its import, which takes seconds. Raises UserError."""
     spec = importlib.util.find_spec("skimage")
     places = spec.submodule_search_locations if spec else None
     folder = Path(places[0], "data") if places else Path()
@@ -96,11 +93,8 @@ def split(width: int, height: int, photograph: Photograph) -> dict[str, Box]:
 
 
 def make_image(photograph: Image.Image, region: Box, rng: np.random.Generator) -> tuple[bytes, Box]:
-    """One JPEG cut at random from `region` of an RGB photograph, and the box of source pixels that it shows.
-
-    The box has the shape of one of SIZES_PX and 0.5 to 1 times the width of the widest that fits.
-    Brightness and contrast vary by 10 %.
-    """
+    """One JPEG cut at random from `region` of an RGB photograph, and the box of source pixels that it shows: of the
+    shape of one of SIZES_PX, and 0.5 to 1 times as wide as fits. Brightness and contrast vary by 10 %."""
     left, top, right, bottom = region
     width, height = SIZES_PX[rng.choice(len(SIZES_PX), p=SIZE_SHARES)]
     scale = rng.uniform(0.5, 1.0) * min((right - left) / width, (bottom - top) / height)

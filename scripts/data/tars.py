@@ -32,8 +32,8 @@ class Member(NamedTuple):
 def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | None = None) -> Iterator[Member]:
     """The entries of the archive in bytes begin to end of `file`, without folders. end: None: all of the file.
 
-    Raises UserError for a name that leads out of the folder, and for an archive that is cut off or damaged, or goes on
-    after its end: a download whose space was allocated is zeros from some place on, which is how an archive ends.
+    Raises UserError for a name that leads out of the folder, and for an archive that is damaged or goes on after its
+    end: a download whose space was allocated is zeros from some place on, which is how an archive ends.
     """
     end = os.fstat(file.fileno()).st_size if end is None else end
     file.seek(begin)
@@ -59,7 +59,7 @@ def read_at(file: BinaryIO, begin: int, size: int) -> bytes:
 
 
 def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
-    """The samples of a shard: neighbours whose names are equal but for the ending, with one image and one .cls."""
+    """Samples are neighbours whose names are equal but for the ending, with one image and one .cls."""
     with open(path, "rb") as file:
         hidden: list[Entry] = []
 
@@ -93,7 +93,7 @@ def read_sample(file: BinaryIO, key: str, parts: list[Member], classes: list[str
 
 
 def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
-    """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar. Raises UserError for other content."""
+    """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar."""
     found: list[tuple[str, int, int]] = []
     refused: list[Entry] = []
     with open(path, "rb") as file:

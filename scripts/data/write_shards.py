@@ -1,8 +1,6 @@
-"""The way from a source to a target, which import and pack share: several shards at once, and all in its place at the
-end.
+"""The way from a source to a target, which import and pack share: several shards at once, all in its place at the end.
 
-A journal says what is finished, so that the same command goes on after a kill. Its first line says the kinds of source
-and target, each further line is a finished shard. A shard whose file has changed is read again.
+A journal says what is finished: its first line the kinds of source and target, each further line a finished shard.
 """
 
 import contextlib
@@ -40,10 +38,8 @@ class Cancelled(Exception):
 
 
 def write_source(source: Source, target: "Target") -> dict[str, Count]:
-    """Write what is left of the source, check it, and put it into its place; returns the count of each split.
-
-    Raises UserError, and OSError.
-    """
+    """Write what is left of the source, and put it into its place; returns the count of each split. Raises UserError
+    and OSError."""
     workshop = target.workshop
     if not workshop.exists():
         target.refuse_existing()
@@ -62,7 +58,6 @@ def write_source(source: Source, target: "Target") -> dict[str, Count]:
 
 
 def _write_shards(source: Source, target: "Target") -> Finished:
-    """Write what no earlier run has finished. Raises UserError where that was another kind of import."""
     journal = target.workshop / "journal"
     begun, finished = read_journal(journal)
     if begun not in ("", target.kind):
@@ -104,10 +99,8 @@ def _write_shards(source: Source, target: "Target") -> Finished:
 
 
 def images_of(shard: Shard, count: Count, bar: tqdm, failed: threading.Event) -> Iterator[Entry]:
-    """The images of a shard; all its entries are counted in `count`. Ends with Cancelled once another shard has failed.
-
-    Raises UserError for entries that nobody reads, and for a shard without an image.
-    """
+    """The images of a shard, with all its entries counted in `count`. Raises UserError for entries that nobody reads
+    and for a shard without an image, and Cancelled."""
     refused = []
     for entry in shard.read():
         if failed.is_set():
@@ -128,7 +121,6 @@ def images_of(shard: Shard, count: Count, bar: tqdm, failed: threading.Event) ->
 
 
 def check_disk(folder: Path, num_bytes: float) -> None:
-    """Raises UserError where the disk of a folder will not take that much."""
     free, needed = shutil.disk_usage(folder).free, num_bytes + RESERVE_BYTES
     if free < needed:
         raise UserError(
@@ -159,7 +151,7 @@ def _line(key: str, count: Count) -> str:
 
 @contextlib.contextmanager
 def disk_errors(source: Path, folder: Path, remedy: str) -> Iterator[None]:
-    """Turns an OSError into a UserError of one line, which ends in the remedy."""
+    """Turns an OSError into a UserError with the remedy."""
     try:
         yield
     except OSError as error:

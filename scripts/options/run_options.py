@@ -101,8 +101,6 @@ class SlurmOptions(RunOptions):
 class VerifyOptions:
     steps: int = 20
     """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
-    missing: Flag = False
-    """Prove only what no row of the set's equivalence.csv proves."""
     strategies: tyro.conf.Positional[Strategies] = ()
     """Such as: ddp fsdp. Default: all strategies of the set."""
     strategy_dir: OptionalPath = None

@@ -1,4 +1,4 @@
-"""Which line of torch's wheels this machine's GPUs and driver run: what set-up installs. Standard library alone."""
+"""Which line of torch's wheels this machine's GPUs and driver run. Standard library alone."""
 
 import os
 import platform
@@ -45,7 +45,6 @@ class TorchBuild:
 
     @property
     def torch(self) -> str:
-        """The version of torch in its lock."""
         return re.findall(r"^torch==(\S+)", (ROOT / self.lock).read_text(), re.MULTILINE)[0]
 
     def why_not(self, gpu: Gpu) -> str:
@@ -68,8 +67,7 @@ BUILDS = (
 
 
 def choose_build() -> tuple[TorchBuild, str]:
-    """The newest build that runs on all GPUs here, and the reason; without GPUs the newest of all. Raises UserError,
-    with what to do, where no build fits."""
+    """The newest build that runs on all GPUs here, and the reason. Raises UserError where none does."""
     gpus, why_none = query_gpus()
     if not gpus:
         return BUILDS[0], f"the newest, as {why_none}"
@@ -83,7 +81,7 @@ def choose_build() -> tuple[TorchBuild, str]:
 
 
 def query_gpus() -> tuple[list[Gpu], str]:
-    """The GPUs of this machine, and why there are none. Raises UserError for a wrong DEVICE, and an old driver."""
+    """The GPUs of this machine, and why there are none. Raises UserError."""
     if wants_cpu():
         return [], "DEVICE=cpu asks for no GPU"
     if visible_devices() == []:

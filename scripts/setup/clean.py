@@ -3,8 +3,7 @@
     make clean              # asks on the terminal
     make clean YES=yes      # does not ask
 
-Exit code: 0; 1 where the answer was no; 2 where nobody could be asked, or a file cannot be removed. Standard library
-only.
+Standard library only.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
 
 @contextlib.contextmanager
 def _claim(path: Path) -> Iterator[str]:
-    """Hold the locks of all sets in `path`. Yields why `path` must stay, or ''."""
+    """Hold the locks of all sets in `path`; yields why it must stay, or ''."""
     if path.is_symlink() or not path.is_dir():
         yield ""
         return
@@ -68,7 +67,6 @@ def _claim(path: Path) -> Iterator[str]:
 
 
 def _why_checkouts_stay(path: Path) -> str:
-    """./bench ab runs in it. '' for other folders."""
     found = CHECKOUTS_NAME.fullmatch(path.name)
     if not found:
         return ""

@@ -1,5 +1,4 @@
-"""What this machine is, said before anything is downloaded. The standard library alone, and nothing that only Linux
-has."""
+"""What this machine is, said before anything is downloaded. The standard library alone, without what only Linux has."""
 
 import importlib.util
 import os
@@ -64,13 +63,12 @@ def describe_devices() -> str:
 
 
 def unused_device_line() -> str:
-    """For the beginning of runs on the CPU; '' where there is none."""
     line = describe_devices()
     return f"note: {line}" if "is not used" in line else ""
 
 
 def why_no_set_up(venv: Path) -> str:
-    """Why set-up would not end here, and what to do; '' where it would. venv: its folder."""
+    """Why set-up would not end here; '' where it would."""
     if importlib.util.find_spec("ensurepip") is None:
         return (
             "python3 cannot make virtual environments here; Debian and Ubuntu: sudo apt install python3-venv, then the "

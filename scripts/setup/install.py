@@ -33,8 +33,7 @@ IGNORED_PIP_SETTINGS = set("default-timeout timeout disable-pip-version-check no
 
 
 def install(venv: Path = ROOT / ".venv", *, again: bool = False) -> None:
-    """Make the environment, unless it is there and current. again: TORCH and TORCH_INDEX choose anew, where they are
-    set. Raises UserError."""
+    """Make the environment, unless it is current. again: TORCH and TORCH_INDEX choose anew. Raises UserError."""
     chosen = again and (os.environ.get("TORCH") or os.environ.get("TORCH_INDEX"))
     if not chosen and is_current(venv):
         return
@@ -57,8 +56,8 @@ def hash_of_lists() -> str:
 
 
 def has_its_interpreter(venv: Path) -> bool:
-    """Whether the interpreter that it was made with is still there, and still the same: a system's upgrade removes it,
-    or puts another version behind its name, which sees none of the packages."""
+    """Whether the interpreter that it was made with is still there, and the same: a system's upgrade may put another
+    version behind its name, which sees none of the packages."""
     python = (venv / "bin/python").resolve()
     with contextlib.suppress(OSError):
         made_with = f"executable = {python}" in (venv / "pyvenv.cfg").read_text().splitlines()
@@ -95,7 +94,7 @@ def torch_in(venv: Path) -> list[Path]:
 
 
 def clear(venv: Path) -> None:
-    """Remove what is left of an environment, but for the lock, which this process holds. Nothing of another folder."""
+    """Remove what is left of an environment, but for the lock, which this process holds."""
     for path in venv.iterdir() if (venv / "pyvenv.cfg").exists() else ():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -104,7 +103,7 @@ def clear(venv: Path) -> None:
 
 
 def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
-    """The words that say what to install, and why. torch: a version, or empty. Raises UserError where no torch fits."""
+    """The words that say what to install, and why. torch: a version, or empty. Raises UserError."""
     if torch:
         locked = [build for build in BUILDS if f"{build.torch}.".startswith(f"{torch}.")] if use_lock else []
         return ["-r", locked[0].lock] if locked else ["-r", "requirements.txt", f"torch=={torch}"], f"TORCH={torch}"
@@ -113,7 +112,7 @@ def choose_requirements(torch: str, use_lock: bool) -> tuple[list[str], str]:
 
 
 def install_packages(python: Path, words: list[str], index: str) -> None:
-    """index: beside PyPI; '' for none. Raises UserError where nothing could install."""
+    """index: beside PyPI; '' for none. Raises UserError."""
     # no source either: its build would fetch what has no hash
     by_hash = ["--require-hashes", "--only-binary", ":all:"]
     words = [*by_hash, *words] if words[1].endswith(".lock") else words
@@ -141,7 +140,7 @@ def has_pip_settings(python: Path) -> bool:
 
 
 def run(command: list, task: str = "", **popen: Any) -> int:
-    """The exit code. A terminal sees how long the task takes. popen: keywords of subprocess.Popen."""
+    """The exit code. A terminal sees how long the task takes."""
     started_s, words = time.monotonic(), [str(word) for word in command]
     with subprocess.Popen(words, preexec_fn=die_with_parent(), **{"cwd": ROOT} | popen) as process:
         while True:

@@ -1,19 +1,19 @@
-"""The proof cases: the settings of a set's runs, or of the runs that bench-all would make, each once.
+"""The runs of proofs: at the settings of a set's runs, or of those that ./bench run would make, each once.
 
-A proof runs at the settings of the run that it is about. Only what `proof_config` replaces may differ.
+Only what `proof_config` replaces may differ.
 """
 
 import dataclasses
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.common import machine
 from benchmarks.common.config import FIELDS, IMAGE_FIELDS, Config, load_config
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
-from benchmarks.common.run_folder import RunFolder
+from benchmarks.common.run_folder import Half, RunFolder
 from scripts.data.check import check_image_folder
 from scripts.results.settings import settings_hash
 from scripts.runner import preflight
@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
 NUM_EPOCHS = 2  # the second has an order of its own, which a forgotten set_epoch would miss
 FEW_STEPS = 6  # of a proof in which each step is compared by itself
-REQUIRED_SETTINGS = ("strategy", "ranks", "nodes", "threads_per_rank", "fingerprint", "seed", "loader")
 
 
 def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
     """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in the middle of each.
 
-    exact: only the state after the last step is compared. Otherwise the run keeps a state after each step, for which
-    no window may have two. Raises UserError for a number of steps that does not make two epochs of at least two steps.
+    exact: only the last state is compared; else the run keeps a state after each step, for which no window may have
+    two. Raises UserError for an odd number of steps, and for less than 4.
     """
     if num_steps < 2 * NUM_EPOCHS or num_steps % NUM_EPOCHS:
         raise UserError(f"steps is {num_steps}, but must be an even number, 4 or more: half of them in each epoch")
@@ -60,110 +59,83 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
 
 
 def with_every_state(run: Run) -> Run:
-    """The same run, which keeps its state after each step: for kernels that round differently from the reference's."""
+    """The same run, which keeps its state after each step."""
     return run.with_config(proof_config(run.config, run.config.epochs * run.config.steps, exact=False))
 
 
 def sums_are_exact(ranks: int) -> bool:
-    """Whether every sum over the ranks is of two numbers, on CPUs, and so equals the reference's to the last bit."""
+    """Whether every sum over the ranks is of two numbers, on CPUs, which have one order."""
     return machine.num_gpus() == 0 and ranks <= 2
 
 
 def unreadable_images(loader: str, pack: str) -> str:
-    """The settings of images that no reference reads, such as synthetic ones; '' for images that it reads."""
+    """The settings of images that no reference reads; '' for those that it reads."""
     if loader == "packed":
         return "" if pack == "full" else f"loader packed, pack {pack}"
     return "" if loader == "folder" else f"loader {loader}"
 
 
 def cases_of_set(request: Request, results: Path, num_steps: int, data: str = "") -> list[Run]:
-    """A proof for each strategy and setting with ok runs in the set. Says on stderr which it cannot prove.
-
-    Raises UserError where they cannot run here, `data` has other images, or the set lacks a strategy that was named.
-    """
+    """A proof for each strategy and setting with ok runs in the set; warns of those that cannot be proved. Raises
+    UserError where they cannot run here, `data` has other images, or the set lacks a strategy that was named."""
     runs = read_table(results, "runs")
-    strategies = strategy_list.parse_strategies(request.strategies)
-    if request.strategies.strip() not in ("", "all"):
-        _check_ran(results, runs, strategies)
+    ok = runs[runs.status == "ok"]
+    if request.strategies.strip() in ("", "all"):
+        names = sorted({*ok.strategy})
     else:
-        strategies += _external_strategies(results, runs)
-    ok = runs[(runs.status == "ok") & runs.strategy.isin(strategies)]
-    settings_of_runs: dict[tuple[str, int], dict[str, Any]] = {}
-    for run_id in ok.run_id:
+        names = strategy_list.parse_strategies(request.strategies)
+        check_ran(results, runs, names)
+    if unknown := [name for name in names if not strategy_list.is_known(name)]:
+        print_warning(f"{', '.join(unknown)} of {results} is not proved: --strategy-dir names no folder with it")
+    settings_of_runs: dict[tuple[str, int], tuple[Half, Half]] = {}
+    for run_id in ok.run_id[ok.strategy.isin({*names} - {*unknown})]:
+        folder = RunFolder(results / "logs" / run_id)
         try:
-            settings = _read_settings(results, run_id)
+            requested = folder.requested()
         except UserError as error:
             print_warning(f"{error}; the same --config and the flags after -- would prove it")
             continue
-        requested = settings["asked"]
         # rounds of one group may have seeds of their own
-        settings_of_runs.setdefault((settings_hash(requested), requested["seed"]), settings)
+        settings_of_runs.setdefault((settings_hash(requested), requested["seed"]), (requested, folder.resolved()))
     proofs = []
-    for settings in settings_of_runs.values():
-        requested = settings["asked"]
-        if unreadable := unreadable_images(requested["loader"], requested.get("pack", "")):
+    for requested, resolved in settings_of_runs.values():
+        if unreadable := unreadable_images(requested["loader"], requested["pack"]):
             print_warning(f"{requested['strategy']} with {unreadable} is not proved: no reference reads its images")
         else:
-            check_machine(results, settings)
-            proofs.append(_case_of_settings(request, results, settings, num_steps, data))
+            check_machine(results, requested, resolved)
+            proofs.append(_case_of_settings(request, results, requested, num_steps, data))
     return _without_duplicates(proofs)
 
 
-def _external_strategies(results: Path, runs: "pandas.DataFrame") -> list[str]:
-    others = sorted({*runs.strategy} - {*strategy_list.all_strategies(), ""})
-    found = [name for name in others if strategy_list.is_known(name)]
-    for name in others:
-        if name not in found:
-            print_warning(f"{results} has {name!r}, which is not proved: --strategy-dir names no folder with it")
-    return found
-
-
-def _check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
+def check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]) -> None:
+    """Raises UserError for a strategy without a run; warns of one with skipped runs only."""
     for name in strategies:
         statuses = {*runs.status[runs.strategy == name]}
-        if "ok" in statuses:
-            continue
-        if "skipped" not in statuses:
+        if "skipped" in statuses and "ok" not in statuses:
+            print_warning(f"{results} has {name} as skipped only, so that nothing of it is proved")
+        elif "ok" not in statuses:
             again = bench_command(f"run {name}", results=results)
             raise UserError(f"{results} has no ok run of {name}, so that nothing of it would be proved; {again}")
-        print_warning(f"{results} has {name} as skipped only, so that nothing of it is proved")
 
 
-def _read_settings(results: Path, run_id: str) -> dict[str, Any]:
-    folder = RunFolder(results / "logs" / run_id)
-    requested = folder.requested()
-    missing = [name for name in REQUIRED_SETTINGS if name not in requested]
-    if missing or not strategy_list.is_known(requested["strategy"]):
-        problem = f"it lacks {missing[0]}" if missing else "no such strategy"
-        raise UserError(f"{folder.plan} cannot be run: {problem}")
-    return {"asked": requested, "met": folder.resolved()}
-
-
-def check_machine(results: Path, settings: dict[str, Any]) -> None:
+def check_machine(results: Path, requested: Half, resolved: Half) -> None:
     """Raises UserError where this machine does not have the GPUs and ranks of a run."""
-    requested, num_gpus = settings["asked"], machine.num_gpus()
-    on_gpus = settings["met"].get("device") == "cuda"
-    ranks_here = requested["ranks"] // requested["nodes"]
-    possible = [
-        strategy_list.total_ranks_and_nodes(requested["strategy"], number)
-        for number in (ranks_here, requested["ranks"])
-    ]
-    same_ranks = (requested["ranks"], requested["nodes"]) in possible
-    if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks_here or not same_ranks:
-        devices = "GPUs" if on_gpus else "CPUs"
+    num_gpus, on_gpus = machine.num_gpus(), resolved.get("device") == "cuda"
+    ranks, nodes = requested["ranks"], requested["nodes"]
+    # of one that cannot span nodes, ranks is what one node has
+    possible = [strategy_list.total_ranks_and_nodes(requested["strategy"], here) for here in (ranks // nodes, ranks)]
+    if on_gpus != (num_gpus > 0) or 0 < num_gpus < ranks // nodes or (ranks, nodes) not in possible:
         raise UserError(
-            f"{results} has {requested['strategy']} on {devices}, {requested['ranks']} ranks, {requested['nodes']} "
-            f"nodes, and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, HOSTS or nodes of a "
-            "Slurm job, or name other strategies"
+            f"{results} has {requested['strategy']} on {'GPUs' if on_gpus else 'CPUs'}, {ranks} ranks, {nodes} nodes, "
+            f"and here are {num_gpus} GPUs; prove it where it ran, with the same NNODES, HOSTS or nodes of a Slurm "
+            "job, or name other strategies"
         )
 
 
-def _case_of_settings(request: Request, results: Path, settings: dict[str, Any], num_steps: int, data: str) -> Run:
-    requested = settings["asked"]
+def _case_of_settings(request: Request, results: Path, requested: Half, num_steps: int, data: str) -> Run:
     config = Config(**{name: requested[name] for name in FIELDS if name in requested})
     config = dataclasses.replace(config, data=data or config.data)
-    ranks_here = requested["ranks"] // requested["nodes"]
-    run = _proof_run(request, requested["strategy"], config, ranks_here, num_steps)
+    run = _proof_run(request, requested["strategy"], config, requested["ranks"] // requested["nodes"], num_steps)
     for name in IMAGE_FIELDS:
         measured, here = requested.get(name), run.requested[name]
         if measured not in ("", None, here):
@@ -195,17 +167,6 @@ def _proof_run(request: Request, strategy: str, config: Config, ranks_here: int,
 
 def _without_duplicates(runs: Iterable[Run]) -> list[Run]:
     return list({run.key: run for run in runs}.values())
-
-
-def unproved(runs: list[Run], results: Path) -> list[Run]:
-    """The runs without a proof in the set's equivalence.csv; one that failed or was skipped is tried again."""
-    from scripts.results.frames import iterate_rows  # pandas, as read_table
-    from scripts.results.recorded_settings import read_identity
-
-    rows = iterate_rows(read_table(results, "equivalence"))
-    identities = (read_identity(row.asked, "") for row in rows if row.verdict == "ok")
-    proved = {settings_hash(identity.requested) for identity in identities if identity}
-    return [run for run in runs if settings_hash(run.requested) not in proved]
 
 
 def print_warning(text: str) -> None:

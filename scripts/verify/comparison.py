@@ -1,24 +1,14 @@
-"""Compares a run with the reference: the differences, the tolerances, and the verdict.
-
-Two ranks on CPUs have to agree to the last bit. Elsewhere rounding differs, and training amplifies it without bound. So
-there the run keeps its state after each step, and the reference makes each step from the run's own state, so that
-nothing adds up. Compared is what the step added to weights, to statistics and to momentum (which is the gradient), as
-|a - b| / |b| in the Euclidean norm.
+"""Compares a run with the reference: the differences, the tolerances, and the verdict. README.md has the method.
 
 The tolerance is measured, after FlashAttention's rule (github.com/Dao-AILab/flash-attention,
-tests/test_flash_attn.py). b is the reference whose sums over the shards have no rounding. A second reference adds them
-in the type in which they travel, and the run may be 1.5 times as far from b as this one, in the median over tensors,
-and ten times in a single tensor. On GPUs, and in compiled or fused code, further references with random errors in their
-weights say what else may come of a step, and b is a weighted mean of them. Where rounding is so large that a small
-mistake could hide in it, nothing is proved, and nothing called wrong.
+tests/test_flash_attn.py): how far is a reference that adds the shards in the type in which they travel from one whose
+sums have no rounding?
 """
 
 import functools
 import itertools
 import math
 from typing import Any
-
-import torch
 
 from scripts.verify.differences import (
     KERNEL_FACTOR,
@@ -59,11 +49,8 @@ Evaluation = dict[str, float]
 def compare_with_reference(
     training: Training, states: list[SavedState], evaluated: Evaluation, num_shares: int
 ) -> dict[str, Any]:
-    """Columns of equivalence.csv. states: of the run, one after the other, the last one at its end.
-
-    evaluated: its last evaluation. num_shares: parts in which it evaluated a batch. Raises UserError where the
-    reference cannot read an image.
-    """
+    """Columns of equivalence.csv. states: of the run, in order. evaluated: its last evaluation. num_shares: parts in
+    which it evaluated a batch. Raises UserError where the reference cannot read an image."""
     if training.exact:
         findings = [compare_bits(states[-1].state, reference(training))]
         evaluation = evaluate_cached_reference(training, num_shares)
@@ -74,10 +61,8 @@ def compare_with_reference(
 
 
 def equivalence_columns(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
-    """Columns of equivalence.csv. The finding that is largest over its own tolerance decides, then the evaluation.
-
-    evaluation: what is wrong with it, or nothing.
-    """
+    """Columns of equivalence.csv. The finding that is largest over its own tolerance decides, then `evaluation`: what
+    is wrong with it, or nothing."""
     worst = max(findings, key=lambda finding: finding.excess)
     outcome, reason = "ok", ""
     if worst.excess > 1:
@@ -117,11 +102,11 @@ def reference(training: Training) -> State:
 
 
 def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
-    """The findings of the steps between the states that a run left, up to the first that is wrong; one that is infinite
-    where the run's optimizer holds other tensors than the model has."""
+    """The findings of each step, up to the first that is wrong; an infinite one where the run's optimizer holds other
+    tensors than the model has."""
     for state in (saved.state for saved in states):
-        kept = [(name, prefix) for name in state for prefix in OF_OPTIMIZER if name.startswith(prefix)]
-        if strange := [name for name, prefix in kept if name.removeprefix(prefix) not in state]:
+        kept = [name for name in state if name.startswith(OF_OPTIMIZER)]
+        if strange := [name for name in kept if name.partition(" of ")[2] not in state]:
             return [Finding(math.inf, SMALLEST_TOLERANCE, what=strange[0])]
     findings: list[Finding] = []
     for before, after in itertools.pairwise(states):
@@ -132,7 +117,6 @@ def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
 
 
 def compare_step(training: Training, before: SavedState, after: SavedState) -> list[Finding]:
-    """The two findings of the step that a run made from one of its states to the next."""
     momentum = training.config.momentum
     plain, exact = (
         displacement(train_reference(training, before, after.step, average), before.state, momentum)
@@ -163,7 +147,7 @@ def rounding_of(training: Training) -> float:
 
 
 def perturbed_reference(training: Training, before: SavedState, last: int, seed: int) -> State:
-    """What the reference does until step `last` from a state that other kernels could have rounded."""
+    """What the reference adds to a state that other kernels could have rounded."""
     rounding = rounding_of(training) * (1 if seed == 1 else FURTHER)
     of_ranks = tuple(perturb(state, rounding, seed) for state in before.ranks)
     rough = SavedState(before.step, perturb(before.state, rounding, seed), before.scale, of_ranks)
@@ -172,11 +156,7 @@ def perturbed_reference(training: Training, before: SavedState, last: int, seed:
 
 def evaluate(training: Training, state: State, num_shares: int) -> tuple[Evaluation, Evaluation]:
     """The reference's evaluation, in as many parts as the run's and in whole batches: how they differ is rounding."""
-    precision, device = training.precision, torch.device(training.device)
-    in_parts, whole = (
-        evaluate_reference(training.config, state, num_parts, precision, device) for num_parts in (num_shares, 1)
-    )
-    return in_parts, whole
+    return evaluate_reference(training, state, num_shares), evaluate_reference(training, state, 1)
 
 
 @functools.cache

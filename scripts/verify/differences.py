@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import torch
 
-from scripts.verify.reference import ADAM_BETA2, MOMENTUM, OF_OPTIMIZER, SQUARES, SavedState, State
+from scripts.verify.reference import ADAM_BETA2, OF_OPTIMIZER, SavedState, State
 
 # Tolerances, as multiples of the measured rounding: for the median over tensors, and for each single tensor.
 MEDIAN_FACTOR, SINGLE_TENSOR_FACTOR = 1.5, 10
 KERNEL_FACTOR = 3  # in place of the first, where the rounding of other kernels is estimated by few outcomes
 SMALLEST_TOLERANCE = 2.0**-20  # sixteen roundings of float32
+GRADIENTS = ("momentum_buffer of ", "exp_avg of ")  # how names of a State begin that a step adds the gradient to
 
 Relative = Callable[[torch.Tensor, torch.Tensor], float]
 
@@ -37,7 +38,7 @@ def compare_bits(state: State, expected: State) -> Finding:
 
 
 def largest_difference(state: State, expected: State) -> tuple[float, str]:
-    """max |a - b| / max |b| of the tensor where it is largest, and that tensor's name; inf where nothing compares."""
+    """max |a - b| / max |b| of the tensor where it is largest, and its name."""
     found = distances(state, expected, lambda a, b: ((a - b).abs().max() / b.abs().max()).item())
     worst = max(found, key=lambda name: found[name])
     return found[worst], worst
@@ -56,22 +57,20 @@ def distances(state: State, expected: State, relative: Relative) -> dict[str, fl
 
 
 def compare(before: SavedState, run: State, exact: State, plain: State) -> list[Finding]:
-    """How far a run's step is from the exact reference's, beside how far the plain reference's is from it.
+    """How far a run's step is from the exact reference's, beside how far the plain reference's is from it: in the
+    median over the gradients (without momentum, over the weights' displacements), and in the worst tensor.
 
     before: the state that the step began in. run, exact, plain: what `displacement` returns for the states after it.
-    Two findings: the median over the gradients, which momentum has (without momentum, over the weights' displacements),
-    and the tensor that is worst.
     """
     return _findings(before, run, exact, distances(plain, exact, norm_of_difference), MEDIAN_FACTOR)
 
 
 def compare_with_outcomes(before: SavedState, run: State, outcomes: list[State]) -> list[Finding]:
-    """compare() with the combination of the reference's outcomes that is nearest to the run.
+    """compare() with the weighted mean of the reference's outcomes, two or more, that is nearest to the run.
 
     With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes the gradients before it by
-    1 % or so. Such changes add up, in this sum or that, so the step of a run without a fault is a weighted mean of
-    enough outcomes. The rounding of a tensor is what such a mean of the other outcomes leaves of each outcome, in the
-    median. outcomes: of the same tensors as the run, two or more.
+    1 % or so, and such changes add up. The rounding of a tensor is what a mean of the other outcomes leaves of each
+    outcome, in the median.
     """
     products = {name: _relative_products([state[name] for state in (*outcomes, run)]) for name in run}
     last, left = len(outcomes), []
@@ -89,8 +88,7 @@ def compare_with_outcomes(before: SavedState, run: State, outcomes: list[State])
 
 
 def _relative_products(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """The inner products of the tensors' differences from the first one, over the square of the largest norm: float64
-    (N, N)."""
+    """Inner products of the differences from the first tensor, over the square of the largest norm: float64 (N, N)."""
     rows = torch.stack([tensor.double().flatten() for tensor in tensors])
     largest = rows.square().sum(dim=1).max().clamp_min(1e-300)
     differences = rows - rows[0]
@@ -98,7 +96,7 @@ def _relative_products(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _nearest_mean(products: dict[str, torch.Tensor], target: int, others: list[int]) -> torch.Tensor:
-    """The weights, of sum 1, by which the mean of `others` is nearest to `target` over all tensors: float64 (N,)."""
+    """The weights, of sum 1, of the mean of `others` that is nearest to `target`: float64 (N,)."""
     total = torch.stack([*products.values()]).sum(dim=0)
     unit = torch.eye(len(total), dtype=total.dtype)
     first, *rest = others
@@ -111,7 +109,7 @@ def _findings(
     before: SavedState, run: State, reference: State, rounding_of: dict[str, float], factor: float
 ) -> list[Finding]:
     differences = distances(run, reference, norm_of_difference)
-    typical = [name for name in differences if name.startswith(MOMENTUM)] or list(differences)
+    typical = [name for name in differences if name.startswith(GRADIENTS)] or list(differences)
     median_rounding = max(SMALLEST_TOLERANCE, statistics.median(rounding_of[name] for name in typical))
     when = f"step {before.step + 1}"
     of_tensors = []
@@ -126,12 +124,11 @@ def _findings(
 
 
 def displacement(state: State, before: State, momentum: float) -> State:
-    """What a step added to the state `before`: to weights, buffers, and what the optimizer keeps after its decay, which
-    is the gradient. momentum: of SGD, or AdamW's first beta."""
-    decay = {MOMENTUM: momentum, SQUARES: ADAM_BETA2}
+    """What a step added to weights, buffers, and what the optimizer keeps after its decay, which is the gradient.
+    momentum: of SGD, or AdamW's first beta."""
     added = {}
     for name, tensor in state.items():
-        kept = next((factor for prefix, factor in decay.items() if name.startswith(prefix)), 1)
+        kept = momentum if name.startswith(GRADIENTS) else ADAM_BETA2 if name.startswith("exp_avg_sq of ") else 1
         if name in before:
             added[name] = torch.sub(tensor, before[name], alpha=kept)
         elif name.startswith(OF_OPTIMIZER):  # before the first step

@@ -4,11 +4,10 @@ import concurrent.futures
 import contextlib
 import functools
 import io
-import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @functools.cache
 def labelled_images(folder: Path) -> list[tuple[Path, int]]:
-    """(path, class number) of every image, classes and files in the order of their names; a class that a val/ lacks
-    has its number all the same."""
+    """(path, class number) of every image, in the order of their names; the numbers are those of train/."""
     classes = sorted(path.name for path in (folder.parent / "train").iterdir() if path.is_dir())
     return [
         (Path(root, name), number)
@@ -48,29 +46,23 @@ def labelled_images(folder: Path) -> list[tuple[Path, int]]:
     ]
 
 
-def num_classes(images: list[tuple[Path, int]]) -> int:
-    return 1 + max(number for _, number in images)
+def num_classes(config: Config) -> int:
+    return 1 + max(number for _, number in labelled_images(Path(config.data) / "train"))
 
 
-def global_batches(config: Config, num_images: int, epoch: int) -> Iterator[list[int]]:
-    """The image indices of each global batch of an epoch: shuffled passes over all images, one after the other.
-
-    The generator's seed has to be that of benchmarks/common/loader.py.
-    """
-    num_images_wanted = config.steps * config.global_batch
+def batch_indices(config: Config, num_images: int, epoch: int, step: int) -> list[int]:
+    """Of shuffled passes over all images, one after the other. The seed is that of common/loader.py."""
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
     order: list[int] = []
-    while len(order) < num_images_wanted:
+    while len(order) < (step + 1) * config.global_batch:
         order += torch.randperm(num_images, generator=generator).tolist()
-    for first in range(0, num_images_wanted, config.global_batch):
-        yield order[first : first + config.global_batch]
+    return order[step * config.global_batch :][: config.global_batch]
 
 
 @functools.lru_cache(maxsize=4)  # a step is taken anew with another average
 def training_batch(config: Config, epoch: int, step: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The images and targets of a global batch, as `decode` has them."""
     images = labelled_images(Path(config.data) / "train")
-    batch = next(itertools.islice(global_batches(config, len(images), epoch), step, None))
+    batch = batch_indices(config, len(images), epoch, step)
     numbers: list[list[float] | None] = [None] * len(batch)
     if config.augment:
         numbers = random_numbers(config, epoch, step).tolist()
@@ -78,10 +70,7 @@ def training_batch(config: Config, epoch: int, step: int, device: torch.device) 
 
 
 def random_numbers(config: Config, epoch: int, step: int) -> numpy.ndarray:
-    """The numbers in [0, 1) of a global batch's crops and flips, float64 [global_batch, NUMBERS].
-
-    The stream's key and order have to be those of benchmarks/common/images.py.
-    """
+    """In [0, 1), float64 [global_batch, NUMBERS], of crops and flips. Key and order are those of common/images.py."""
     stream = numpy.random.Generator(numpy.random.Philox(key=[config.seed, epoch]))
     return stream.random(((step + 1) * config.global_batch, NUMBERS))[-config.global_batch :]
 
@@ -93,10 +82,8 @@ Key = tuple[int, list[float] | None]
 def decode(
     config: Config, images: list[tuple[Path, int]], keys: list[Key], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,).
-
-    Raises UserError for an image that cannot be read; with config.skip_bad_files, the next one takes its place.
-    """
+    """Crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,). Raises UserError for an image
+    that cannot be read; with config.skip_bad_files, the next one takes its place."""
     with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
     mean, std = (
@@ -110,10 +97,8 @@ def decode(
 
 
 def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:
-    """One crop, uint8 (3, image_size, image_size), and the class number of its image.
-
-    By config.decoder, '' for images that Pillow packed. What a library leaves to Pillow is resized as its others are.
-    """
+    """One crop, uint8 (3, image_size, image_size), and its class number. By config.decoder, '' for images that Pillow
+    packed. What a library leaves to Pillow is resized as its others are."""
     index, numbers = key
     path, target = images[index]
     try:
@@ -134,7 +119,7 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
 
 
 def crop(size: int, numbers: list[float] | None, image: Any) -> Any:
-    """torchvision's transforms of a Pillow image or a tensor: a random crop and flip, or the centre crop for None."""
+    """Of a Pillow image or a tensor: a random crop and flip, or the centre crop for None."""
     if numbers is None:
         return v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])(image)
     view = v2.functional.resized_crop(image, *random_box(numbers, *v2.functional.get_size(image)), [size, size])
@@ -142,8 +127,8 @@ def crop(size: int, numbers: list[float] | None, image: Any) -> Any:
 
 
 def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int, int, int]:
-    """Top, left, height, width as in torchvision's RandomResizedCrop.get_params: ten tries of an area and a ratio,
-    numbers 0 to 19, then the place, numbers 20 and 21; where none of them fits, the middle."""
+    """Top, left, height, width as torchvision's RandomResizedCrop.get_params: ten tries of an area and a ratio, numbers
+    0 to 19, then the place, numbers 20 and 21; where none fits, the middle."""
     low, high = math.log(3 / 4), math.log(4 / 3)
     for of_area, of_ratio in zip(numbers[:20:2], numbers[1:20:2], strict=True):
         area, ratio = height * width * (0.08 + (1 - 0.08) * of_area), math.exp(low + (high - low) * of_ratio)
@@ -155,8 +140,8 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
 
 
 def decode_by_nvimgcodec(content: bytes) -> torch.Tensor | None:
-    """uint8 (3, height, width) of a file's content, or None for what the loader leaves to Pillow: all but JPEGs of one
-    or three channels of 8 bits."""
+    """uint8 (3, height, width), or None for what the loader leaves to Pillow: all but JPEGs of one or three channels of
+    8 bits."""
     library, decoder = nvimgcodec_of_thread(threading.get_ident())
     stream = library.CodeStream(content)
     if stream.codec_name != "jpeg" or stream.num_channels in (2, 4) or stream.precision > 8:

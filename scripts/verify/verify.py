@@ -35,12 +35,24 @@ from scripts.shared.programs import exit_code
 from scripts.verify import cases
 
 if TYPE_CHECKING:
-    from scripts.verify.reference import Training
+    from scripts.verify.reference import SavedState, Training
+
+Row = dict[str, Any]
+"""Columns of equivalence.csv."""
 
 COLUMN_NOTE = (
     "nearest its tolerance: of the relative differences of weights, momentum and BatchNorm statistics of the run, "
     "evaluated and resumed, the one that is largest relative to its own tolerance"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """Where a proof's runs go: the set of its runs, the folder of its states, and its number, such as 2/9."""
+
+    results: Path
+    scratch: Path
+    number: str
 
 
 def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
@@ -49,21 +61,16 @@ def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any
     preflight.check_rendezvous()
     results = request.results or latest_set()
     runs = to_prove(request, results, options)
-    if options.missing and results:
-        runs = cases.unproved(runs, results)
-        if not runs:
-            if found is not None:
-                found |= {"results": str(results.resolve()), "strategies": []}
-            return 0
     results = preflight.open_result_set(results).resolve()
     folder = preflight.open_result_set(results / "verify")
     print(f"{'strategy':<18} {'devices':>7} {'steps':>5}  {'nearest its tolerance':<28} {'tolerance':>9}  verdict")
-    proved: list[dict[str, Any]] = []
+    proved: list[Row] = []
     with loop.lock_result_set(folder):
         for number, run in enumerate(plan.skip_what_does_not_fit(runs), 1):
             # in the set, so that all nodes of a cluster see it
             with tempfile.TemporaryDirectory(prefix="weights-", dir=folder) as scratch:
-                row = prove(run, folder, Path(scratch), f"{number}/{len(runs)}")
+                proof = Proof(folder, Path(scratch), f"{number}/{len(runs)}")
+                row = row_of(run) | prove(run, proof)
             append_rows(results, "equivalence", [row])
             print(line_of(row), flush=True)
             proved.append(row)
@@ -83,8 +90,7 @@ def latest_set() -> Path | None:
 
 
 def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> list[plan.Run]:
-    """The cases of a configuration and flags, where one is given or the set has no ok run; else those of the set's ok
-    runs."""
+    """Of a configuration and flags, where one is given or the set has no ok run; else of the set's ok runs."""
     chosen = request.names_config or request.own_flags
     if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
         request = with_fitting_batch(dataclasses.replace(request, results=results))
@@ -92,51 +98,58 @@ def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> 
     return cases.cases_of_set(request, results, options.steps, str(options.data or ""))
 
 
-def prove(run: plan.Run, folder: Path, scratch: Path, run_number: str) -> dict[str, Any]:
-    """Run `run` in the set `folder`, compare its weights with its reference's, and return its row of the table."""
+def row_of(run: plan.Run) -> Row:
+    """The columns of equivalence.csv that are known before the proof."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    row = {"strategy": run.strategy, "steps": run.config.epochs * run.config.steps, "started_at": began}
-    row["asked"] = json_cell(run.requested)
+    steps = run.config.epochs * run.config.steps
+    return {"strategy": run.strategy, "steps": steps, "started_at": began, "asked": json_cell(run.requested)}
+
+
+def prove(run: plan.Run, proof: Proof) -> Row:
+    """Run `run`, and compare it with its reference: the other columns of equivalence.csv."""
     if run.skip:  # of plan.skip_what_does_not_fit
-        return row | {"verdict": "not proved", "reason": f"would not fit: {run.skip}"}
+        return not_proved(f"would not fit: {run.skip}")
     import torch  # which nobody needs where nothing is left to prove
 
     from scripts.verify import trained_states
-    from scripts.verify.comparison import compare_with_reference
 
-    run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(scratch)))
-    finished_run, problem = start(run, folder, run_number)
-    row["run_id"] = finished_run.run_id
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, checkpoint_dir=str(proof.scratch)))
+    finished, problem = start(run, proof)
+    row: Row = {"run_id": finished.run_id}
     if problem:
         return row | problem
-    resolved = finished_run.resolved()
+    resolved = finished.resolved()
     row |= {"world_size": resolved["world_size"], "met": json_cell(resolved)}
     if resolved["backend"] != "none" and run.requested["ranks"] > resolved["world_size"] == 1:
         return row | {"verdict": "failed", "reason": "ran on one device, so that nothing was divided"}
     training = trained_states.training_of(run.config, resolved)
     if not training.exact and not run.config.checkpoint_keep:  # it rounds otherwise, which only the run could say
-        return (
-            row
-            | prove(cases.with_every_state(run), folder, scratch / "step by step", run_number)
-            | {"asked": row["asked"]}
-        )
+        again = cases.with_every_state(run)
+        more = dataclasses.replace(proof, scratch=proof.scratch / "step by step")
+        return row | {"steps": again.config.epochs * again.config.steps} | prove(again, more)
     if why_not := trained_states.why_no_reference(training):
         return row | {"verdict": "skipped", "reason": why_not}
     try:
-        found = compare_with_reference(
-            training,
-            trained_states.saved_states(scratch, training),
-            evaluation_of(finished_run),
-            num_evaluated_parts(run.strategy, training, resolved),
-        )
-        if found["verdict"] == "ok":
-            found |= prove_resumed(run, training, evaluation_of(finished_run), folder, scratch, run_number)
+        states = trained_states.saved_states(proof.scratch, training)
+        found = compare_states(run, training, states, finished)
+        return row | found | (prove_resumed(run, training, finished, proof) if found["verdict"] == "ok" else {})
     except torch.OutOfMemoryError:
-        reason = "would not fit: the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
-        return row | {"verdict": "not proved", "reason": reason}
+        reason = "the reference, whole on one GPU, ran out of memory; prove a smaller --global-batch"
+        return row | not_proved(f"would not fit: {reason}")
     finally:
         torch.cuda.empty_cache()  # else the next run finds that much less
-    return row | found
+
+
+def not_proved(reason: str) -> Row:
+    return {"verdict": "not proved", "reason": reason}
+
+
+def compare_states(run: plan.Run, training: "Training", states: "list[SavedState]", finished: RunFolder) -> Row:
+    """The columns of what a run left."""
+    from scripts.verify.comparison import compare_with_reference
+
+    num_parts = num_evaluated_parts(run.strategy, training, finished.resolved())
+    return compare_with_reference(training, states, evaluation_of(finished), num_parts)
 
 
 def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str, Any]) -> int:
@@ -145,29 +158,24 @@ def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str,
     return resolved["world_size"] if layout.whole_model_on_each else training.layout.num_shards
 
 
-def prove_resumed(
-    run: plan.Run, training: "Training", evaluated: dict[str, float], folder: Path, scratch: Path, run_number: str
-) -> dict[str, Any]:
-    """Resume the run where it was in the middle of its last epoch: the columns that change, where it is wrong.
-
-    evaluated: the last evaluation of the run itself, which is proved.
-    """
+def prove_resumed(run: plan.Run, training: "Training", finished: RunFolder, proof: Proof) -> Row:
+    """Resume the run in the middle of its last epoch: the columns that change, where that is wrong."""
     from scripts.verify import trained_states
-    from scripts.verify.comparison import compare_with_reference
     from scripts.verify.differences import compare_bits
 
-    resumed = scratch / "resumed"
+    resumed = proof.scratch / "resumed"
     resumed.mkdir()
-    shutil.copyfile(scratch / "previous.pt", resumed / "last.pt")
+    shutil.copyfile(proof.scratch / "previous.pt", resumed / "last.pt")
     before = trained_states.read_saved_state(resumed / "last.pt", training)
     config = dataclasses.replace(run.config, checkpoint_dir=str(resumed), checkpoint_keep=False, resume=True)
-    finished_run, problem = start(dataclasses.replace(run, config=config), folder, run_number)
+    again, problem = start(dataclasses.replace(run, config=config), proof)
     if not problem:
-        whole, last = (trained_states.read_saved_state(folder / "last.pt", training) for folder in (scratch, resumed))
-        if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(finished_run) == evaluated:
+        whole, last = (
+            trained_states.read_saved_state(folder / "last.pt", training) for folder in (proof.scratch, resumed)
+        )
+        if compare_bits(last.state, whole.state).difference == 0 and evaluation_of(again) == evaluation_of(finished):
             return {}  # it is the run that was compared
-        num_parts = num_evaluated_parts(run.strategy, training, finished_run.resolved())
-        problem = compare_with_reference(training, [before, last], evaluation_of(finished_run), num_parts)
+        problem = compare_states(run, training, [before, last], again)
     if problem["verdict"] == "ok":
         return {}
     return problem | {"reason": f"resumed after step {before.step}: {problem['reason']}"}
@@ -184,21 +192,21 @@ def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
     return {name: float(of_run[name].iloc[-1]) for name in EVALUATED}
 
 
-def start(run: plan.Run, folder: Path, run_number: str) -> tuple[RunFolder, dict[str, Any]]:
+def start(run: plan.Run, proof: Proof) -> tuple[RunFolder, Row]:
     """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
-    run_folder, env = plan.create_run_folder(run, folder, run_number)
+    run_folder, env = plan.create_run_folder(run, proof.results, proof.number)
     with forward_signals() as child_runner:
         loop.start_launcher(run, run_folder, env, child_runner, stdout=subprocess.DEVNULL)
     if child_runner.signum:
         sys.exit(128 + child_runner.signum)
-    rows = read_table(folder, "runs")
+    rows = read_table(proof.results, "runs")
     of_run = rows.loc[rows.run_id == run_folder.run_id, ["status", "reason"]].to_numpy()
     status, reason = next(iter(of_run), ("", "left no row"))
     problem = {"verdict": "skipped" if status == "skipped" else "failed", "reason": reason}
     return run_folder, {} if status == "ok" else problem
 
 
-def line_of(row: dict[str, Any]) -> str:
+def line_of(row: Row) -> str:
     """A row of the table on the terminal."""
     difference, tolerance = row.get("max_relative_difference"), row.get("tolerance")
     shown = "" if difference is None else f"{difference:.1e}" if difference else "0"

@@ -91,8 +91,7 @@ def unpacked_train_tar(folder: Path, data: Path) -> Path:
 
 
 def unpacked_devkit(folder: Path, data: Path) -> Path:
-    """Class folders with folders in them, images with other endings, and numbers without zeros: val_10 is sorted before
-    val_2."""
+    """With folders in a class folder, whose images have other endings."""
     write_flat(folder, data, "devkit")
     with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz") as archive:
         archive.extractall(folder, filter="data")
