@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from collections.abc import Collection, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,17 @@ FAULTS = {
 }
 
 
+IN_CI = (
+    "no all-reduce", "evaluation of flipped images", "resumed without momentum", "gradients x 1.03 on three ranks",
+    "the average one step late", "each way to divide a step", "AdamW", "a transformer",
+)  # fmt: skip
+
+
+def marked(cases: Iterable[str], of_ci: Collection[str]) -> list:
+    """Each case, medium where CI runs it, else slow."""
+    return [pytest.param(case, marks=pytest.mark.medium if case in of_ci else pytest.mark.slow) for case in cases]
+
+
 def verify(checkout: Path, data: Path, results: Path, *words: str, **variables):
     """./bench verify of a checkout: (exit code, its output, rows of equivalence.csv by strategy)."""
     variables = {"DATA": data, "RESULTS": results, "NPROC": 2} | variables
@@ -135,9 +147,7 @@ def verify(checkout: Path, data: Path, results: Path, *words: str, **variables):
     return done.returncode, done.stdout + done.stderr, rows
 
 
-@pytest.mark.parametrize(
-    "fault", [fault if fault == "no all-reduce" else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
-)
+@pytest.mark.parametrize("fault", marked(FAULTS, IN_CI))
 def test_a_planted_fault_is_found(fault, checkout, tiny_data, tiny_config, tmp_path):
     """The run itself ends well, and only the weights, or the evaluation, are wrong."""
     planted = FAULTS[fault]
@@ -165,13 +175,7 @@ AS_IT_IS = {  # strategies, arguments, ranks, and whether they agree to the last
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=pytest.mark.slow if number else pytest.mark.medium)
-        for number, case in enumerate(AS_IT_IS)
-    ],
-)
+@pytest.mark.parametrize("case", marked(AS_IT_IS, IN_CI))
 def test_the_suite_as_it_is_agrees(case, checkout, tiny_data, tiny_config, tmp_path):
     """To the last bit, or within measured rounding: else the faults could be found by anything."""
     strategies, args, ranks, identical = AS_IT_IS[case]
