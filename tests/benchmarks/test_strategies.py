@@ -8,15 +8,17 @@ import json
 import math
 import runpy
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from fault_runs import FAULTS
-from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, RUNNABLE, STRATEGIES, run_strategy
+from support import NUM_VAL, ONE_PROCESS, REMEDY_WITHOUT, ROOT, RUNNABLE, STRATEGIES, environment, run_strategy
 
-from benchmarks import ddp_compressed, fsdp, local_sgd
+from benchmarks import ddp_amp, ddp_compressed, fsdp, local_sgd
 from benchmarks.common import exits
 from benchmarks.common.config import Config, load_config
 from benchmarks.common.errors import UserError
@@ -185,5 +187,68 @@ def test_a_strategy_refuses_an_option_that_would_do_nothing(name, field, monkeyp
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 
-"""PowerSGD's callbacks run in threads of gloo and hold the group. A thread that gives up the last reference to it joins
-itself, and the process aborts (torch 2.15)."""
+@pytest.fixture
+def alone(monkeypatch, tmp_path):
+    """alone(script, options): what a script builds on the only rank of a real process group."""
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RENDEZVOUS_FILE", str(tmp_path / "rendezvous"))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    yield lambda script, **options: script.build(Config(**SMALL | options))
+    dist.destroy_process_group()
+
+
+def test_local_sgd_waits_no_longer_in_its_groups_than_among_all_ranks(alone):
+    """torch gives a new group 30 minutes, whatever the others have: a rank that is gone would be noticed as late."""
+    alone(local_sgd, timeout_s=7)
+    backends = [group._get_backend(torch.device("cpu")) for group in dist.distributed_c10d._world.pg_map]
+    assert [each.options._timeout.total_seconds() for each in backends] == [7, 7]
+
+
+@pytest.mark.medium
+def test_a_step_that_overflows_leaves_amp_what_it_had(alone, monkeypatch):
+    """The scaler skips the first step, and the fused update of the next one starts from momentum of zeros, where torch
+    would leave memory as it is: here NaN."""
+    monkeypatch.setattr("benchmarks.common.rank.resolve_precision", lambda *_: "fp16")  # which a CPU would refuse
+    strategy, images, target = alone(ddp_amp), torch.randn(8, 3, 32, 32), torch.zeros(8, dtype=torch.int64)
+    before = [parameter.clone() for parameter in strategy.model.parameters()]
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        strategy.step(1e30 * images, target)
+        assert all(map(torch.equal, before, strategy.model.parameters()))
+        for _ in range(4):  # while the scale comes down
+            strategy.step(images, target)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any(map(torch.equal, before, strategy.model.parameters()))
+    assert all(parameter.isfinite().all() for parameter in strategy.model.parameters())
+
+
+POWERSGD = """
+import os, sys, torch
+from torch.nn.parallel import DistributedDataParallel
+from benchmarks import ddp_compressed
+from benchmarks.common.config import Config
+from benchmarks.common.exchange import ddp_exchange
+from benchmarks.common.model import build_model
+
+torch.distributed.init_process_group("gloo", f"file://{sys.argv[1]}?rank=0&world_size=1")
+config = Config(arch="resnet18", comm_hook="powersgd")
+ddp = DistributedDataParallel(build_model(config, 4))
+ddp.register_comm_hook(*ddp_compressed.hook_of(config))
+exchange = ddp_exchange(ddp)
+for _ in range(ddp_compressed.NUM_UNCOMPRESSED_STEPS + 2):
+    exchange.communicate()
+ddp(torch.randn(2, 3, 64, 64)).sum().backward()
+print(all(parameter.grad.isfinite().all() for parameter in ddp.module.parameters()), flush=True)
+os._exit(0)  # a thread of gloo that holds the group last would abort the process (torch 2.15)
+"""
+
+
+@pytest.mark.medium
+def test_the_step_breakdown_leaves_powersgd_numbers(tmp_path):
+    """Of an exchange of zeros its memory of errors would become NaN, and with it each later gradient."""
+    env = environment(GLOO_SOCKET_IFNAME="lo")
+    command = [sys.executable, "-c", POWERSGD, tmp_path / "rendezvous"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "True\n", done.stderr

@@ -219,6 +219,15 @@ def test_the_baseline_is_timed_in_every_precision_that_is_used(make_request, mon
     assert len(plan.plan_strategies(make_request(STRATEGIES="ddp ddp_amp", REPEATS=1, ARGS=args))) == 2
 
 
+def test_each_run_has_a_folder_of_checkpoints_of_its_own(make_request, tmp_path):
+    """Protects weights from a run of another round, strategy or precision, and finds them again after an interruption:
+    the plan of the same request names the same folders."""
+    request = make_request(STRATEGIES="single ddp_amp", ARGS=f"--checkpoint-dir {tmp_path}", REPEATS=2)
+    folders = [run.config.checkpoint_dir for run in plan.plan_strategies(request)]
+    assert len({*folders}) == len(folders) == 6  # two runs of single: one in ddp_amp's precision
+    assert folders == [run.config.checkpoint_dir for run in plan.plan_strategies(request)]
+
+
 # --- the plan in words --------------------------------------------------------------------------------------------
 
 
