@@ -1,6 +1,6 @@
 """Check that a folder has ImageNet's layout, train/<class>/<image> and val/<class>/<image>, before a run.
 
-    python -m scripts.data.check --data PATH
+    ./bench data check --data PATH
 
 By names and sizes: a file that does not decode is the loader's to report.
 """
@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy
-import tyro
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import IMG_EXTENSIONS, ImageListing, format_names, list_images
 from scripts.data.entries import Count
 from scripts.options.data_options import CheckDataOptions
-from scripts.shared.programs import run_main_and_exit
 
 EXPECTED_LAYOUT = (
     "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "
@@ -97,8 +95,3 @@ def main(options: CheckDataOptions) -> int:
     )
     print(Count(counts.num_train_images + counts.num_val_images, left_out=counts.left_out).text())
     return 0
-
-
-if __name__ == "__main__":
-    prog = "python -m scripts.data.check"
-    run_main_and_exit(lambda: main(tyro.cli(CheckDataOptions, description=__doc__, prog=prog)))

@@ -11,25 +11,22 @@ import os
 import threading
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy
 from PIL import Image
-from tqdm import tqdm
 
 from benchmarks.common.config import Config
 from benchmarks.common.errors import UserError
 from benchmarks.common.images import open_image
-from benchmarks.common.listing import ALIGNED, Arrays, ArrayShapes, DamagedFile, file_header, fingerprint_of
+from benchmarks.common.listing import ALIGNED, Arrays, ArrayShapes, file_header, fingerprint_of
 from benchmarks.common.packed import FILE_KIND, SPLITS, VERSION, PackedSource, pack_path
 from scripts.data.entries import Count, Entry, Shard, Source
 from scripts.data.folder_target import refuse_existing, refuse_unknown_classes
 from scripts.shared.commands import bench_command
 
 HEADER_BYTES = 1 << 20  # the classes are not known before the last shard is read: 21,841 of them take 0.6 MB
-IMAGES_PER_CHECK = 1000
 SHORT_SIDE, QUALITY = 256, 90  # pixels; of JPEGs
 Row = tuple[Any, ...]
 """Of an image: class, name, bytes in the source, first byte and the one after the last, height, width, CRC-32."""
@@ -175,17 +172,3 @@ def write_tables(file: BinaryIO, metadata: dict[str, str], rows: list[Row]) -> N
         file.write(table.tobytes())
     file.seek(0)
     file.write(file_header(metadata, arrays, HEADER_BYTES))
-
-
-def check_pack(pack: PackedSource) -> None:
-    """Raises DamagedFile with the first image that does not have its checksum."""
-
-    def damaged(start: int) -> list[int]:
-        some = range(start, min(start + IMAGES_PER_CHECK, len(pack)))
-        return [index for index in some if zlib.crc32(pack.stored(index).data) != pack.checksums[index]]
-
-    starts, title = range(0, len(pack), IMAGES_PER_CHECK), f"checking {pack.path.name}"
-    with ThreadPoolExecutor() as pool:
-        for found in tqdm(pool.map(damaged, starts), title, len(starts), delay=2, disable=None, leave=False):
-            if found:
-                raise DamagedFile(f"image {found[0]} does not have its checksum")

@@ -17,12 +17,6 @@ OptionalPackKind = Annotated[
 class MakeDatasetOptions:
     output: Path = Path("data/imagenet-mini")
     """The folder to make."""
-    seed: int = 0
-    """Seed of the random choices."""
-    num_train_per_class: int = 40
-    """Training images of each class."""
-    num_val_per_class: int = 11
-    """Validation images of each class."""
 
 
 @dataclasses.dataclass(frozen=True)
