@@ -37,7 +37,7 @@ class Checkpointer:
         self.strategy, self.config = strategy, strategy.config
 
     def save(self, name: str, at: dict[str, Any]) -> None:
-        """Write checkpoint_dir/name. at: where training stands (tensors, numbers), which `resume` returns again."""
+        """at: where training stands, which `resume` returns again."""
         sync_state(self.strategy)
         state = save_state(self.strategy)
         if not self.strategy.rank.reports:
@@ -55,12 +55,9 @@ class Checkpointer:
         save_checkpoint(Path(self.config.checkpoint_dir), name, whole, kept)
 
     def resume(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-        """Restore everything, if --resume asks for it and finds a checkpoint.
-
-        Returns the checkpoint or None, and columns for the row: a reason, where settings of the training have changed.
-        Raises UserError for a folder that cannot be written or holds another run's checkpoints, and for a checkpoint
-        that does not fit.
-        """
+        """Restore what --resume finds: the checkpoint or None, and for the row the reason of changed settings. Raises
+        UserError for a folder that cannot be written or holds another run's checkpoints, and for a checkpoint that does
+        not fit."""
         if self.config.checkpoint_dir:
             check_unused(self.config)
             if self.strategy.rank.reports:
@@ -94,7 +91,7 @@ class Checkpointer:
 
 
 def sync_state(strategy: Strategy) -> None:
-    """Give all ranks what they hold differently, before it is evaluated or saved. A collective."""
+    """A collective."""
     if strategy.sync_state:
         strategy.sync_state()
     elif strategy.rank.world_size > 1:
@@ -118,13 +115,13 @@ def load_state(strategy: Strategy, saved: dict[str, Any]) -> None:
 
 
 def fields_that_must_agree(config: Config, num_classes: int) -> dict[str, Any]:
-    """Between a checkpoint and the run that resumes it, whatever --resume-anyway says."""
+    """Whatever --resume-anyway says."""
     fields = {name: getattr(config, name) for name in ("arch", "norm", "global_batch", "seed")}
     return fields | {"num_classes": num_classes}
 
 
 def trained_with(config: Config) -> dict[str, Any]:
-    """The settings that must not change when a training is resumed. The fingerprint is '' where nobody has told it."""
+    """What must not change when a training is resumed."""
     folder, images = RunFolder.current(), dict.fromkeys(IMAGE_FIELDS, "")
     if folder:
         images = {name: folder.requested().get(name, "") for name in IMAGE_FIELDS}
@@ -133,8 +130,7 @@ def trained_with(config: Config) -> dict[str, Any]:
 
 
 def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
-    """The settings that have changed since the checkpoint, in words; '' where none has. Raises UserError where one has
-    changed, without --resume-anyway."""
+    """What has changed since the checkpoint; '' for nothing. Raises UserError without --resume-anyway."""
     defaults = {name: field.default for name, field in FIELDS.items()}  # of fields that are newer than the checkpoint
     before, now = defaults | saved["settings"], trained_with(config)
     names = [name for name in now if name not in IMAGE_FIELDS or (before.get(name) not in ("", None) and now[name])]
@@ -148,7 +144,7 @@ def compare_settings(path: Path, saved: dict[str, Any], config: Config) -> str:
 
 
 def changed_schedule(saved: dict[str, Any], config: Config) -> str:
-    """What another number of epochs changes in a training that goes on; '' where it changes nothing."""
+    """'' where another number of epochs changes nothing."""
     before = saved["settings"].get("epochs", config.epochs)
     if config.lr_schedule != "cosine" or before == config.epochs:
         return ""
@@ -159,7 +155,7 @@ def changed_schedule(saved: dict[str, Any], config: Config) -> str:
 
 
 def check_unused(config: Config) -> None:
-    """Raises UserError where the folder holds checkpoints and the run has no --resume."""
+    """Raises UserError."""
     folder = Path(config.checkpoint_dir)
     if not config.resume and holds_checkpoints(folder):
         raise UserError(
@@ -173,8 +169,7 @@ def holds_checkpoints(folder: Path) -> bool:
 
 
 def make_writable(folder: Path) -> None:
-    """Make the folder, try to write there, and remove what killed runs have left half written. Raises UserError: before
-    the first epoch, not after it."""
+    """Also removes what killed runs left half written. Raises UserError before the first epoch, not after it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder) as probe:
@@ -188,8 +183,8 @@ def make_writable(folder: Path) -> None:
 
 
 def save_checkpoint(folder: Path, name: str, state: dict, kept: str = "") -> None:
-    """Write `state` to folder/name, whole, and on the disk when this returns. The last.pt before it stays as
-    previous.pt. kept: a name for one more copy. Raises UserError."""
+    """Whole, and on the disk when this returns. The last.pt before it stays as previous.pt. kept: one more copy. Raises
+    UserError."""
     path = folder / name
 
     def write(file: BinaryIO) -> None:
@@ -222,7 +217,7 @@ def _on_cpu(value: Any) -> Any:
 
 
 def resumed_file(config: Config) -> Path:
-    """What --resume reads: in the run's folder, or, if that holds no checkpoints, in the folder above."""
+    """In the run's folder, or, if that holds no checkpoints, in the one above."""
     folder, name = Path(config.checkpoint_dir), f"{config.resume_from}.pt"
     if RunFolder.current() and not holds_checkpoints(folder) and (folder.parent / name).exists():
         return folder.parent / name
@@ -230,7 +225,7 @@ def resumed_file(config: Config) -> Path:
 
 
 def best_acc1_on_disk(config: Config, num_classes: int) -> float:
-    """Top-1 accuracy of the run's best.pt in per cent; 0 where there is none, or one of another model."""
+    """Per cent; 0 where there is none, or one of another model."""
     path = Path(config.checkpoint_dir) / "best.pt"
     if not path.is_file():
         return 0.0
@@ -242,8 +237,8 @@ def best_acc1_on_disk(config: Config, num_classes: int) -> float:
 
 
 def load_checkpoint(config: Config, num_classes: int) -> dict | None:
-    """The state that --resume asks for, on the CPU; None where there is nothing to resume. Raises UserError for a file
-    that is truncated, foreign, or of another model."""
+    """On the CPU; None where there is nothing to resume. Raises UserError for a file that is truncated, foreign, or of
+    another model."""
     if not config.resume:
         return None
     if not config.checkpoint_dir:

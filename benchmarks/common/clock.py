@@ -22,12 +22,11 @@ class Window:
 
 
 Moment = Any
-"""A torch.cuda.Event on a GPU, else seconds of time.perf_counter."""
 
 
 class Clock:
-    """Times windows of steps on a rank's devices. A moment is a CUDA event on a GPU, so that no step waits for it. With
-    several GPUs it is when all have done what they were given before, on a stream of the clock's own."""
+    """A moment is a CUDA event, so that no step waits for it; with several GPUs, on a stream that waits for all of
+    them. On a CPU it is seconds."""
 
     def __init__(self, devices: Sequence[torch.device]):
         self.devices, self.device = devices, devices[0]
@@ -37,23 +36,23 @@ class Clock:
         self.moments: list[Moment] = []
 
     def start(self) -> None:
-        """Open a window once the device has nothing left to do."""
+        """Once the device has nothing left to do."""
         synchronize(self.device)
         self.running, self.moments = True, [self.now()]
         self.started_s = time.perf_counter()
 
     @property
     def num_steps(self) -> int:
-        """Steps that have ended in the open window."""
+        """In the open window."""
         return len(self.moments) - 1
 
     def tick(self) -> int:
-        """End of a step. Returns how many steps the window holds."""
+        """Returns how many steps the window holds."""
         self.moments.append(self.now())
         return self.num_steps
 
     def stop(self) -> tuple[float, list[float]]:
-        """Close the window: (seconds from start until the device is done, milliseconds of each step)."""
+        """Seconds until the device is done, and milliseconds of each step."""
         synchronize(self.device)
         if self.device.type == "cuda":
             seconds = time.perf_counter() - self.started_s
@@ -98,7 +97,7 @@ class Meter:
         self.sums = torch.zeros(4, dtype=torch.float64, device=device)  # loss, top-1, top-5, images
 
     def update(self, loss: torch.Tensor, output: torch.Tensor, target: torch.Tensor) -> None:
-        """loss: scalar mean over the batch; output: (N, classes) scores; target: (N,) class numbers."""
+        """loss: mean of the batch; output: (N, classes); target: (N,)."""
         top = output.topk(min(5, output.shape[1]), dim=1).indices.eq(target[:, None])
         num_images = len(target)
         batch = torch.stack([loss.double() * num_images, top[:, 0].sum().double(), top.sum().double()])
@@ -106,7 +105,7 @@ class Meter:
         self.sums[3] += num_images
 
     def totals(self, all_reduce: AllReduce) -> Totals | None:
-        """Over all ranks, on every rank; None where no image was seen."""
+        """None where no image was seen."""
         loss, top1, top5, images = all_reduce(self.sums.clone()).tolist()
         if not images:
             return None

@@ -190,11 +190,8 @@ NOT_COMPARED = {
 
 
 def resolve_precision(requested: Precision, capability: tuple[int, int] | None, mixed: bool = False) -> Precision:
-    """The precision in which a run computes. Raises UserError where the device or the script cannot.
-
-    capability: CUDA's, the least of several GPUs; None on a CPU. mixed: the script scales gradients, as fp16 needs it;
-    the default, fp32, then means auto.
-    """
+    """capability: CUDA's, the least of several GPUs; None on a CPU. mixed: the script scales gradients, as fp16 needs
+    it; fp32, the default, then means auto. Raises UserError."""
     # Not torch.cuda.is_bf16_supported(), which is true of Volta and Turing: they emulate it.
     has_bf16 = capability is None or tuple(capability) >= (8, 0)
     if requested == "auto" or (mixed and requested == "fp32"):
@@ -218,25 +215,21 @@ def resolve_precision(requested: Precision, capability: tuple[int, int] | None, 
 
 
 def resolve_memory_format(requested: MemoryFormat, precision: Precision) -> MemoryFormat:
-    """Tensor cores take channels_last without a transpose. precision: the resolved one."""
+    """Tensor cores take channels_last without a transpose."""
     if requested != "auto":
         return requested
     return "channels_last" if precision in ("tf32", "bf16", "fp16") else "contiguous"
 
 
 def resolve_global_batch(config: Config, num_devices: int) -> Config:
-    """`config` with global_batch, where batch_per_device was requested instead."""
     if not config.batch_per_device:
         return config
     return dataclasses.replace(config, global_batch=config.batch_per_device * num_devices)
 
 
 def load_config(args: list[str] | None = None, description: str | None = None, **allowed: tuple[object, ...]) -> Config:
-    """Defaults, those of the architecture, the file that `--config` names, then flags: each overrides those before.
-
-    args: default sys.argv[1:]. allowed: for a field, the values that the strategy supports. Raises UserError for a
-    mistake in the file and a value that is not possible here; exits with 2 for a mistake in a flag.
-    """
+    """Defaults, the architecture's, the file that `--config` names, then flags. allowed: the values of a field that the
+    strategy supports. Raises UserError; exits with 2 for a mistake in a flag."""
     args = sys.argv[1:] if args is None else args
     for flag in args:
         if flag.startswith("--") and flag != "--help":
@@ -261,7 +254,7 @@ def load_config(args: list[str] | None = None, description: str | None = None, *
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The fields that a YAML file sets; of a run's run.yaml, those below `config:`. Raises UserError."""
+    """Of a run.yaml, the fields below `config:`. Raises UserError."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
     except (OSError, UnicodeDecodeError) as error:
@@ -276,7 +269,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def check_value(where: str, name: str, value: Any) -> Any:
-    """The value of a field, as YAML has it. where: for the message. Raises UserError for a value of another type."""
+    """where: for the message. Raises UserError for another type."""
     known = FIELDS.keys() - {"config"}
     if name not in known:
         raise UserError(f"{where}: unknown key {name!r}; {suggest_field(name, known)}")
@@ -295,13 +288,12 @@ def check_value(where: str, name: str, value: Any) -> Any:
 
 
 def suggest_field(name: str, fields: Iterable[str]) -> str:
-    """The nearest name, or where the names are listed, for a message."""
     near = difflib.get_close_matches(name, fields, n=1, cutoff=0.5)
     return f"did you mean `{near[0]}`?" if near else "./bench flags lists the fields"
 
 
 def find_field(text: str) -> str:
-    """The configuration field that `text` names, with - or _. Raises UserError with the nearest name."""
+    """With - or _. Raises UserError with the nearest name."""
     name = text.strip().lstrip("-").replace("-", "_")
     if name in FIELDS:
         return name
@@ -309,7 +301,6 @@ def find_field(text: str) -> str:
 
 
 def _with_defaults(in_file: dict[str, Any], arch_flag: str) -> dict[str, Any]:
-    """What a file says, but for values of another optimizer, over the defaults of the trained architecture."""
     arch_in_file = in_file.get("arch", "")
     trained = architecture_of(arch_flag or arch_in_file or Config.arch)
     if arch_in_file and architecture_of(arch_in_file).optimizer != trained.optimizer:
@@ -327,7 +318,6 @@ def _check_numbers(config: Config) -> None:
 
 
 def _flag(args: list[str], name: str) -> str:
-    """The last value of a flag that must be known before `args` are parsed."""
     value, spellings = "", (f"--{name}", f"--{name.replace('_', '-')}")
     for position, arg in enumerate(args):
         flag, equals, text = arg.partition("=")

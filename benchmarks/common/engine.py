@@ -38,8 +38,8 @@ CHECK_S = 5.0  # outside timed windows ranks look at least so often for signals:
 def fit(strategy: Strategy, clock: Clock | None = None) -> None:
     """Train for config.epochs, evaluate after each, time windows, and write rows.
 
-    clock: default, the Clock of the rank's devices. Raises Diverged where the loss is no number, Stopped by a signal,
-    and UserError where no window fits into an epoch or a checkpoint cannot be loaded.
+    Raises Diverged where the loss is no number, Stopped by a signal, and UserError where no window fits into an epoch
+    or a checkpoint cannot be loaded.
     """
     config, rank = strategy.config, strategy.rank
     if rank.world_size > 1 and strategy.all_reduce is all_reduce_sum and not dist.is_initialized():
@@ -118,7 +118,6 @@ class _Run:
         self.record.book_time("training outside windows")
 
     def advance(self, batches: Iterator[tuple[torch.Tensor, torch.Tensor]], lr: float) -> None:
-        """One optimizer step on the next batch."""
         images, target = next(batches)
         for group in self.strategy.optimizer.param_groups:
             group["lr"] = lr
@@ -130,7 +129,7 @@ class _Run:
         self.steps_unsaved += 1
 
     def _window_due(self, n: int, first_step: int) -> bool:
-        """After the warm-up, where it fits into the epoch, and not in its first step, which waits for the loader."""
+        """Not in an epoch's first step, which waits for the loader."""
         warm, requested = self.steps_run >= self.config.warmup_steps, len(self.windows) < self.config.windows
         fits = first_step < n <= self.strategy.train.num_steps - self.config.window_steps
         return warm and requested and fits and not self.clock.running
@@ -150,7 +149,7 @@ class _Run:
         self.step_ms += step_ms
 
     def _check_and_save(self, epoch: int, next_step: int) -> None:
-        """Outside windows, from time to time: check the losses, obey a signal, save a due checkpoint."""
+        """Outside windows, from time to time."""
         checkpoint_due = 0 < self.config.checkpoint_steps <= self.steps_unsaved
         ended = next_step == self.strategy.train.num_steps
         if not (checkpoint_due or ended or len(self.losses) >= self.steps_to_check):
@@ -202,7 +201,6 @@ class _Run:
             self.summary |= {"acc1": totals.acc1, "acc5": totals.acc5, "val_samples": totals.images}
 
     def save_epoch(self, epoch: int) -> None:
-        """last.pt after every epoch, and best.pt where top-1 accuracy is the best so far."""
         if not self.config.checkpoint_dir:
             return
         acc1 = self.summary.get("acc1", 0.0)
@@ -212,7 +210,7 @@ class _Run:
         self.save("last.pt", epoch + 1, 0)
 
     def save(self, name: str, epoch: int, step: int) -> None:
-        """Write a checkpoint from which training goes on at `step` of `epoch`."""
+        """Training goes on at `step` of `epoch`."""
         self.steps_unsaved = 0
         sums = self.all_reduce(self.meter.sums.clone())
         self.checkpoints.save(name, {"epoch": epoch, "step": step, "best_acc1": self.best_acc1, "train_sums": sums})
@@ -220,7 +218,7 @@ class _Run:
         self.checked_at = time.monotonic()
 
     def resume(self) -> tuple[int, int]:
-        """The epoch and the step in it to start from, with everything restored where --resume finds a checkpoint."""
+        """The epoch and the step in it to start from."""
         at, self.summary = self.checkpoints.resume()
         resumed_acc1 = at["best_acc1"] if at else 0.0
         if self.config.checkpoint_dir and self.config.resume:
@@ -255,14 +253,14 @@ class _Run:
         self.record.book_time("summary")
 
     def report(self) -> dict[str, float]:
-        """What was trained and timed, for the record (as_planned.py)."""
+        """For as_planned.py."""
         fit = windows_that_fit(self.config, self.strategy.train.num_steps)
         return {"images_per_step": self.images_per_step, "windows": len(self.windows), "windows_that_fit": fit}
 
 
 @contextlib.contextmanager
 def noted_signals(config: Config) -> Iterator[list[int]]:
-    """The signals that have asked this run to stop, in a run with checkpoints. Others they kill."""
+    """Those that have asked a run with checkpoints to stop. Others they kill."""
     signals: list[int] = []
     before = {}
     if config.checkpoint_dir:
@@ -277,12 +275,8 @@ def noted_signals(config: Config) -> Iterator[list[int]]:
 def agree(
     strategy: Strategy, losses: Sequence[torch.Tensor | None], steps_done: int, signals: Sequence[int], step_s: float
 ) -> tuple[int, float]:
-    """One sum over the ranks tells all of them whether any has lost its loss or was asked to stop, and how long a step
-    takes.
-
-    losses: of the last steps, as many on every rank; None on ranks without one. signals: that this rank got. Returns
-    the signal to obey, or 0, and the mean of step_s. Raises Diverged on every rank, with the first bad step.
-    """
+    """One sum over the ranks: the signal to obey, or 0, and the mean of step_s. losses: of the last steps; None on
+    ranks without one. Raises Diverged on every rank, with the first bad step."""
     news = torch.zeros(len(losses) + 2, dtype=torch.float64, device=strategy.rank.device)
     known = [loss for loss in losses if loss is not None]
     if known:  # a rank has the loss of every step, or of none
@@ -297,7 +291,7 @@ def agree(
 
 
 def time_first_step(strategy: Strategy, columns: dict[str, Any]) -> Any:
-    """The strategy's step, the seconds of whose first call, which compiles, become columns["compile_s"]."""
+    """Its first call, which compiles, becomes columns["compile_s"]."""
 
     def timed(images: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         if "compile_s" in columns:
@@ -313,13 +307,13 @@ def time_first_step(strategy: Strategy, columns: dict[str, Any]) -> Any:
 
 
 def windows_that_fit(config: Config, num_steps: int) -> int:
-    """How many timed windows fit into epochs of num_steps steps, after the warm-up. None has an epoch's first step."""
+    """After the warm-up. None has an epoch's first step."""
     firsts = (max(1, config.warmup_steps - epoch * num_steps) for epoch in range(config.epochs))
     return sum(max(0, num_steps - first) // config.window_steps for first in firsts)
 
 
 def check_windows_fit(config: Config, num_steps: int) -> None:
-    """Raises UserError where no timed window fits into epochs of num_steps steps."""
+    """Raises UserError where none does."""
     if not windows_that_fit(config, num_steps):
         raise UserError(
             f"no timed window fits: {config.epochs} epochs of {num_steps} steps, warmup_steps {config.warmup_steps}, "
@@ -328,8 +322,7 @@ def check_windows_fit(config: Config, num_steps: int) -> None:
 
 
 def report_ranks(strategy: Strategy) -> dict[str, Any]:
-    """What the ranks found, all together, for the record, which compares it with the plan (as_planned.py). A
-    collective."""
+    """What the ranks found, for as_planned.py. A collective."""
     rank = strategy.rank
     mask = sum(1 << core for core in os.sched_getaffinity(0))
     own_words = [mask >> first & (1 << CORE_BITS) - 1 for first in range(0, MOST_CORES, CORE_BITS)]
@@ -350,7 +343,7 @@ def report_ranks(strategy: Strategy) -> dict[str, Any]:
 
 
 def count_devices(strategy: Strategy) -> int:
-    """Devices that divide the work: the distinct GPUs of all ranks, or on CPUs the ranks. A collective."""
+    """The distinct GPUs of all ranks, or on CPUs the ranks. A collective."""
     rank = strategy.rank
     numbers = [float(rank.rank)]
     if rank.device.type == "cuda":  # by UUID: two tasks may share a GPU 0
@@ -359,12 +352,12 @@ def count_devices(strategy: Strategy) -> int:
 
 
 def number_of(name: str) -> int:
-    """That stands for a name where ranks exchange numbers: 52 bits of its hash, which a float64 holds exactly."""
+    """52 bits of a name's hash, which a float64 holds exactly."""
     return int(hashlib.sha256(name.encode()).hexdigest()[:13], 16)
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """10^6 bytes: the most allocated since reset_peak_memory on the GPU that had most, or the process's RSS."""
+    """10^6 bytes, of the GPU that had most since reset_peak_memory, or the process's RSS."""
     if device.type == "cuda":
         return max((torch.cuda.max_memory_allocated(gpu) for gpu in used_gpus(device)), default=0) / 1e6
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""The four ways in which a run ends early without a bug: the status of its row, and the exit code of its rank."""
+"""How a run ends early without a bug: the status of its row, and the exit code of its rank."""
 
 import re
 import signal
@@ -12,11 +12,11 @@ class EarlyEnd(Exception):
 
 
 class UserError(EarlyEnd):
-    """A mistake that the user can correct: the text says what was wrong, where, and what to do next."""
+    """What was wrong, where, and what to do next."""
 
 
 class Unavailable(EarlyEnd):
-    """This machine cannot run the strategy: the text says why and what would change that."""
+    """This machine cannot run the strategy, and what would change that."""
 
     status = "skipped"
     exit_code = 77  # as in automake
@@ -40,5 +40,5 @@ class Stopped(EarlyEnd):
 
 
 def timed_out(reason: str) -> bool:
-    """Whether a rank gave up waiting for another one. A remedy that names --timeout-s does not say so."""
+    """A remedy that names --timeout-s does not say so."""
     return bool(re.search("timed out|(?<!--)timeout", reason, re.IGNORECASE))

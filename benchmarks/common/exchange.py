@@ -21,20 +21,19 @@ def sync_buffers(model: torch.nn.Module, rank: Rank, all_reduce: AllReduce) -> N
 
 
 def flatten(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """All values as one float32 vector on `device`."""
+    """All values as one float32 vector."""
     vectors = [tensor.detach().to(device, torch.float32).flatten() for tensor in tensors]
     return torch.cat(vectors) if vectors else torch.zeros(0, device=device)
 
 
 @torch.no_grad()
 def fill(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
-    """Write what `flatten` made back into tensors of the same sizes."""
+    """What `flatten` made, back into tensors of the same sizes."""
     for tensor, values in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(values.view_as(tensor))
 
 
 def ddp_options(config: Config) -> dict[str, Any]:
-    """Keyword arguments of DistributedDataParallel that every strategy shares."""
     options = {name: getattr(config, name) for name in ("static_graph", "gradient_as_bucket_view")}
     if not config.broadcast_buffers:  # torch 2.15 warns whoever names it
         options["broadcast_buffers"] = False
@@ -72,8 +71,6 @@ def ddp_exchange(ddp: DistributedDataParallel) -> Exchange:
 
 
 class _GivenGradients(torch.autograd.Function):
-    """A loss whose backward pass returns the given gradients."""
-
     @staticmethod
     def forward(ctx, gradients: list[torch.Tensor], *parameters: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
         ctx.gradients = gradients
@@ -136,19 +133,18 @@ def horovod_exchange(optimizer: Any) -> Exchange:
 
 
 def contiguous_view(tensor: torch.Tensor) -> torch.Tensor:
-    """Of the memory of a tensor in channels_last."""
     return tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)
 
 
 def contiguous_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, torch.Tensor]:
-    """Weights and buffers by name, and what the optimizer keeps of each weight, as contiguous views."""
+    """Contiguous views of weights, buffers and the optimizer's state, by name."""
     named = {name: optimizer.state.get(tensor, {}) for name, tensor in model.named_parameters()} if optimizer else {}
     kept = {f"{kind} of {name}": value for name, state in named.items() for kind, value in state.items() if value.dim()}
     return {name: contiguous_view(tensor) for name, tensor in (model.state_dict() | kept).items()}
 
 
 class ContiguousCompressor:
-    """Horovod takes contiguous tensors only: a compressor around another one, which gets views of the same memory."""
+    """Horovod takes contiguous tensors only: gives another compressor views of the same memory."""
 
     def __init__(self, inner: Any):
         self.inner = inner

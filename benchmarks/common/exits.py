@@ -19,9 +19,8 @@ RANK_VARIABLES = ("RANK", "HOROVOD_RANK", "SLURM_PROCID")  # of torchrun, horovo
 
 
 def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
-    """Call `main`, on an exception note the cause, and end the process by os._exit: an interpreter that shuts down in
-    order would wait for ranks that wait for it, or for a thread of gloo (pytorch issue 190489). rank: where the
-    environment does not say."""
+    """Note the cause of an exception, and end by os._exit: an orderly shutdown would wait for ranks that wait for it,
+    or for a thread of gloo (pytorch issue 190489). rank: where the environment does not say."""
     guard_output()
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # the record asks a run that hangs for its stacks
     try:
@@ -43,7 +42,7 @@ def run_and_exit(main: Callable[[], None], rank: int | None = None) -> NoReturn:
 
 
 def exit_at_once(code: int) -> NoReturn:
-    """With its output written and nothing else of it in order."""
+    """With its output written."""
     with contextlib.suppress(OSError):  # of a reader that has gone, such as head
         sys.stdout.flush()
         sys.stderr.flush()

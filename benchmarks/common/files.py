@@ -20,7 +20,6 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|(?<!^)\r(?!$)")
 
 
 def home_folder() -> Path | None:
-    """None where neither HOME nor the system's list of users names one."""
     try:
         return Path(os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
@@ -29,8 +28,7 @@ def home_folder() -> Path | None:
 
 @contextlib.contextmanager
 def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
-    """Hold the lock file `path` alone; yields its file descriptor. Raises TimeoutError where another process holds it
-    for longer than `limit_s`, and OSError."""
+    """Yields its file descriptor. Raises TimeoutError after limit_s, and OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     deadline = time.monotonic() + limit_s
     try:
@@ -49,8 +47,7 @@ def hold_lock(path: Path, limit_s: float = 60.0) -> Iterator[int]:
 
 
 def replace_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Make `path` hold what `write` writes. A reader finds the old or the new content, even after a power cut. Only a
-    killed process leaves the new file, `.<name>.<16 hex digits>`. Raises OSError, and what `write` raises."""
+    """A reader finds the old or the new content, even after a power cut. Raises OSError, and what `write` raises."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(temporary, "xb") as file:
@@ -73,7 +70,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def without_controls(text: str) -> str:
-    """The text with ? for what steers a terminal: names and texts may be somebody else's."""
+    """With ? for what steers a terminal."""
     return CONTROLS.sub("?", text)
 
 
@@ -103,8 +100,7 @@ class _SafeStream:
 
 
 def guard_output() -> None:
-    """Have this process go on where stdout or stderr cannot be written, as after `| head -1`, and print texts of others
-    without control characters."""
+    """Go on where stdout or stderr cannot be written, as after `| head -1`, and print without control characters."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115
         if not isinstance(stream, _SafeStream):

@@ -1,6 +1,6 @@
-"""From the files of images to uint8 pixels of one size: crops, decoders, and the dataset that joins them.
+"""From files to uint8 pixels of one size: crops, decoders, and the dataset that joins them.
 
-A Crop is chosen from an image's size alone, so that only its box has to be decoded. Pixels are those of torchvision's
+A Crop follows from an image's size alone, so that only its box has to be decoded. Pixels are those of torchvision's
 v2.RandomResizedCrop and v2.RandomHorizontalFlip, with random numbers that belong to (seed, epoch, position).
 """
 
@@ -34,7 +34,7 @@ NUMBERS_PER_IMAGE = 24  # two for each try, top, left, flip, and one to fill the
 
 
 class Crop(NamedTuple):
-    """The box of an image, the size to which the box is resized, and where the result is cut from it. In pixels."""
+    """A box, the size to which it is resized, and where the result is cut from it. In pixels."""
 
     top: int
     left: int
@@ -53,7 +53,7 @@ ChooseCrop = Callable[[int, int], Crop]
 
 def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[list[float]]:
     """NUMBERS_PER_IMAGE numbers in [0, 1) for each position from `first` on: Philox 4x64-10 (Salmon et al., SC11) with
-    the key (seed, epoch), of whose stream block n follows from n alone."""
+    the key (seed, epoch)."""
     key = numpy.array([seed % 2**64, epoch], numpy.uint64)  # of a list with a number above 2**63 numpy makes floats
     stream = numpy.random.Philox(key=key, counter=first * NUMBERS_PER_IMAGE // 4)
     raw = stream.random_raw(num_images * NUMBERS_PER_IMAGE).reshape(num_images, NUMBERS_PER_IMAGE)
@@ -61,7 +61,7 @@ def random_numbers(seed: int, epoch: int, first: int, num_images: int) -> list[l
 
 
 def random_crop(size: int, numbers: list[float]) -> ChooseCrop:
-    """Resized to size x size, and flipped half of the time. numbers: a row of random_numbers."""
+    """Flipped half of the time. numbers: a row of random_numbers."""
 
     def choose(height: int, width: int) -> Crop:
         return Crop(*_random_box(height, width, numbers), size, size, flip=numbers[2 * CROP_TRIES + 2] < 0.5)
@@ -89,7 +89,7 @@ def _random_box(height: int, width: int, numbers: list[float]) -> tuple[int, int
 
 
 def centre_crop(size: int) -> ChooseCrop:
-    """The middle of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
+    """Of an image whose shorter side is size * 256 / 224, as torchvision's references validate."""
     short = size * 256 // 224
 
     def choose(height: int, width: int) -> Crop:
@@ -101,8 +101,8 @@ def centre_crop(size: int) -> ChooseCrop:
 
 
 def resize_into(box: torch.Tensor | Image.Image, crop: Crop, out: torch.Tensor) -> None:
-    """Resize the box of a Crop, and write what is cut from it to `out`, uint8, height x width x 3. Pillow resizes its
-    own images, torch's uint8 kernel all others, with a difference of 1 of 255."""
+    """out: uint8, height x width x 3. Pillow resizes its own images, torch's uint8 kernel all others, with a difference
+    of 1 of 255."""
     if isinstance(box, Image.Image):
         resized = torch.from_numpy(
             numpy.array(box.resize((crop.new_width, crop.new_height), Image.Resampling.BILINEAR))
@@ -128,16 +128,16 @@ MAX_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or sys.maxsize)  # beyond it Pillow rai
 
 
 class Decoded(NamedTuple):
-    """The pixels of a crop's box, not yet resized. by_pillow: the library could not read the image."""
+    """A crop's box, not yet resized: a uint8 tensor, height x width x 3, or a Pillow image. by_pillow: the library
+    could not read it."""
 
     pixels: torch.Tensor | Image.Image
-    """A uint8 tensor, height x width x 3, or a Pillow image."""
     crop: Crop
     by_pillow: bool = False
 
 
 Decoder = Callable[[Any, ChooseCrop], Decoded]
-"""Decodes a file's bytes; of packed pixels, a uint8 array, height x width x 3. For one thread at a time."""
+"""Of a file's bytes, or packed pixels, uint8, height x width x 3. For one thread at a time."""
 
 
 class NeedsPillow(Exception):
@@ -153,7 +153,7 @@ def image_format(content: bytes) -> str:
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Pillow's image of a JPEG or PNG, its pixels not yet read. Raises ValueError, and whatever else Pillow raises."""
+    """Its pixels not yet read. Raises ValueError, and whatever else Pillow raises."""
     try:
         return Image.open(io.BytesIO(content), formats=(image_format(content),))
     except UnidentifiedImageError:  # its text is the address of the BytesIO
@@ -161,8 +161,8 @@ def open_image(content: bytes) -> Image.Image:
 
 
 def check_decodable(content: bytes, height: int, width: int) -> None:
-    """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and for a size beyond
-    Pillow's limit; ValueError for an image without pixels, as of scanners that write the height after them (DNL)."""
+    """Raises NeedsPillow for a truncated file, of which a crop above the cut would look whole, and a size beyond
+    Pillow's limit; ValueError where the header has no size (DNL)."""
     if not height or not width:
         raise ValueError(f"its header says {width} x {height} pixels")
     if not content.endswith(JPEG_END) or height * width > MAX_PIXELS:
@@ -177,14 +177,14 @@ def decode_by_pillow(content: bytes, choose: ChooseCrop) -> Decoded:
 
 
 def cut_pixels(pixels: numpy.ndarray, choose: ChooseCrop) -> Decoded:
-    """The Decoder of packed pixels, which only cuts the crop's box."""
+    """The Decoder of packed pixels."""
     crop = choose(*pixels.shape[:2])
     box = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
     return Decoded(torch.from_numpy(numpy.ascontiguousarray(box)), crop)
 
 
 def nvimgcodec_decoder() -> Decoder:
-    """Raises ImportError where the library is missing or too old."""
+    """Raises ImportError."""
     with silence_stderr():
         library = importlib.import_module("nvidia.nvimgcodec")
         if [int(number) for number in re.findall(r"\d+", library.__version__)[:2]] < NVIMGCODEC_VERSION:
@@ -242,8 +242,8 @@ DECODERS = {
 
 
 def open_decoder(name: str) -> Decoder:
-    """The Decoder of a resolved name. Pillow decodes what its library cannot; '' is for packed pixels. It raises
-    Pillow's error, of any type, for an image that Pillow cannot read either."""
+    """Pillow decodes what the library cannot; '' is for packed pixels. The Decoder raises Pillow's error, of any
+    type."""
     if not name:
         return cut_pixels
     by_library = DECODERS[name].open()
@@ -259,8 +259,7 @@ def open_decoder(name: str) -> Decoder:
 
 
 def resolve_decoder(config: Config) -> str:
-    """The name of the library that decodes; '' for a loader that decodes nothing. Raises UserError for one that was
-    requested by name and does not load."""
+    """'' where nothing is decoded. Raises UserError for a named one that does not load."""
     if config.loader == "synthetic" or (config.loader == "packed" and config.pack != "jpeg256"):
         return ""
     if config.decoder == "auto":
@@ -277,7 +276,7 @@ def decoder_version(name: str) -> str:
 
 @functools.cache
 def import_problem(name: str) -> str | None:
-    """Why the library cannot decode a small JPEG; None where it can."""
+    """None where the library decodes a small JPEG."""
     jpeg = io.BytesIO()
     Image.new("RGB", (16, 16)).save(jpeg, "JPEG")
     try:
@@ -304,11 +303,11 @@ def silence_stderr() -> Iterator[None]:
 MAX_REPLACEMENT_TRIES = 100  # that many unreadable files in a row are no accident
 
 ImageKey = tuple[int, int, int]
-"""Epoch, position in the epoch's order, index of the image."""
+"""Epoch, position in its order, index of the image."""
 
 
 class ReadResult(NamedTuple):
-    """targets: of the images that could be read. problems: a message for each other one."""
+    """targets: of the images that could be read. problems: of the others."""
 
     targets: list[int]
     problems: list[str]
@@ -316,7 +315,7 @@ class ReadResult(NamedTuple):
 
 
 class ImageSource(Protocol):
-    """Images by number: what a Decoder takes, the place of the class in `classes`, a name for messages."""
+    """content: what a Decoder takes. target: a place in `classes`. name: for messages."""
 
     classes: list[str]
 
@@ -327,7 +326,7 @@ class ImageSource(Protocol):
 
 
 class FolderSource:
-    """The images of a folder of class folders. Raises UserError where it cannot be read or holds no image."""
+    """Raises UserError where the folder cannot be read or holds no image."""
 
     def __init__(self, folder: Path):
         try:
@@ -350,9 +349,8 @@ class FolderSource:
 class ImageDataset:
     """The images of a source, cropped to size x size.
 
-    open_decoder: called in the process that reads, at its first image. classes: those of train/, whose order numbers
-    the targets; a val/ that lacks a class must not shift the others. replace_unreadable: by the next readable image, so
-    that training batches stay whole.
+    open_decoder: called in the process that reads. classes: those of train/, so that a val/ that lacks one numbers
+    alike. replace_unreadable: by the next readable image.
     """
 
     def __init__(
@@ -374,8 +372,7 @@ class ImageDataset:
         return self.open_decoder()
 
     def read_into(self, out: torch.Tensor, keys: list[ImageKey]) -> ReadResult:
-        """Write the images of one epoch to the first places of `out`, uint8 (N, size, size, 3), without unreadable
-        ones."""
+        """out: uint8 (N, size, size, 3); unreadable images take no place."""
         targets: list[int] = []
         problems: list[str] = []
         num_by_pillow, places = 0, out.unbind()
@@ -396,9 +393,8 @@ class ImageDataset:
         return [random_crop(self.size, numbers) for numbers in random_numbers(self.seed, epoch, first, len(keys))]
 
     def _read_one(self, index: int, choose: ChooseCrop, out: torch.Tensor) -> tuple[int | None, str, bool]:
-        """Write the image to `out`, uint8 HWC. Returns its target (None: nothing could be read), its problem ('' for
-        none), and whether Pillow had to read it. Problems travel as text: a worker's exception would arrive as a page
-        of traceback."""
+        """Its target (None: nothing could be read), its problem ('' for none), and whether Pillow had to read it. A
+        worker's exception would arrive as a page of traceback."""
         problem = ""
         for step in range(MAX_REPLACEMENT_TRIES if self.replace_unreadable else 1):
             number = (index + step) % len(self.source)

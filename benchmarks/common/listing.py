@@ -1,9 +1,8 @@
-"""The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them.
+"""The images of a folder of class folders, in ImageFolder's order, without a Python object for each of them. Needs no
+torch.
 
-Each entry of the folder is an image, or counted as left out, or refused by name. The names are one buffer and a table
-of offsets, which all ranks and their workers map from one file: an index in the cache folder, valid as long as no
-listed folder's time of change (ctime) is another. Unpacking and copying set the modification time back, but not this
-one. Needs no torch.
+Each entry is an image, or counted as left out, or refused by name. All ranks map an index in the cache folder, valid as
+long as no listed folder's ctime changes, which unpacking and copying do not set back.
 """
 
 import bisect
@@ -47,7 +46,7 @@ class DamagedFile(Exception):
 
 def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: int = 0) -> bytes:
     """The bytes before arrays of these types and shapes, those of larger elements first. reserved_bytes: its padded
-    length; 0: as short as it can be."""
+    length."""
     entries: dict[str, Any] = {"__metadata__": metadata}
     offset = 0
     for name, (dtype, shape) in arrays.items():
@@ -61,8 +60,8 @@ def file_header(metadata: dict[str, str], arrays: ArrayShapes, reserved_bytes: i
 
 
 def map_arrays(path: Path) -> tuple[dict[str, str], Arrays]:
-    """The metadata and the mapped arrays of a file. Raises OSError, or DamagedFile where it is not whole. If it is cut
-    short later, SIGBUS ends the process that reads beyond its end."""
+    """Metadata and mapped arrays. Raises OSError, or DamagedFile where the file is not whole. Cut short later, it ends
+    its reader by SIGBUS."""
     try:
         # copy-on-write, so that torch takes the arrays without a warning; nobody writes
         content = numpy.memmap(path, numpy.uint8, mode="c").view(numpy.ndarray)
@@ -100,27 +99,27 @@ MIN_FOLDER_AGE_NS = 2_000_000_000  # a folder changed that recently may change a
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is a system's or an editor's."""
+    """A system's or an editor's."""
     return name.startswith(".") or name in SYSTEM_NAMES
 
 
 def why_left_out(name: str) -> str:
-    """Why a file of this name is not read; '' for one that is."""
+    """'' for a file that is read."""
     if is_hidden(name):
         return "hidden"
     return "text" if name in TEXT_NAMES or name.lower().endswith(TEXT_ENDINGS) else ""
 
 
 def format_names(names: Iterable[str]) -> str:
-    """Three names for a message, quoted and escaped, and how many there are beside them."""
+    """Three names for a message, and how many more."""
     names = sorted(names)
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(repr(name) for name in names[:3]) + rest
 
 
 class ImageListing:
-    """Image number i of `folder`, in the order of ImageFolder's samples. classes: sorted. sizes: of the files, in
-    bytes. left_out: how many entries are no images, by the reason."""
+    """In the order of ImageFolder's samples. classes: sorted. sizes: bytes. left_out: entries that are no images, by
+    the reason."""
 
     def __init__(self, folder: Path, metadata: dict[str, str], arrays: Arrays):
         self.folder = folder
@@ -142,15 +141,15 @@ class ImageListing:
         return os.path.join(self.folder, self._folders[place], name)
 
     def target(self, index: int) -> int:
-        """Place of the image's class in `classes`."""
+        """A place in `classes`."""
         return self._class[bisect.bisect_right(self._first, index) - 1]
 
     def targets(self) -> numpy.ndarray:
-        """All of them, int64."""
+        """int64."""
         return numpy.repeat(numpy.array(self._class, numpy.int64), numpy.diff(self._first))
 
     def files(self, number: int) -> list[tuple[str, int]]:
-        """Names and sizes of the images of class `number` below its folder, sorted."""
+        """Sorted names, below the class's folder, and sizes."""
         found: list[tuple[str, int]] = []
         of_class = len(self.classes[number]) + 1
         for place in range(bisect.bisect_left(self._class, number), bisect.bisect_right(self._class, number)):
@@ -166,8 +165,8 @@ class ImageListing:
 
 
 def list_images(folder: Path) -> ImageListing:
-    """The images below `folder`, from its index where that is valid, else listed, and indexed if they are many. Of
-    several processes one lists, and the others wait for its index.
+    """From the index of `folder` where that is valid, else listed, and indexed if they are many. Of several processes
+    one lists.
 
     Links are followed. No file is opened. Raises OSError for what cannot be listed, and UserError for what is neither
     an image in a class folder nor left out.
@@ -190,15 +189,14 @@ def list_images(folder: Path) -> ImageListing:
 
 
 def index_path(folder: Path) -> Path:
-    """In XDG_CACHE_HOME, or ~/.cache. A user without a home has no cache."""
+    """In XDG_CACHE_HOME, or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or (home_folder() or NO_HOME) / ".cache"
     name = hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]
     return Path(cache) / "imagenet-parallel-benchmarks" / f"{name}.safetensors"
 
 
 def _read_index(folder: Path, index: Path) -> ImageListing | None:
-    """The listing of an index of which every folder still has its time of change, in ns. Images that are written anew
-    in their place leave it: the sizes of the first and last of each folder tell."""
+    """Images that are written anew in their place leave a folder's time: the sizes of its first and last tell."""
     with contextlib.suppress(OSError, DamagedFile, KeyError):
         metadata, arrays = map_arrays(index)
         if metadata["version"] != VERSION:
@@ -223,7 +221,7 @@ def _write_index(index: Path, metadata: dict[str, str], arrays: Arrays) -> None:
 
 
 class _Folder(NamedTuple):
-    """time_ns: of its last change. refused: what nobody knows how to read, by path."""
+    """time_ns: of its last change. refused: paths."""
 
     path: str
     time_ns: int
@@ -234,7 +232,7 @@ class _Folder(NamedTuple):
 
 
 def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
-    """The metadata and arrays of an ImageListing, and whether all of `folder` was left alone for a while."""
+    """Metadata and arrays of an ImageListing, and whether all of `folder` was left alone for a while."""
     began_ns = time.time_ns()
     top = _list_one(folder, "")
     classes = sorted(top.inner)
@@ -278,7 +276,6 @@ def scan_folder(folder: Path) -> tuple[dict[str, str], Arrays, bool]:
 
 
 def _walk(folder: Path, name: str) -> Iterator[_Folder]:
-    """A folder below `folder`, and all below it."""
     found = _list_one(folder, name)
     yield found
     for inner in found.inner:
@@ -309,7 +306,7 @@ DIGITS = 16
 
 
 def fingerprint(data: Path) -> str:
-    """Of the names and sizes of all images of <data>/train/ and <data>/val/. Raises as list_images does."""
+    """Of the names and sizes of all images of train/ and val/. Raises as list_images does."""
     return fingerprint_of(_classes(list_images(data / split)) for split in ("train", "val"))
 
 
@@ -319,8 +316,7 @@ def _classes(images: ImageListing) -> Iterator[tuple[str, list[tuple[str, int]]]
 
 
 def fingerprint_of(splits: Iterable[Iterable[tuple[str, list[tuple[str, int]]]]]) -> str:
-    """Of train and val, as their classes in order: the name, and the names of its images with their sizes in bytes,
-    sorted."""
+    """Of each split's classes, in order: names, and their images' sorted names and sizes in bytes."""
     digest, class_names, num_images = hashlib.sha256(), set(), []
     for split in splits:
         num_images.append(0)

@@ -1,7 +1,6 @@
 """Images in, batches on the device out: the same global batches for every strategy and any number of ranks.
 
-Worker processes read images into memory that they share with the rank. On a GPU a thread copies each batch ahead of its
-step, and the step's stream normalises it.
+Workers read images into memory that they share with the rank. On a GPU a thread copies each batch ahead of its step.
 """
 
 import collections
@@ -49,11 +48,8 @@ Mark = Callable[[str], None]
 
 @dataclasses.dataclass
 class GlobalBatchSampler:
-    """One shard's part of every global batch of an epoch, as lists of (epoch, position, index).
-
-    shuffle: an epoch has `num_steps` whole batches, taken from one permutation of the images after the other. Without,
-    every image comes exactly once: the last batch holds the rest, in which some shards may have no part.
-    """
+    """One shard's part of every global batch of an epoch, as lists of ImageKey. shuffle: whole batches, of one
+    permutation after the other. Without, every image comes once, and the last batch may be short or empty."""
 
     num_images: int
     global_batch: int
@@ -70,11 +66,11 @@ class GlobalBatchSampler:
 
     @property
     def shard_images(self) -> int:
-        """The most images that the shard has of a batch."""
+        """At most."""
         return -(-self.global_batch // self.num_shards)
 
     def order(self) -> torch.Tensor:
-        """Image indices of the epoch, int64, by position."""
+        """int64, by position."""
         if not self.shuffle:
             return torch.arange(self.num_images)
         num_positions = self.num_steps * self.global_batch
@@ -96,12 +92,12 @@ class GlobalBatchSampler:
 
 
 class Batch(NamedTuple):
-    """uint8 NCHW images (channels last in memory) and int64 targets. copied: on a GPU, the event after their copy."""
+    """uint8 NCHW images (channels last in memory) and int64 targets. problems: of each unreadable image. copied: on a
+    GPU, the event after their copy."""
 
     images: torch.Tensor
     target: torch.Tensor
     problems: Sequence[str] = ()
-    """Of each image that could not be read."""
     num_by_pillow: int = 0
     copied: torch.cuda.Event | None = None
 
@@ -116,11 +112,10 @@ class Part(NamedTuple):
 
 
 FilledPart = tuple[Part, ReadResult]
-"""What a worker returns: the part, without keys, and what is known of its images."""
 
 
 class PartSampler:
-    """Each Part of each batch of a pass, num_parts of a batch, nearly equal. The buffers take turns."""
+    """num_parts of each batch, nearly equal. The buffers take turns."""
 
     def __init__(self, batches: Iterable[list[ImageKey]], num_buffers: int, num_parts: int):
         self.batches, self.num_buffers, self.num_parts = batches, num_buffers, num_parts
@@ -134,8 +129,7 @@ class PartSampler:
 
 
 class BufferPool:
-    """Memory for `num_buffers` batches of num_images, which forked processes share, and which is not in /dev/shm. A
-    DataLoader's dataset."""
+    """Memory for num_buffers batches, which forked processes share, outside of /dev/shm. A DataLoader's dataset."""
 
     def __init__(self, images: ImageDataset, num_buffers: int, num_images: int):
         shape = torch.Size((num_buffers, num_images, images.size, images.size, 3))
@@ -149,7 +143,6 @@ class BufferPool:
     __getitems__ = read  # what DataLoader asks a dataset for a batch
 
     def batches(self, parts: Iterator[FilledPart]) -> Iterator[Batch]:
-        """The batches of parts, which come in order."""
         of_batch: list[FilledPart] = []
         for part, result in parts:
             of_batch.append((part, result))
@@ -172,10 +165,10 @@ class BufferPool:
 
 
 class HostLoader:
-    """Iterate for a pass over the batches of `sampler`. A Batch keeps its pixels until the next but one is requested.
+    """A pass over the batches of `sampler`. A Batch keeps its pixels until the next but one is requested.
 
-    config.workers: of each device. A worker reads the images of one device, so that a process that loads for 8 devices
-    is as few batches ahead as a rank that loads for one; else the end of an epoch would be timed without loading.
+    config.workers: of each device. A worker reads for one device, so that a process which loads for 8 devices is as few
+    batches ahead as a rank that loads for one.
     """
 
     def __init__(
@@ -205,7 +198,6 @@ class HostLoader:
 def worker_processes(
     config: Config, num_workers: int, pool: BufferPool, parts: PartSampler
 ) -> "DataLoader[FilledPart]":
-    """A DataLoader whose workers write to the pool."""
     return DataLoader(
         pool,  # type: ignore[arg-type]  # torch types a dataset by its base class, and a batch's index as a list
         batch_sampler=parts,  # type: ignore[arg-type]
@@ -227,8 +219,8 @@ def _ignore_stop_signals(worker_id: int) -> None:
 
 
 def prefetch_to_gpu(batches: Iterator[Batch], device: torch.device, num_batches: int) -> Iterator[Batch]:
-    """Batches that a thread pins and copies to the GPU, on a stream of their own. num_batches: how many before they are
-    requested; 0: the step copies."""
+    """A thread pins batches, and copies them to the GPU on a stream of their own, num_batches ahead; 0: the step
+    copies."""
     stream = loader_stream(device) if num_batches else None
 
     def pin_and_copy() -> Batch | None:
@@ -260,11 +252,8 @@ def loader_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class Loader:
-    """Batches on the device: NCHW images, normalised, and int64 targets. Images are bfloat16 where config.precision is
-    bf16, in which every model's first layer takes them, else float32.
-
-    resolved: what each `auto` of the configuration came to.
-    """
+    """Normalised NCHW images on the device, bfloat16 where config.precision is bf16, else float32, and int64 targets.
+    resolved: what each `auto` came to."""
 
     def __init__(
         self,
@@ -285,7 +274,6 @@ class Loader:
 
     @property
     def num_steps(self) -> int:
-        """Of a whole epoch."""
         return self.sampler.num_steps
 
     @property
@@ -293,15 +281,13 @@ class Loader:
         return len(self.classes)
 
     def set_epoch(self, epoch: int, start_step: int = 0) -> None:
-        """Choose the epoch, and so its order and augmentations, and the step to start from."""
         self.sampler.epoch, self.sampler.start_step = epoch, start_step
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         return self.with_marks(lambda phase: None)
 
     def with_marks(self, mark: Mark) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """The batches of an epoch. mark: gets "data", waiting for a batch; "copy", its way to the device; and "other",
-        all before either."""
+        """mark gets "data", waiting for a batch; "copy", its way to the device; and "other", all before either."""
         host_batches = iter(self.host_batches)
         while True:
             mark("other")
@@ -316,8 +302,8 @@ class Loader:
                 yield on_device
 
     def fetch(self, host_batches: Iterator[Batch]) -> Batch | None:
-        """The next batch, or None at the end. Raises UserError for an unreadable file, unless config.skip_bad_files,
-        and where the workers give no batch."""
+        """None at the end. Raises UserError for an unreadable file, unless config.skip_bad_files, and where the workers
+        give no batch."""
         try:
             batch = next(host_batches, None)
         except RuntimeError as error:
@@ -336,8 +322,7 @@ class Loader:
         return batch
 
     def to_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """The device's current stream waits for the batch's copy, or copies it, and normalises it; the host does not
-        wait."""
+        """The host does not wait."""
         images, target = batch.images, batch.target
         if batch.copied is not None:
             stream = torch.cuda.current_stream(self.device)
@@ -348,8 +333,7 @@ class Loader:
         return (self.normalised(images) if images.dtype == torch.uint8 else images), target
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
-        """(images - mean) / std, computed in float32. On a GPU this is one kernel; on the CPU it is the proof's
-        reference to the last bit."""
+        """In float32. On a GPU one kernel; on the CPU the proof's reference to the last bit."""
         if self.device.type == "cpu":
             floats = images.to(torch.float32, memory_format=self.memory_format).sub_(self.mean).div_(self.std)
             return floats.to(self.dtype)
@@ -364,14 +348,13 @@ def image_dtype(config: Config) -> torch.dtype:
 def count_bad_files(
     loaders: Sequence[Loader], device: torch.device, all_reduce: Callable[[torch.Tensor], torch.Tensor]
 ) -> dict[str, int]:
-    """Columns of a run's row, over all ranks: unreadable images, and images that Pillow had to decode."""
+    """Over all ranks."""
     counts = [[loader.num_bad_files, loader.num_by_pillow] for loader in loaders]
     total = all_reduce(torch.tensor(counts, dtype=torch.float64, device=device).sum(dim=0)).tolist()
     return dict(zip(("skipped_files", "num_by_pillow"), map(int, total), strict=True))
 
 
 def _explain_failure(error: RuntimeError) -> Exception:
-    """What to do where a worker was killed or is too slow."""
     if not str(error).startswith("DataLoader"):
         return error
     remedy = "the kernel may have killed it for lack of memory (see dmesg): use fewer --workers or a smaller batch"
@@ -381,7 +364,7 @@ def _explain_failure(error: RuntimeError) -> Exception:
 
 
 class SyntheticBatches:
-    """One random batch, already on the device, repeated for each step of an epoch."""
+    """One random batch, already on the device."""
 
     def __init__(self, config: Config, sampler: GlobalBatchSampler, device: torch.device):
         self.sampler = sampler

@@ -1,8 +1,5 @@
-"""This machine as a rank sees it: cores, ranks, threads, the GPUs that torch can use, the compiler, facts for its row.
-
-What the user says in NPROC, THREADS_PER_RANK and DEVICE, and a launcher in NUM_GPUS, comes before what is found. torch
-is imported only where there are signs of a GPU.
-"""
+"""This machine as a rank sees it. NPROC, THREADS_PER_RANK, DEVICE and a launcher's NUM_GPUS come before what is found.
+torch is imported only where there are signs of a GPU."""
 
 import contextlib
 import hashlib
@@ -31,7 +28,7 @@ HASH_DIGITS = 12
 
 
 def number_from_env(name: str, what: str, least: int = 1) -> int | None:
-    """None where the variable is not set. Raises UserError, which says that it must be `what`, for other text."""
+    """None where it is not set. Raises UserError, which says that it must be `what`."""
     text = os.environ.get(name, "")
     if not text:
         return None
@@ -58,26 +55,25 @@ def threads_per_rank(ranks: int) -> int:
 
 
 def resolve_num_workers(requested: int | str, on_gpu: bool) -> int:
-    """`auto`: with a GPU the rank's cores minus one, else 0, as the rank computes on them."""
     if requested != "auto":
         return int(requested)
     return max(1, threads_per_rank(num_ranks()) - 1) if on_gpu else 0
 
 
 def num_cores() -> int:
-    """That this process may run on, and no more than its container's quota of processor time comes to."""
+    """That this process may run on, within its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.floor(min(allowed, quota_cores())))
 
 
 def quota_cores(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
-    """How many cores the quotas of this process's control groups come to, as `docker run --cpus` sets them; infinity
-    without any. folder: of control groups of version 2 or 1 (man 7 cgroups)."""
+    """Infinity without a quota, such as `docker run --cpus` sets. folder: of control groups of version 2 or 1 (man 7
+    cgroups)."""
     return min(map(_quota_of_group, control_groups("cpu", folder, membership)), default=math.inf)
 
 
 def control_groups(controller: str, folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> list[Path]:
-    """The folders of this process's control groups that may limit what the controller counts, and those around."""
+    """This process's groups that may limit what the controller counts, and those around."""
     groups: list[Path] = []
     for line in _text(membership).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -97,12 +93,12 @@ def _quota_of_group(group: Path) -> float:
 
 
 def list_devices(folder: Path = DEVICES) -> list[str]:
-    """Names below /dev of what may compute, such as nvidia0, kfd or dri/renderD128."""
+    """Below /dev, such as nvidia0, kfd or dri/renderD128."""
     return sorted(str(path.relative_to(folder)) for pattern in PATTERNS for path in folder.glob(pattern))
 
 
 def wants_cpu() -> bool:
-    """Whether DEVICE=cpu asks for the CPU. Raises UserError for another value."""
+    """Raises UserError for another value of DEVICE than cpu."""
     device = os.environ.get("DEVICE", "")
     if device not in ("", "cpu"):
         raise UserError(f"DEVICE is {device!r}, but must be cpu, or empty for the GPUs that are here")
@@ -110,7 +106,7 @@ def wants_cpu() -> bool:
 
 
 def visible_devices() -> list[str] | None:
-    """The devices in CUDA_VISIBLE_DEVICES, up to a -1 or an empty name, which ends them; None where it is not set."""
+    """Of CUDA_VISIBLE_DEVICES, up to a -1 or an empty name; None where it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return None
@@ -119,9 +115,8 @@ def visible_devices() -> list[str] | None:
 
 
 def usable_gpus() -> int:
-    """How many GPUs torch can run kernels on; 0 where there is none, or DEVICE=cpu or CUDA_VISIBLE_DEVICES hides all.
-    Raises UserError where torch cannot use an NVIDIA GPU that is there, and where it could use another maker's
-    accelerator."""
+    """That torch can run kernels on. Raises UserError where torch cannot use an NVIDIA GPU that is there, or could use
+    another maker's."""
     named, nodes, has_tool = visible_devices(), list_devices(DEVICES), bool(shutil.which("nvidia-smi"))
     if wants_cpu() or named == [] or not (nodes or has_tool):
         return 0
@@ -164,8 +159,8 @@ def _why_no_cuda() -> str:
 
 
 def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
-    """Whether a GPU runs code built for `built_for` (torch.cuda.get_arch_list()): machine code of its own major version
-    up to its minor one, or PTX."""
+    """built_for: torch.cuda.get_arch_list(). Machine code runs on its own major version from its minor one on, PTX on
+    all later ones."""
     for name in built_for:
         kind, _, digits = name.rstrip("af").partition("_")
         version = int(digits[:-1]), int(digits[-1])
@@ -175,8 +170,8 @@ def has_kernels(built_for: list[str], capability: tuple[int, int]) -> bool:
 
 
 def missing_compiler(on_gpu: bool) -> str:
-    """Why nothing can be compiled here, and what to install; empty where it can, if torch finds a C++ compiler. on_gpu:
-    for GPUs, whose kernels Triton makes, which compiles its launchers from C (triton/runtime/build.py)."""
+    """What to install; empty where nothing is missing, if torch finds a C++ compiler. Triton compiles its launchers
+    from C (triton/runtime/build.py)."""
     named = os.environ.get("CC")  # which Triton takes for one program
     if on_gpu and not any(shutil.which(name) for name in ([named] if named else ["gcc", "clang"])):
         there = f"CC={named} is not there; unset CC" if named else "there is none; install gcc"
@@ -189,8 +184,8 @@ def missing_compiler(on_gpu: bool) -> str:
 
 
 def prepare_compiler(on_gpu: bool) -> None:
-    """Have torch compile in as many processes as the rank has threads, unless TORCHINDUCTOR_COMPILE_THREADS is set.
-    Raises Unavailable where nothing can be compiled."""
+    """Have torch compile in as many processes as the rank has threads. Raises Unavailable where nothing can be
+    compiled."""
     if why := missing_compiler(on_gpu):
         raise Unavailable(why)
     import torch
@@ -208,7 +203,7 @@ def prepare_compiler(on_gpu: bool) -> None:
 
 
 def machine_facts() -> dict[str, int | str]:
-    """What separates runs: cores, vector flags (a hash), Linux kernel and host."""
+    """What separates runs."""
     return {
         "num_cores": num_cores(),
         "cpu_flags": _hash(vector_flags()),
@@ -218,7 +213,7 @@ def machine_facts() -> dict[str, int | str]:
 
 
 def host(env: Mapping[str, str]) -> str:
-    """A hash that names this machine; in a Slurm job of several nodes the one of all its nodes, by their names."""
+    """A hash that names this machine; in a Slurm job of several nodes, all of them."""
     name = platform.node()
     if env.get("SLURM_JOB_NUM_NODES", "1") != "1" and env.get("SLURMD_NODENAME") == name.partition(".")[0]:
         return _hash(["nodes", env.get("SLURM_CLUSTER_NAME", ""), env.get("SLURM_JOB_NODELIST", "")])
@@ -227,7 +222,7 @@ def host(env: Mapping[str, str]) -> str:
 
 
 def vector_flags() -> list[str]:
-    """The processor's instructions for vectors, sorted; [] where Linux does not say."""
+    """Sorted; [] where Linux does not say."""
     flags = next(_cpuinfo("flags", "Features"), "")
     return sorted(flag for flag in flags.split() if VECTOR_FLAGS.fullmatch(flag))
 
@@ -237,7 +232,7 @@ def processor_name() -> str:
 
 
 def driver_version() -> str:
-    """Of NVIDIA's driver, by NVML; '' where it does not say."""
+    """'' where NVML does not say."""
     try:
         import pynvml
 
@@ -248,8 +243,7 @@ def driver_version() -> str:
 
 
 def nccl_conf(env: Mapping[str, str]) -> str:
-    """A hash of the files from which NCCL reads its variables; "none" without any (nccl/src/misc/param.cc,
-    initEnvFunc)."""
+    """A hash of the files with NCCL's variables; "none" without any (nccl/src/misc/param.cc, initEnvFunc)."""
     own = env.get("NCCL_CONF_FILE") or Path.home() / ".nccl.conf"
     texts = [_text(Path(own)), _text(Path("/etc/nccl.conf"))]
     return f"#{_hash(texts)}" if any(texts) else "none"
@@ -261,7 +255,7 @@ def _cpuinfo(*names: str) -> Iterator[str]:
 
 
 def boot_id() -> str:
-    """Tells machines apart, and with them the clocks that time.monotonic reads."""
+    """Tells the clocks of machines apart."""
     return _text(Path("/proc/sys/kernel/random/boot_id"))
 
 

@@ -23,8 +23,8 @@ from benchmarks.common.loader import MEMORY_FORMATS
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Models of one class. blocks: the classes of their residual blocks. parts: a model's own modules in their order, a
-    list for each residual block; the first has the stem, the last the head."""
+    """parts: a model's own modules in order, a list for each residual block; the first has the stem, the last the
+    head."""
 
     model: type[nn.Module]
     blocks: tuple[type[nn.Module], ...]
@@ -38,13 +38,12 @@ def family_of(net: nn.Module) -> Family:
 
 
 def residual_blocks(net: nn.Module) -> dict[str, nn.Module]:
-    """By their names in the model, in order."""
     kinds = family_of(net).blocks
     return {name: module for name, module in net.named_modules() if isinstance(module, kinds)}
 
 
 def draw_model(config: Config, num_classes: int) -> nn.Module:
-    """The model of config.arch on the default device, with weights drawn from torch's random numbers."""
+    """On the default device."""
     return FAMILIES[ARCHITECTURES[config.arch].family].build(config, num_classes)
 
 
@@ -122,8 +121,8 @@ FAMILIES = {
 
 
 def build_model(config: Config, num_classes: int) -> nn.Module:
-    """A torchvision model on the CPU, with weights drawn from config.seed, so that every rank, strategy and device
-    starts from the same ones; float32, but its forward pass computes in bf16 where config.precision is that."""
+    """On the CPU, with weights drawn from config.seed, the same on every rank. In bf16 only its forward pass computes
+    in it."""
     torch.manual_seed(config.seed)
     model = draw_model(config, num_classes)
     if config.norm == "sync":
@@ -141,8 +140,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class InBf16(nn.Module):
-    """Mixed into a module's class: autocast around its forward pass. Another `forward` on the module itself would be
-    called by DataParallel's replicas."""
+    """Another `forward` on the module itself would be called by DataParallel's replicas."""
 
     float32_output = True
 
@@ -153,8 +151,7 @@ class InBf16(nn.Module):
 
 
 def autocast_forward(config: Config, module: ModuleT, float32_output: bool = True) -> ModuleT:
-    """Have `module` compute in bf16 autocast, where config.precision is bf16. float32_output: of scores; activations
-    between stages stay bf16."""
+    """float32_output: of scores; activations between stages stay bf16."""
     if config.precision == "bf16":
         kind = type(module)
         module.__class__ = type(f"{kind.__name__}InBf16", (InBf16, kind), {"float32_output": float32_output})
@@ -162,8 +159,8 @@ def autocast_forward(config: Config, module: ModuleT, float32_output: bool = Tru
 
 
 def refuse_single_values(config: Config, num_classes: int, num_images: int) -> None:
-    """Raises UserError where BatchNorm would have to train on one value a channel, as of a single image of 32 px in
-    ResNet's last layers. num_images: that pass through the model together."""
+    """Raises UserError where BatchNorm would train on one value a channel. num_images: that pass through the model
+    together."""
     if num_images > 1 or config.norm == "group":
         return
     try:
@@ -177,8 +174,8 @@ def refuse_single_values(config: Config, num_classes: int, num_images: int) -> N
 
 
 def flops_per_image(config: Config, num_classes: int) -> int:
-    """FLOPs of training on one image: convolutions and matrix products, a multiply-add counted as 2, of a forward pass
-    and a backward pass of twice as many (arXiv:2204.02311, appendix B)."""
+    """Of training: convolutions and products, a multiply-add counted as 2, three times a forward pass
+    (arXiv:2204.02311, appendix B)."""
     with torch.device("meta"):
         # eval: BatchNorm refuses to train on a single value a channel, which is what one small image has
         net = draw_model(config, num_classes).eval()
@@ -189,13 +186,12 @@ def flops_per_image(config: Config, num_classes: int) -> int:
 
 
 def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The architecture's optimizer, of all weights alike; the engine sets the learning rate before every step."""
     optimizer_class, options = optimizer_of(config)
     return optimizer_class(model.parameters(), **options)
 
 
 def optimizer_of(config: Config) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
-    """Its class and keyword arguments. AdamW's first beta is `momentum`."""
+    """AdamW's first beta is `momentum`."""
     options = {"lr": config.lr, "weight_decay": config.weight_decay, "fused": config.fused or None}
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         return torch.optim.AdamW, options | {"betas": (config.momentum, ADAM_BETA2)}
@@ -211,16 +207,16 @@ def state_of_zeros(config: Config, parameter: torch.Tensor) -> dict[str, torch.T
 
 
 def start_momentum(optimizer: torch.optim.Optimizer) -> None:
-    """Momentum of zeros before the first step, which then computes the same. SGD's fused update starts from memory that
-    nobody has written (torch.optim.sgd._fused_sgd), and keeps it where a gradient scaler skips that step."""
+    """SGD's fused update starts from memory that nobody has written (torch.optim.sgd._fused_sgd), and keeps it where a
+    gradient scaler skips the first step."""
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("momentum") else ():
             optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def learning_rate(config: Config, epoch: float) -> float:
-    """At a moment of training, `epoch` counting passes as a real number: a linear warm-up, then constant, divided by 10
-    every 30 epochs, or a cosine to 0 (arXiv:1608.03983 without restarts)."""
+    """`epoch` is a real number: a linear warm-up, then constant, divided by 10 every 30 epochs, or a cosine to 0
+    (arXiv:1608.03983 without restarts)."""
     peak = peak_learning_rate(config)
     if epoch < config.lr_warmup_epochs:
         return peak * epoch / config.lr_warmup_epochs
@@ -233,8 +229,7 @@ def learning_rate(config: Config, epoch: float) -> float:
 
 
 def peak_learning_rate(config: Config) -> float:
-    """`lr` for this global batch: in proportion with SGD (arXiv:1706.02677), by its square root with AdamW
-    (arXiv:2205.10287)."""
+    """For this global batch: SGD by arXiv:1706.02677, AdamW by its square root (arXiv:2205.10287)."""
     if ARCHITECTURES[config.arch].optimizer == "AdamW":
         return config.lr * math.sqrt(config.global_batch / config.lr_batch)
     return config.lr * config.global_batch / config.lr_batch

@@ -1,9 +1,8 @@
-"""One file with all images of train/ or val/, mapped into memory, for `loader: packed`. `./bench data pack` and
-`./bench data import --pack` write it. Needs no torch.
+"""All images of train/ or val/ in one file, mapped into memory, for `loader: packed`. Needs no torch.
 
-A safetensors file. `images` holds the bytes of all images, uint8. `starts` and `ends`, int64, say where each image's
-are; `shapes` has height and width, int32; `targets` its class, int32; `checksums` the CRC-32 of its bytes, uint32. The
-tables have the order of the folder, so that batches are those of `loader: folder`. The bytes have another one.
+A safetensors file. `images` holds all bytes, uint8; `starts` and `ends`, int64, each image's place; `shapes` height and
+width, int32; `targets` its class, int32; `checksums` its CRC-32, uint32. The tables have the folder's order, the bytes
+another one.
 """
 
 import json
@@ -23,8 +22,8 @@ SPLITS = ("train", "val")
 
 
 class PackedSource:
-    """An image is its JPEG's bytes, or its pixels, uint8 (height, width, 3). Raises OSError, or DamagedFile where the
-    file is not whole, or of another kind or version."""
+    """An image is its JPEG's bytes, or pixels, uint8 (height, width, 3). Raises OSError, or DamagedFile where the file
+    is not whole, or of another kind or version."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -40,7 +39,7 @@ class PackedSource:
         return len(self._targets)
 
     def content(self, index: int) -> numpy.ndarray | bytes:
-        """Raises ValueError for an image that was not readable when it was packed, or a JPEG that was damaged since."""
+        """Raises ValueError for an image that was not readable when it was packed, or was damaged since."""
         stored = self.stored(index)
         if not len(stored):
             raise ValueError("it was not readable when it was packed")
@@ -57,23 +56,22 @@ class PackedSource:
         return int(self._targets[index])
 
     def stored(self, index: int) -> numpy.ndarray:
-        """The image's bytes, uint8; none where it could not be decoded when it was packed."""
+        """uint8; none where it could not be decoded when it was packed."""
         return self._images[self._starts[index] : self._ends[index]]
 
 
 def pack_path(config: Config, split: str) -> Path:
-    """Below the folder that PACKED names, else below packed/ beside train/ and val/."""
+    """Below PACKED, else below packed/ beside train/ and val/."""
     folder = os.environ.get("PACKED") or Path(config.data) / "packed"
     return Path(folder) / config.pack / f"{split}.safetensors"
 
 
 def has_files(data: str) -> bool:
-    """Whether the folder has train/ and val/. Without them there can be packed files only."""
     return all((Path(data) / split).is_dir() for split in ("train", "val"))
 
 
 def open_packs(config: Config) -> list[PackedSource]:
-    """The packed train and val of a run, both of one folder: config.data, where that exists. Raises UserError."""
+    """Train and val, of the images of config.data, where that has any. Raises UserError."""
     try:
         expected = fingerprint(Path(config.data)) if has_files(config.data) else ""
     except OSError as error:
@@ -83,9 +81,8 @@ def open_packs(config: Config) -> list[PackedSource]:
 
 
 def open_pack(config: Config, split: str, expected: str = "") -> PackedSource:
-    """Raises UserError where the file is missing, damaged, or of other images. expected: the fingerprint that it must
-    have; empty: any. A JPEG is compared with its checksum each time it is read, which costs 2 %; pixels only by
-    `./bench data pack`."""
+    """expected: the fingerprint that it must have; empty: any. Raises UserError. Checksums are compared when a JPEG is
+    read, which costs 2 %."""
     path = pack_path(config, split)
     again = f"./bench data pack --pack {config.pack} --data {shlex.quote(config.data)} writes it"
     try:

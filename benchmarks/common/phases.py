@@ -1,14 +1,13 @@
 """Where the time of a step goes, of steps after the timed windows and the last evaluation (--account-steps).
 
 Every mark books the time since the mark before it on a phase, so that phases leave no gap. On a GPU, marks are events
-in its queue. They come from torch's hooks and from Loader.with_marks.
+in its queue.
 
-- data: in Loader.fetch. copy: in Loader.to_device; of a copy beside the step before, what the device still waits for.
-- forward: to the start of the backward pass, with zeroed gradients, the wrapper's work and the loss.
-- backward: to the optimizer's update, with the unscaling of gradients under AMP.
-- optimizer: the update. other: the rest, such as meters, and local SGD's averages of weights.
+- data: in Loader.fetch. copy: in Loader.to_device, or what the device still waits for of an earlier copy.
+- forward: to the start of the backward pass. backward: to the optimizer's update. optimizer: the update. other: the
+  rest.
 - exposed communication: how much longer forward and backward take than in a twin without communication, with the wait
-  for slower ranks. Step, twin and the communication alone are interleaved, in all orders.
+  for slower ranks.
 - wait: where communication cannot be left out, as in a pipeline, the time of forward and backward in which no module
   and no backward pass runs. FSDP and local SGD wait within other phases: there it is empty.
 """
@@ -43,7 +42,6 @@ class PhaseRecorder:
         self.marks: Marks = []
 
     def mark(self, phase: str) -> None:
-        """Book the time since the last mark on `phase`."""
         self.marks.append((phase, self.clock.now()))
 
     def record(self, work: Callable[[], None]) -> Marks:
@@ -54,10 +52,8 @@ class PhaseRecorder:
 
 
 def break_down_steps(strategy: Strategy, advance: Advance) -> tuple[list[dict], dict]:
-    """Break config.account_steps steps down into phases: (rows for steps.csv, columns for runs.csv).
-
-    Exposed communication that cannot be left out is 0 on one device, and unknown on several.
-    """
+    """Rows for steps.csv, and columns for runs.csv. Exposed communication that cannot be left out is 0 on one device,
+    and unknown on several."""
     config, rank, exchange = strategy.config, strategy.rank, strategy.exchange or Exchange()
     num_devices = rank.world_size * len(rank.devices)
     without = exchange.without if num_devices > 1 else None
@@ -125,14 +121,13 @@ def _within(
 
 
 class _BackwardHooks:
-    """Marks the start of every backward pass, and its end where `waits`: what comes after is booked on `wait`."""
+    """Marks where a backward pass starts, and where `waits` its end, after which time is booked on `wait`."""
 
     def __init__(self, mark: Mark, waits: bool):
         self.mark, self.waits = mark, waits
         self.running = False
 
     def watch(self, output: object) -> None:
-        """Have the backward pass from this output leave marks."""
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(self._start)
 
@@ -155,8 +150,7 @@ class _BackwardHooks:
 
 @contextlib.contextmanager
 def _hooks(mark: Mark, strategy: Strategy, waits: bool) -> Iterator[None]:
-    """Have the phases of a step leave marks by torch's hooks. waits: the time in no outermost module and in no backward
-    pass is booked on `wait`."""
+    """Have the phases of a step leave marks by torch's hooks."""
     optimizer, criterion = strategy.optimizer, strategy.criterion
     backward = _BackwardHooks(mark, waits)
     depth = 0
@@ -230,14 +224,13 @@ def _compute_ms(phases_ms: dict[str, float]) -> float:
 
 
 def _row(step: dict[str, float], twin: dict[str, float], exposed_ms: float | None) -> dict:
-    """A row of steps.csv, with forward and backward as the twin without communication takes them."""
+    """forward and backward are those of the twin without communication."""
     phases_ms = step | {"forward": twin["forward"], "backward": twin["backward"]}
     return {f"{phase}_ms": ms for phase, ms in phases_ms.items()} | {"exposed_comm_ms": exposed_ms}
 
 
 def _summary(rows: list[dict], comm_ms: list[float]) -> dict:
-    """Columns of runs.csv, means in milliseconds. overlap_pct: how much of the communication the backward pass hid, in
-    per cent of what it takes alone."""
+    """Means in ms for runs.csv. overlap_pct: how much of the communication's own time the backward pass hid."""
     exposed = statistics.fmean(row["exposed_comm_ms"] for row in rows)
     if not comm_ms:
         return {"exposed_comm_ms": exposed}

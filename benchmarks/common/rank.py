@@ -26,8 +26,6 @@ LAUNCHERS = {  # what each sets: rank, local_rank, world_size, ranks of this nod
 
 
 class NotStarted(UserError):
-    """The launcher that a script needs did not start this process."""
-
     def __init__(self, launcher: str, text: str):
         super().__init__(text)
         self.launcher = launcher
@@ -49,8 +47,8 @@ class Rank:
 
     @classmethod
     def from_env(cls, launcher: str, devices_per_rank: int = 1, env: Mapping[str, str] = os.environ) -> "Rank":
-        """The rank that `launcher` (torchrun, horovodrun or srun) has described in the environment. Raises NotStarted
-        where it did not start this process, and UserError for a variable that is no number and too few GPUs."""
+        """As `launcher` (torchrun, horovodrun or srun) describes it. Raises NotStarted where it did not start this
+        process, and UserError for a bad variable and too few GPUs."""
         names = LAUNCHERS[launcher]
         if missing := [name for name in names[:3] if name not in env]:
             text = f"{launcher} did not start this process: {', '.join(missing)} not set; "
@@ -85,12 +83,12 @@ class Rank:
 
     @property
     def device_id(self) -> torch.device | None:
-        """For init_process_group: the GPU to which NCCL binds itself."""
+        """For init_process_group."""
         return self.device if self.device.type == "cuda" else None
 
     @property
     def device_ids(self) -> list[torch.device] | None:
-        """For DistributedDataParallel, which wants None on a CPU."""
+        """For DistributedDataParallel."""
         return [self.device] if self.device.type == "cuda" else None
 
     @property
@@ -99,9 +97,8 @@ class Rank:
 
     @property
     def ddp_backend(self) -> str:
-        """From torch 2.15 on `nccl` is a new implementation (pytorch pull request 192281) whose getFuture() waits, so
-        that buckets would not overlap with the backward pass, and which takes tensors of one GPU only.
-        TORCH_DIST_USE_NCCL2=1 asks for it."""
+        """From torch 2.15 on `nccl` is a new implementation (pytorch pull request 192281) whose buckets do not overlap
+        with the backward pass, and which takes tensors of one GPU only. TORCH_DIST_USE_NCCL2=1 asks for it."""
         has_legacy = any(each.name == "nccl-legacy" for each in entry_points(group="torch.distributed.backends"))
         asks_for_new = os.environ.get("TORCH_DIST_USE_NCCL2") == "1"
         return "nccl-legacy" if self.backend == "nccl" and has_legacy and not asks_for_new else self.backend
@@ -112,13 +109,13 @@ class Rank:
 
     @property
     def reports(self) -> bool:
-        """Whether this is the one rank that writes results."""
+        """The one rank that writes results."""
         return self.rank == 0
 
 
 def rank_devices(local_rank: int, devices_per_rank: int = 1) -> tuple[torch.device, ...]:
-    """The GPUs of a rank, or the CPU on a machine without any. Raises UserError where there are too few, and where the
-    launcher counted some (NUM_GPUS) and this process finds none."""
+    """A rank's GPUs, or the CPU. Raises UserError where there are too few, or none of those that the launcher counted
+    (NUM_GPUS)."""
     num_gpus = usable_gpus()
     counted = number_from_env("NUM_GPUS", "a number of GPUs", least=0) or 0
     if not num_gpus and counted:
@@ -139,12 +136,8 @@ def rank_devices(local_rank: int, devices_per_rank: int = 1) -> tuple[torch.devi
 
 
 def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Config:
-    """Have this process compute as `config` says: threads, seed, TF32 and cuDNN. Returns the configuration with the
-    global batch and every `auto` of the model resolved.
-
-    scales_gradients: the script does, which fp16 needs. Raises UserError for what this device cannot compute, and
-    Unavailable where nothing can be compiled.
-    """
+    """Set threads, seed, TF32 and cuDNN; returns the configuration with the global batch and every `auto` of the model
+    resolved. Raises UserError for what this device cannot compute, and Unavailable where nothing can be compiled."""
     capability, on_gpu = None, rank.device.type == "cuda"
     if config.norm == "sync" and not on_gpu:
         raise UserError("norm sync (SyncBatchNorm) runs on GPUs only; use --norm group, or batch")
@@ -172,20 +165,19 @@ def prepare(config: Config, rank: Rank, scales_gradients: bool = False) -> Confi
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until every GPU that this process uses is done."""
     for gpu in used_gpus(device):
         torch.cuda.synchronize(gpu)
 
 
 def used_gpus(device: torch.device) -> list[int]:
-    """Numbers of the GPUs that this process uses. Asking more of another would start a context there."""
+    """Asking more of another GPU would start a context there."""
     if device.type != "cuda":
         return []
     return [gpu for gpu in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(gpu)]
 
 
 def device_name(device: torch.device, num_used: int = 1) -> str:
-    """What the vendor calls the device, and any other kind among the first num_used GPUs: the slowest sets the pace."""
+    """And any other kind among the first num_used GPUs: the slowest sets the pace."""
     if device.type != "cuda":
         return processor_name()
     used = range(min(num_used, torch.cuda.device_count()) if num_used > 1 else 0)

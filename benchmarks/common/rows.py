@@ -27,14 +27,13 @@ GUARDED_STARTS = ("=", "+", "-", "@", "'")  # a spreadsheet runs the first four
 
 
 def append_rows(results: Path, table: str, rows: Iterable[Mapping[str, object]]) -> None:
-    """Add rows to `results/<table>.csv`, as append_csv does."""
     append_csv(results / f"{table}.csv", TABLES[table], rows)
 
 
 def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Add rows to a CSV file, each whole or not at all; they are on the disk when this returns. What a killed writer
-    left of its last line is cut off. Raises ValueError for a value of another column, and UserError where the folder
-    cannot be written or the file has other columns."""
+    """Each row whole or not at all, and on the disk when this returns. What a killed writer left is cut off. Raises
+    ValueError for a value of another column, and UserError where the folder cannot be written or the file has other
+    columns."""
     header, _, lines = table_text(columns, rows).partition("\n")
     with lock_tables(path.parent), open(path, "ab+", buffering=0) as file:
         file.seek(0)
@@ -55,8 +54,7 @@ def append_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, o
 
 @contextlib.contextmanager
 def lock_tables(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock while a table in it is changed. Raises UserError for a folder that cannot be written, and
-    a process that keeps the lock."""
+    """Raises UserError for a folder that cannot be written, and a process that keeps the lock."""
     try:
         with hold_lock(folder / ".writing"):
             yield
@@ -65,7 +63,7 @@ def lock_tables(folder: Path) -> Iterator[None]:
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """The text of a CSV file. Raises ValueError for a value of another column."""
+    """Raises ValueError for a value of another column."""
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
@@ -74,7 +72,7 @@ def table_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> 
 
 
 def format_cell(value: object) -> str:
-    """'' for None, text on one line without control characters, and never something a spreadsheet would run."""
+    """On one line, without control characters, and nothing that a spreadsheet would run."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -86,8 +84,8 @@ def format_cell(value: object) -> str:
 
 
 def read_table(results: Path, table: str) -> "pandas.DataFrame":
-    """`results/<table>.csv` with every column of the schema. Text is '' where empty. Lines that are not whole are
-    skipped, with a warning; a missing file is an empty table. Raises OSError."""
+    """With every column of the schema; text is '' where empty. Lines that are not whole are skipped, with a warning.
+    Raises OSError."""
     import pandas
 
     path = results / f"{table}.csv"

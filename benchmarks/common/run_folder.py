@@ -46,14 +46,13 @@ class RunFolder:
 
     @classmethod
     def current(cls) -> "RunFolder | None":
-        """Of the run that this process belongs to; None without one. Other programs have a variable of this name, too,
-        but no run.yaml in its folder."""
+        """None without one. Other programs have a variable of this name, too, but no run.yaml in its folder."""
         path = os.environ.get(RUN_DIR_VARIABLE)
         return cls(path) if path and (Path(path) / "run.yaml").exists() else None
 
     @classmethod
     def create(cls, results: Path, strategy: str, round_number: int) -> "RunFolder":
-        """A new folder in a result set; its name is the run_id, which no other run has."""
+        """Its name is the run_id."""
         first = results.resolve() / "logs" / f"{strategy}-{round_number}-{datetime.datetime.now():%H%M%S}"
         path, number = first, 1
         while True:
@@ -71,8 +70,7 @@ class RunFolder:
         write_text_atomically(self.plan, text)
 
     def read_plan(self) -> dict[str, Any]:
-        """The `run:` of run.yaml, and under "requested" the requested settings. Raises UserError where the file is
-        missing or damaged."""
+        """The `run:` of run.yaml, and under "requested" the requested settings. Raises UserError."""
         try:
             found = yaml.load(self.plan.read_bytes(), LOADER)
             run, config = dict(found["run"]), dict(found["config"])
@@ -83,7 +81,7 @@ class RunFolder:
         return run | {"requested": own | config | {"config": run.get("file", "")}}
 
     def requested(self) -> Half:
-        """The requested half of the settings. Raises UserError as read_plan does."""
+        """Raises UserError."""
         requested: Half = self.read_plan()["requested"]
         return requested
 
@@ -92,7 +90,6 @@ class RunFolder:
         return (self.summary() or {}).get("met", {})
 
     def add_resolved(self, more: Half) -> None:
-        """Add what the ranks do not know."""
         if summary := self.summary():
             self.write_summary(summary | {"met": summary["met"] | more})
 
@@ -104,21 +101,19 @@ class RunFolder:
         os.pwrite(self._progress_file, f"{steps_done} {num_steps} {step_s:.3f}".ljust(PROGRESS_BYTES).encode(), 0)
 
     def progress(self) -> tuple[int, int] | None:
-        """(steps done, steps in all)."""
         with contextlib.suppress(OSError, ValueError):
             done, total, _ = (self.path / "progress").read_text().split()
             return int(done), int(total)
         return None
 
     def step_s(self) -> float | None:
-        """Seconds that a step took lately; None or 0 before the second report."""
+        """None or 0 before the second report."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return float((self.path / "progress").read_text().split()[2])
         return None
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """The results of the reporting rank: `row`, `met` (the resolved half), `wall`, and `reported`, which the record
-        compares with the plan."""
+        """`row`, `met`, `wall`, and `reported`, which the record compares with the plan."""
         write_json(self.path / "summary.json", summary)
 
     def summary(self) -> dict[str, Any] | None:
@@ -128,7 +123,7 @@ class RunFolder:
         return None
 
     def write_cause(self, status: str, reason: str, rank: int) -> None:
-        """Why this process ends, and when, by the clock that processes share."""
+        """`at` is by the clock that processes share."""
         cause = {"at": time.monotonic(), "status": status, "reason": reason, "rank": rank, "pid": os.getpid()}
         with contextlib.suppress(OSError):  # such as of a full disk: the log has the reason, too
             write_json(self.path / f"cause-{os.getpid()}.json", cause)

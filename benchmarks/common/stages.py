@@ -1,8 +1,4 @@
-"""A torchvision model cut between residual blocks into stages, each of which takes the output of the one before.
-
-cuts = find_cuts(config, net, num_stages=2)
-stages = stages_at(net, cuts)    # Sequentials of net's own modules: nothing is copied
-"""
+"""A torchvision model cut between residual blocks into stages, each of which takes the output of the one before."""
 
 import copy
 import functools
@@ -25,11 +21,10 @@ from benchmarks.common.model import family_of
 
 
 def balanced_cuts(costs: Sequence[float], num_parts: int) -> list[int]:
-    """Where to cut `costs` into consecutive, non-empty parts so that the largest sum is as small as it can be."""
+    """Consecutive, non-empty parts whose largest sum is as small as it can be."""
 
     @functools.cache
     def best(first: int, num: int) -> tuple[float, tuple[int, ...]]:
-        """Largest sum and cuts of costs[first:] in `num` parts."""
         if num == 1:
             return sum(costs[first:]), ()
         ways = []
@@ -45,13 +40,12 @@ Send = Callable[[torch.Tensor, torch.device], torch.Tensor]
 
 
 FLOPS_PER_BYTE = 17
-"""What a device computes while it moves a byte: a V100's 15.7 TFLOP/s of fp32 and 900 GB/s. H100: 20; A100: 10."""
+"""A V100's 15.7 TFLOP/s of fp32 over 900 GB/s. H100: 20; A100: 10."""
 
 
 def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int = 1) -> list[int]:
-    """Blocks before each cut: config.cut, or those for which the largest stage takes the least time by block_times,
-    with micro-batches of num_images. The same on every rank. Raises UserError for a cut out of range, and for more
-    stages than blocks."""
+    """Blocks before each cut: config.cut, or the cuts with the fastest largest stage, by block_times, with
+    micro-batches of num_images. Raises UserError for a cut out of range, and more stages than blocks."""
     blocks = blocks_of(net)
     num_blocks = len(blocks)
     if num_stages > num_blocks:
@@ -69,24 +63,23 @@ def find_cuts(config: Config, net: nn.Module, num_stages: int, num_images: int =
 
 
 def stages_at(net: nn.Module, cuts: Sequence[int]) -> list[nn.Sequential]:
-    """The stages between these cuts, of net's own modules."""
+    """Of net's own modules."""
     blocks = blocks_of(net)
     return [nn.Sequential(*blocks[first:last]) for first, last in itertools.pairwise([0, *cuts, len(blocks)])]
 
 
 def blocks_of(net: nn.Module) -> list[nn.Sequential]:
-    """The parts between which a cut can lie: residual blocks, the first with the stem, the last with the classifier."""
+    """Residual blocks, the first with the stem, the last with the classifier."""
     return [nn.Sequential(*modules) for modules in family_of(net).parts(net)]
 
 
 def cut_column(cuts: Sequence[int]) -> int | str:
-    """As the column `cut` of a run's row has them."""
     return cuts[0] if len(cuts) == 1 else ", ".join(map(str, cuts))
 
 
 def num_microbatches(config: Config, num_stages: int) -> int:
-    """Of a pipeline's step: as configured, else the least multiple of the stages from 4 on. Raises UserError where they
-    do not divide the batch, or are too few for the schedule."""
+    """Default: the least multiple of the stages from 4 on. Raises UserError where they do not divide the batch, or are
+    too few for the schedule."""
     microbatches = config.microbatches or num_stages * -(-4 // num_stages)
     if config.pipeline_schedule == "1f1b" and microbatches < num_stages:
         raise UserError(
@@ -99,7 +92,7 @@ def num_microbatches(config: Config, num_stages: int) -> int:
 
 
 def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Forward FLOPs of one image in each stage, and the shape of what it hands on, without the batch."""
+    """Forward FLOPs of one image in each stage, and the shape that it hands on, without the batch."""
     counters = [FlopCounterMode(display=False) for _ in stages]
     shapes = _forward(stages, counters, image_size)
     return [(counter.get_total_flops(), shape) for counter, shape in zip(counters, shapes, strict=True)]
@@ -108,8 +101,8 @@ def flops_and_shapes(stages: Sequence[nn.Module], image_size: int) -> list[tuple
 def rows_between(
     config: Config, stages: Sequence[nn.Module], num_images: int, device: torch.device
 ) -> tuple[list[tuple[int, ...]], list[torch.Tensor]]:
-    """What enters the first stage, then what leaves each: shapes without the batch, and tensors without data, of
-    num_images flat rows, in the type in which `device` computes it."""
+    """What enters the first stage, then what leaves each: shapes without the batch, and num_images flat rows without
+    data, in the type that `device` computes."""
     shapes: list[tuple[int, ...]] = [(3, config.image_size, config.image_size)]
     shapes += [shape for _, shape in flops_and_shapes(stages, config.image_size)]
     # On GPUs autocast has GroupNorm, and with it what it is added to, in float32.
@@ -126,8 +119,8 @@ def rows_between(
 
 
 def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Module:
-    """Flat rows, (N, values), to what a stage takes, (N, *shape), in the memory layout of the whole model, on which the
-    order of sums depends."""
+    """Flat rows, (N, values), to (N, *shape), in the memory layout of the whole model, on which the order of sums
+    depends."""
     if is_image or not ARCHITECTURES[config.arch].channels_last_between_blocks:
         return nn.Unflatten(1, tuple(shape))
     channels, *pixels = shape
@@ -135,22 +128,21 @@ def from_rows(config: Config, shape: Sequence[int], *, is_image: bool) -> nn.Mod
 
 
 def to_rows(config: Config, *, is_score: bool) -> nn.Module:
-    """What a stage hands on to flat rows, which from_rows takes."""
+    """The inverse of from_rows."""
     if is_score or not ARCHITECTURES[config.arch].channels_last_between_blocks:
         return nn.Flatten(1)
     return nn.Sequential(Permute([0, 2, 3, 1]), nn.Flatten(1))
 
 
 def sums_like_whole_model(config: Config, cuts: Sequence[int]) -> bool:
-    """Whether a pipeline with these cuts computes every sum in the order of the whole model, gradients included."""
+    """Gradients included."""
     last_exact_cut = ARCHITECTURES[config.arch].last_exact_cut
     return not last_exact_cut or all(cut <= last_exact_cut for cut in cuts)
 
 
 def block_times(blocks: Sequence[nn.Module], image_size: int, num_images: int = 1) -> list[float]:
-    """Time of a micro-batch of num_images in each block, relative to each other, by a roofline in bytes: each operation
-    counts as the longer of its computation and its reading and writing, weights included. A backward pass takes about
-    twice a forward pass, in every block alike."""
+    """Relative times of a micro-batch in each block, by a roofline in bytes: an operation counts as the longer of its
+    computation and its reads and writes, weights included."""
     counters = [_Roofline() for _ in blocks]
     _forward(blocks, counters, image_size, num_images)
     return [counter.bytes for counter in counters]
@@ -174,7 +166,7 @@ class _Roofline(TorchDispatchMode):
 def _forward(
     stages: Sequence[nn.Module], counters: Sequence, image_size: int, num_images: int = 1
 ) -> list[tuple[int, ...]]:
-    """Send images without data through copies of the stages, each within its counter; what each hands on."""
+    """The shapes that copies of the stages hand on, each within its counter."""
     activation = torch.empty(num_images, 3, image_size, image_size, device="meta")
     shapes = []
     for stage, counter in zip(stages, counters, strict=True):
@@ -189,9 +181,8 @@ def _forward(
 class Staged(nn.Module):
     """Stages in turn, each on its own device, over micro-batches of `split_size` images (0: all at once).
 
-    Kernels on GPUs run after the call that asked for them has returned, so that a micro-batch's second stage and the
-    next one's first run at the same time, as in the PipelineParallelResNet50 of PyTorch's tutorial. BatchNorm
-    normalises each micro-batch by its own statistics.
+    Kernels on GPUs run after their call has returned, so that a micro-batch's second stage overlaps with the next one's
+    first, as in the PipelineParallelResNet50 of PyTorch's tutorial.
     """
 
     def __init__(self, stages: Sequence[nn.Module], devices: Sequence[torch.device], split_size: int, send: Send):
@@ -200,8 +191,7 @@ class Staged(nn.Module):
         self.devices, self.split_size, self.send = devices, split_size, send
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images (N, 3, H, W) to scores (N, classes), on the images' device: the first GPU waits for the last, so that
-        one clock times both."""
+        """Scores on the images' device: the first GPU waits for the last, so that one clock times both."""
         scores = []
         for activation in images.split(self.split_size or len(images)):
             for stage, device in zip(self.stages, self.devices, strict=True):
@@ -211,12 +201,11 @@ class Staged(nn.Module):
 
 
 def send(activation: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Between GPUs the copy is a kernel in line behind the others of both."""
     return activation.to(device, non_blocking=True)
 
 
 def num_splits(split_size: int, num_images: int) -> int:
-    """Micro-batches of up to split_size images (0: no limit) that a rank's num_images make. Raises UserError."""
+    """Raises UserError where split_size is larger than a rank's images."""
     if split_size > num_images:
         raise UserError(
             f"split_size {split_size} is larger than the {num_images} images of a rank; lower it, or use 0 for no split"

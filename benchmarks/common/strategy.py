@@ -22,32 +22,31 @@ if typing.TYPE_CHECKING:
 
 
 AllReduce = Callable[["torch.Tensor"], "torch.Tensor"]
-"""Sums a tensor over all ranks and returns the result on each of them."""
+"""Returns the sum over all ranks on each of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """The parts of a step, and where they are. Each script has a function `layout(config, num_devices) -> Layout`.
 
-    STORED_FIELDS, for the proof's reference, which repeats the step:
+    STORED_FIELDS, for the proof's reference:
     num_shards: equal parts of a global batch whose gradients are averaged; BatchNorm sees one at a time.
-    num_stages: consecutive parts of the model that different devices hold.
+    num_stages: consecutive parts of the model on devices of their own.
     num_microbatches: parts of a shard that pass one after the other; BatchNorm sees one at a time.
-    split_size: images of such a part, with one loss of all parts; 0: equal parts, each with a loss of its own.
+    split_size: images of such a part, with one loss of all; 0: equal parts, each with a loss of its own.
     compression: the type in which gradients travel.
     period: steps between two averages of the weights; 0: gradients are averaged instead.
-    group: with a period, neighbouring shards whose gradients are averaged at every step all the same.
-    exact: the update is the reference's to the last bit where sums have one order (two ranks, on CPUs).
+    group: with a period, shards whose gradients are averaged at every step all the same.
+    exact: the update is the reference's to the last bit on two CPU ranks.
 
     For the forecast of memory:
-    num_stage_devices: devices that hold the stages of a shard; 0: one for each stage.
+    num_stage_devices: devices that hold the stages of a shard; 0: one for each.
     one_f_one_b: only as many micro-batches keep activations as there are stages from a device's own on.
     num_gradient_copies: such as DDP's buckets.
-    num_weight_shards: devices that share weights, gradients and optimizer state; blocks are gathered one by one, as by
-    FSDP2.
-    one_process_loads: the images of all shards, which arrive on the first device.
-    whole_model_on_each: each device holds the whole model, and evaluates its share of every batch.
-    autocast: the type in which convolutions compute and keep activations; empty: as config.precision says.
+    num_weight_shards: devices that share weights, gradients and optimizer state.
+    one_process_loads: the images of all shards arrive on the first device.
+    whole_model_on_each: each device evaluates its share of every batch.
+    autocast: the type of convolutions and activations; empty: config.precision's.
     """
 
     num_shards: int = 1
@@ -86,11 +85,10 @@ STORED_FIELDS = (
     "group",
     "exact",
 )
-"""Fields of a Layout that a run's settings hold."""
 
 
 def resolve_layout(config: Config, layout: Layout) -> Layout:
-    """A strategy's layout with the changes that options of every strategy make to it."""
+    """With the changes that options of every strategy make."""
     if config.norm == "sync":  # statistics, and so gradients, are of the whole batch
         layout = dataclasses.replace(layout, num_shards=1)
     # kernels that do several operations at once round once where others round twice
@@ -105,7 +103,7 @@ class HasState(Protocol):
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Over the ranks of the process group, in place; `tensor` itself where there is no group."""
+    """In place; `tensor` itself where there is no group."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -115,11 +113,8 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """How the exchange of gradients is timed: by itself, and as the difference to a step without it.
-
-    communicate: sends what a step sends, the way it does, with no computation beside it. without: a context for one
-    step that computes the same, but in which no rank gets anything of the others.
-    """
+    """communicate: sends what a step sends, and computes nothing. without: a context for a step that exchanges
+    nothing."""
 
     communicate: Callable[[], None] | None = None
     without: Callable[[], AbstractContextManager[None]] | None = None
@@ -134,15 +129,14 @@ class Strategy:
     scores, (N, classes), or Nones on a rank that has neither.
 
     predict: images to scores, called equally often on every rank; None: the model.
-    all_reduce: sums a tensor over the ranks, and returns the sum on each.
     exchange: None where the exchange of gradients can be neither left out nor timed by itself.
     waits_within_phases: no mark can tell apart where ranks wait for each other.
     sync_state: gives all ranks what they hold differently, before it is evaluated or saved; None: rank 0's buffers.
     save_state, load_state: a checkpoint's content, whole, with `model` under torchvision's names and `optimizer`.
     Called on every rank. None: all ranks hold the same.
     extra_state: more objects to save, by name.
-    columns: more resolved settings, such as the size of DDP's buckets. Runs that differ in one are not pooled, unless
-    NOT_COMPARED has it. None leaves a column of runs.csv empty, and is no setting.
+    columns: more resolved settings, which separate runs unless NOT_COMPARED has them. None empties a column of
+    runs.csv.
     """
 
     config: Config

@@ -23,8 +23,8 @@ IMPORTED_AT = time.monotonic()
 
 
 class Record:
-    """Rows and summary of one run. Silent on ranks that do not report; in a run without a record it only prints. Rows
-    wait in memory until `write`, so that nothing is written between two windows."""
+    """Rows wait in memory until `write`, so that nothing is written between two windows. Without a record it only
+    prints."""
 
     def __init__(self, config: Config, rank: Rank, num_steps: int):
         self.config, self.rank, self.num_steps = config, rank, num_steps
@@ -37,13 +37,12 @@ class Record:
         self.book_time("data set, model and process group")
 
     def book_time(self, part: str, now: float | None = None) -> None:
-        """Book the time since the last booking on `part` of the run's wall clock."""
+        """The time since the last booking."""
         now = time.monotonic() if now is None else now
         self.parts[part] = self.parts.get(part, 0.0) + now - self.booked_until
         self.booked_until = now
 
     def note_window(self, number: int, window: Window, step_ms: list[float], first_step: int) -> None:
-        """One timed window and the steps in it."""
         sample = {"images": window.images, "seconds": window.seconds, "images_per_s": window.images / window.seconds}
         self._note("windows", {"window": number} | sample)
         for n, ms in enumerate(step_ms):
@@ -58,7 +57,7 @@ class Record:
         self.book_time("step account")
 
     def write_epoch(self, epoch: int, phase: str, seconds: float | None, totals: Totals) -> None:
-        """One pass over the training or the validation set. seconds: None where another process began it."""
+        """seconds: None where another process began the epoch."""
         figures = {"images": totals.images, "loss": totals.loss, "acc1": totals.acc1, "acc5": totals.acc5}
         self._note("epochs", {"epoch": epoch, "phase": phase, "seconds": seconds} | figures)
         self.write()
@@ -74,7 +73,6 @@ class Record:
             self.rows.setdefault(table, []).append({"run_id": self.folder.run_id} | row)
 
     def write(self) -> None:
-        """Add the rows that wait to the tables of the result set."""
         for table, rows in self.rows.items():
             assert self.folder is not None
             append_rows(self.folder.results, table, rows)
@@ -86,12 +84,11 @@ class Record:
             self.folder.write_progress(steps_done, self.num_steps, step_s)
 
     def finish(self, measured: dict, resolved: dict, reported: dict | None = None) -> None:
-        """Leave for the record what only the run knows; in a run without one, print the throughput.
+        """Leave for the record what only the run knows.
 
-        measured: columns of runs.csv. resolved: what the engine and the script know of the resolved half of the run's
-        settings, stored as "met", and in the row where runs.csv has a column for it; None empties that column and is no
-        setting. reported: what the record compares with the plan. Raises ValueError for a column that has the other
-        source in columns.py.
+        measured: columns of runs.csv. resolved: settings, stored as "met", and in the row where runs.csv has their
+        column; None empties it. reported: what the record compares with the plan. Raises ValueError for a column that
+        has the other source in columns.py.
         """
         settings = {name for name, value in resolved.items() if value is not None}
         if misplaced := {*columns_from("resolved")} & measured.keys() | {*columns_from("measured")} & settings:
@@ -130,7 +127,7 @@ class Record:
 
 
 def cudagraph_skips() -> int:
-    """Compiled graphs of this process that Inductor does not replay as CUDA graphs."""
+    """Graphs that Inductor does not replay."""
     from torch._dynamo.utils import counters  # seconds, which only a run that compiles has spent already
 
     return counters["inductor"]["cudagraph_skips"]
@@ -149,7 +146,6 @@ def _versions() -> dict[str, str]:
 
 
 def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
-    """What else chooses the kernels; '' where unused."""
     # one process on several GPUs, such as DataParallel's, sums and broadcasts by NCCL without a process group
     without_group = backend == "none" and rank.device.type == "cuda" and devices_per_node > 1
     nccl = torch.cuda.nccl.version() if without_group or backend.startswith("nccl") else ()
@@ -162,7 +158,7 @@ def _kernels(rank: Rank, backend: str, devices_per_node: int) -> dict[str, str]:
 
 
 def _process_start() -> float:
-    """When the Linux kernel started this process, on time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
+    """On time.monotonic's clock, to 10 ms (proc_pid_stat(5))."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
