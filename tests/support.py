@@ -159,7 +159,7 @@ def asked(**options) -> "Request":
     """What `./bench run` is asked for by options in capitals, and by environment variables of these names."""
     import tyro
 
-    from scripts.options.run_options import RunOptions
+    from scripts.runner.options import RunOptions
     from scripts.runner.request import read_request
     from scripts.shared.command_line import split_at_dashes
 

@@ -24,7 +24,6 @@ COMMON = """
 LAYERS = [
     ["common"],
     ["benchmarks", "shared"],
-    ["options"],
     ["memory"],
     ["setup"],
     ["data"],

@@ -17,9 +17,9 @@ from scripts.charts import figures, throughput
 from scripts.charts.learning_curves import learning_chart
 from scripts.charts.step_chart import step_chart
 from scripts.charts.telemetry_chart import telemetry_chart
-from scripts.options.set_options import PlotOptions
 from scripts.results.accuracy import describe_top1
 from scripts.results.formatting import printable, text_table
+from scripts.results.options import PlotOptions
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_sets
 from scripts.results.set_warnings import find_warnings

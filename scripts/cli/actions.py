@@ -12,11 +12,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.common.errors import UserError
-from scripts.options import data_options, run_options
-from scripts.shared.forward_signals import forward_signals
+from scripts.cli.options import BenchRunOptions, SlurmOptions
+from scripts.data.options import MakeDatasetOptions
+from scripts.memory.options import MemoryOptions
+from scripts.runner.options import RunOptions
+from scripts.shared.option_types import NoOptions
 from scripts.shared.programs import exit_code
-from scripts.shared.repository import ROOT
 from scripts.studies import options as study_options
+from scripts.verify.options import VerifyOptions
 
 AB_FAILED = 4
 """ab.RUN_FAILED, also where ab cannot be imported."""
@@ -28,7 +31,7 @@ def ensure_data(options: Any) -> int:
         return 0
     from scripts.data import mini
 
-    return mini.main(data_options.MakeDatasetOptions())
+    return mini.main(MakeDatasetOptions())
 
 
 def use_strategy_dir(options: Any) -> None:
@@ -44,7 +47,7 @@ def use_strategy_dir(options: Any) -> None:
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
-def run_strategies(options: run_options.BenchRunOptions, flags: Sequence[str]) -> int:
+def run_strategies(options: BenchRunOptions, flags: Sequence[str]) -> int:
     use_strategy_dir(options)
     if code := ensure_data(options):
         return code
@@ -64,11 +67,11 @@ def sweep(options: study_options.SweepOptions, flags: Sequence[str]) -> int:
     return ensure_data(options) or exit_code(lambda: plan.main(options, flags), errors=(), writes="the suite")
 
 
-def run_slurm(options: run_options.SlurmOptions, flags: Sequence[str]) -> int:
+def run_slurm(options: SlurmOptions, flags: Sequence[str]) -> int:
     from scripts.runner import slurm
 
     words = [*options.strategies]
-    for field in dataclasses.fields(run_options.RunOptions):
+    for field in dataclasses.fields(RunOptions):
         value = getattr(options, field.name)
         if field.name not in ("strategies", "plan", "results", "nproc") and value not in (field.default, None):
             words += [f"--{field.name.replace('_', '-')}", *([] if value is True else [str(value)])]
@@ -93,14 +96,14 @@ def ab(options: study_options.AbOptions, flags: Sequence[str], found: dict[str, 
         return AB_FAILED
 
 
-def verify(options: run_options.VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
+def verify(options: VerifyOptions, flags: Sequence[str], found: dict[str, Any]) -> int:
     from scripts.verify import verify
 
     use_strategy_dir(options)
     return ensure_data(options) or verify.command(options, flags, found)
 
 
-def forecast_memory(options: run_options.MemoryOptions, flags: Sequence[str]) -> int:
+def forecast_memory(options: MemoryOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config import load_config
     from scripts.memory import memory_check
 
@@ -132,22 +135,13 @@ def use_num_ranks(nproc: int | None) -> None:
 # --- data, and the rest -------------------------------------------------------------------------------------------
 
 
-def list_flags(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+def list_flags(options: NoOptions, flags: Sequence[str]) -> int:
     from benchmarks.common.config import load_config
 
     load_config(["--help"])
     return 0
 
 
-def kill_fuzz(options: data_options.KillFuzzOptions, flags: Sequence[str]) -> int:
-    given = {"--kills": options.kills, "--seed": options.seed}
-    words = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    env = os.environ | {"PYTHONPATH": "tests"}
-    with forward_signals() as child_runner:
-        code = child_runner.run([sys.executable, "-m", "faults.kill_fuzz", *words], cwd=ROOT, env=env)
-    return 128 + child_runner.signum if child_runner.signum else code
-
-
-def nothing(options: data_options.NoOptions, flags: Sequence[str]) -> int:
+def nothing(options: NoOptions, flags: Sequence[str]) -> int:
     """The set-up was done before (start.py)."""
     return 0

@@ -30,7 +30,7 @@ COMMANDS = [
         "run",
         "time strategies in rounds, then draw the charts",
         "run single ddp --repeats 5 --until 5% -- --global-batch 64",
-        "options.run_options.BenchRunOptions",
+        "cli.options.BenchRunOptions",
         "run_strategies",
         FLAGS_HELP,
         heading="time training",
@@ -39,7 +39,7 @@ COMMANDS = [
         "slurm",
         "the same as one Slurm job, all strategies in turn on the same nodes",
         "slurm --nodes 2 --tasks-per-node 8 --gpus-per-node 8 --partition gpu --time-min 240",
-        "options.run_options.SlurmOptions",
+        "cli.options.SlurmOptions",
         "run_slurm",
         FLAGS_HELP,
     ),
@@ -55,7 +55,7 @@ COMMANDS = [
         "plot",
         "draw the charts of result sets again",
         "plot --results results/x",
-        "options.set_options.PlotOptions",
+        "results.options.PlotOptions",
         "charts.plot.main",
         heading="read result sets",
     ),
@@ -63,7 +63,7 @@ COMMANDS = [
         "report",
         "write report.html and report.md of a result set",
         "report --results results/x",
-        "options.set_options.ReportOptions",
+        "results.options.ReportOptions",
         "report.page.main",
     ),
     Command(
@@ -77,7 +77,7 @@ COMMANDS = [
         "verify",
         "test that strategies compute the same update as one plain process",
         "verify ddp fsdp --results results/x",
-        "options.run_options.VerifyOptions",
+        "verify.options.VerifyOptions",
         "verify",
         FLAGS_HELP,
         heading="check",
@@ -86,7 +86,7 @@ COMMANDS = [
         "forecast-memory",
         "memory that each strategy needs on a GPU",
         "forecast-memory --memory-gb 16.9 --num-devices 4 -- --config configs/v100x4.yaml",
-        "options.run_options.MemoryOptions",
+        "memory.options.MemoryOptions",
         "forecast_memory",
         FLAGS_HELP,
     ),
@@ -133,7 +133,7 @@ COMMANDS = [
         "data make",
         "make imagenet-mini, the small data set",
         "data make",
-        "options.data_options.MakeDatasetOptions",
+        "data.options.MakeDatasetOptions",
         "data.mini.main",
         heading="prepare images",
     ),
@@ -141,28 +141,28 @@ COMMANDS = [
         "data check",
         "count the classes and files of a folder of images",
         "data check --data /path/to/imagenet",
-        "options.data_options.CheckDataOptions",
+        "data.options.CheckDataOptions",
         "data.check.main",
     ),
     Command(
         "data import",
         "ImageNet from Parquet, WebDataset, ILSVRC2012's tars or a flat val folder",
         "data import /path/to/downloads /path/to/imagenet",
-        "options.data_options.ImportOptions",
+        "data.options.ImportOptions",
         "data.import_images.main",
     ),
     Command(
         "data pack",
         "write the images as one mapped file a split",
         "data pack --data /path/to/imagenet --pack full",
-        "options.data_options.PackOptions",
+        "data.options.PackOptions",
         "data.pack.main",
     ),
     Command(
         "publish",
         "copy a result set into results/published, without private names",
         "publish --name h100_torch2.15_202612",
-        "options.set_options.PublishOptions",
+        "results.options.PublishOptions",
         "publish.publish.main",
         heading="publish and export",
     ),
@@ -170,47 +170,34 @@ COMMANDS = [
         "export",
         "a result set as JSON, with intervals",
         "export results/x --out set.json",
-        "options.set_options.ExportOptions",
+        "results.options.ExportOptions",
         "report.export.main",
     ),
     Command(
         "flags",
         "every configuration field and its flag",
         "flags",
-        "options.data_options.NoOptions",
+        "shared.option_types.NoOptions",
         "list_flags",
         heading="other",
-    ),
-    Command(
-        "kill-fuzz",
-        "kill random processes of a suite at random moments",
-        "kill-fuzz --kills 60 --seed 1",
-        "options.data_options.KillFuzzOptions",
-        "kill_fuzz",
     ),
     Command(
         "setup",
         "install everything into .venv, as the other commands do by themselves",
         "setup",
-        "options.data_options.NoOptions",
+        "shared.option_types.NoOptions",
         "nothing",
     ),
 ]
 BY_WORDS = {command.words: command for command in COMMANDS}
 GROUPS = {command.words.split()[0] for command in COMMANDS if " " in command.words}
-EXIT_CODES = """exit codes:
-  0    yes: it was done, or the check passed
-  1    the check failed: slower, not proved, a run failed, nothing was timed, nothing to draw
-  2    a usage error: an unknown option, a missing file, sets that cannot be compared; nothing was decided
-  3    undecided: the data allow no answer, such as an interval that reaches over the limit of --fail-over
-  4    ./bench ab: a run failed or a program crashed, so that nothing was compared
-  129 to 143      ended by SIGHUP (129), SIGINT or Ctrl-C (130), SIGQUIT (131) or SIGTERM (143): 128 + the signal"""
-ENVIRONMENT = """variables of the environment:
-  PYTHON     the interpreter; default: .venv/bin/python
-  SETUP=no   install nothing, and use PYTHON as it is
-  TORCH, TORCH_INDEX, PIP_ARGS, APEX_GIT   for ./bench setup: launchers/README.md
-  DEVICE=cpu use no GPU
-  NPROC, HOSTS, NNODES, ...   several machines: launchers/README.md"""
+ABOUT = """\
+./bench COMMAND --help has its options and an example. First: ./bench run --plan, then ./bench run.
+What follows -- are configuration fields, such as --global-batch 64; ./bench flags lists all.
+exit codes: 0 done, or yes; 1 a run or a check failed, or slower; 2 wrong use; 3 undecided;
+  4 of ab: a run failed; 128 + the signal, such as 130 after Ctrl-C
+environment: PYTHON (interpreter), SETUP=no (install nothing), DEVICE=cpu; see launchers/README.md
+completion: ./bench --tyro-print-completion bash (or zsh, tcsh)"""
 
 
 def find_command(words: list[str]) -> tuple[Command | None, list[str]]:
@@ -241,22 +228,8 @@ def overview(group: str = "") -> str:
     """The text of ./bench --help, or of one group's."""
     shown = [command for command in COMMANDS if not group or command.words.startswith(f"{group} ")]
     width = max(len(command.words) for command in shown)
-    lines = {command: f"  {command.words:<{width}}  {command.summary}" for command in shown}
-    if group:
-        return "\n".join([f"usage: ./bench {group} COMMAND [OPTION ...]", "", *lines.values()])
-    with_headings: list[str] = []
-    for command, line in lines.items():
-        if command.heading:
-            with_headings += ["", f"{command.heading}:"]
-        with_headings.append(line)
-    about = [
-        "usage: ./bench COMMAND [OPTION ...] [-- FLAG ...]",
-        "",
-        "Start here: ./bench run --plan, then ./bench run.",
-        *with_headings,
-        "",
-        "./bench COMMAND --help lists its options, with units, defaults and an example.",
-        "What follows -- goes to every script: configuration fields, such as --global-batch 64.",
-        "Completion: ./bench --tyro-print-completion bash (or zsh, tcsh).",
-    ]
-    return "\n".join([*about, "", EXIT_CODES, "", ENVIRONMENT])
+    lines = [f"usage: ./bench {group or 'COMMAND'} {'COMMAND ' if group else ''}[OPTION ...] [-- FLAG ...]"]
+    for command in shown:
+        lines += [f"{command.heading}:"] if command.heading and not group else []
+        lines.append(f"  {command.words:<{width}}  {command.summary}")
+    return "\n".join(lines if group else [*lines, ABOUT])

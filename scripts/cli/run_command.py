@@ -53,7 +53,7 @@ def run_words(words: list[str], from_folder: Path) -> int:
     if flags and not command.flags:
         print(f"error: ./bench {command.words} takes nothing after --, such as {flags[0]}", file=sys.stderr)
         return 2
-    options = options_from_folder(parse(command, typed), typed, from_folder)
+    options = options_from_folder(parse(command, typed), from_folder)
     with json_output(getattr(options, "json", False)) as print_json:
         found: dict[str, Any] = {}
         results = [found] if hasattr(options, "json") else []
@@ -128,15 +128,15 @@ def command_tree() -> Any:
     return Union[tuple(tops)]  # noqa: UP007
 
 
-def options_from_folder(options: Any, typed: Sequence[str], folder: Path) -> Any:
-    """The options, with absolute paths for what was typed: a default is a path in the checkout."""
+def options_from_folder(options: Any, folder: Path) -> Any:
+    """The options, with absolute paths for what was typed: a default, which tyro passes on as it is, is a path in the
+    checkout."""
     if folder == ROOT:
         return options
     changed = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        is_typed = value != field.default or str(value) in typed or f"--{field.name.replace('_', '-')}" in typed
-        if value and is_typed:
+        if value and value is not field.default:
             changed[field.name] = _from_folder(value, folder, field.name in PATH_FIELDS)
     return dataclasses.replace(options, **changed)
 

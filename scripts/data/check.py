@@ -16,7 +16,7 @@ import numpy
 from benchmarks.common.errors import UserError
 from benchmarks.common.listing import IMG_EXTENSIONS, ImageListing, format_names, list_images
 from scripts.data.entries import Count
-from scripts.options.data_options import CheckDataOptions
+from scripts.data.options import CheckDataOptions
 
 EXPECTED_LAYOUT = (
     "expected train/<class>/*.JPEG and val/<class>/*.JPEG; "

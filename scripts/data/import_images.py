@@ -14,7 +14,7 @@ from scripts.data import write_shards
 from scripts.data.entries import Count, Source
 from scripts.data.find_source import find_source
 from scripts.data.folder_target import WORKSHOP, FolderTarget
-from scripts.options.data_options import ImportOptions
+from scripts.data.options import ImportOptions
 
 if TYPE_CHECKING:
     from scripts.data.pack_target import PackTarget

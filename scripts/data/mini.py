@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
+from scripts.data.options import MakeDatasetOptions
 from scripts.data.photographs import MADE_BY, PHOTOGRAPHS, make_folder
-from scripts.options.data_options import MakeDatasetOptions
 
 
 def check_folder(output: Path) -> dict:

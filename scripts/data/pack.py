@@ -20,9 +20,9 @@ from benchmarks.common.listing import DamagedFile, ImageListing, fingerprint, li
 from benchmarks.common.packed import SPLITS, PackedSource, pack_path
 from scripts.data.check import check_image_folder
 from scripts.data.entries import Entry, Shard, Source
+from scripts.data.options import PackOptions
 from scripts.data.pack_target import PackTarget
 from scripts.data.write_shards import disk_errors, write_source
-from scripts.options.data_options import PackOptions
 from scripts.shared.programs import run_main_and_exit
 
 WORKSHOP = ".packing"  # beside the packed files

@@ -28,7 +28,7 @@ from benchmarks.common.config import (
 from benchmarks.common.errors import UserError
 from benchmarks.common.strategy import Layout
 from scripts.memory.group_memory import free_group_memory_bytes
-from scripts.options.run_options import MemoryOptions
+from scripts.memory.options import MemoryOptions
 from scripts.shared import gpus, strategy_list
 
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.common.errors import UserError
-from scripts.options.set_options import PublishOptions
 from scripts.publish.private_words import HOST_VARIABLES, private_words, without_private, without_words
 from scripts.report.page import make_report
+from scripts.results.options import PublishOptions
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.safe_names import file_inside
 from scripts.results.settings import settings_hash

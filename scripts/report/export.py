@@ -8,8 +8,8 @@ Without --out the text goes to stdout. Exit code: 1 where the set has no run, 2 
 import json
 import sys
 
-from scripts.options.set_options import ExportOptions
 from scripts.report.set_document import set_document
+from scripts.results.options import ExportOptions
 from scripts.results.output_files import write_output
 from scripts.results.result_set import ResultSet, load_set
 

@@ -22,7 +22,6 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.files import write_text_atomically
 from scripts.charts.figures import save_chart
 from scripts.charts.plot import CHARTS, DETAIL_CHARTS
-from scripts.options.set_options import ReportOptions
 from scripts.report.headline import headline
 from scripts.report.latex import PROGRAM, REMEDY, compile_pdf
 from scripts.report.page_templates import TEMPLATES, html_template, markdown_template
@@ -43,6 +42,7 @@ from scripts.report.study_sections import ReportTable, load_sections, load_study
 from scripts.results.accuracy import describe_top1, furthest_apart
 from scripts.results.caused_warning import CausedWarning
 from scripts.results.formatting import plural_of_several, printable, printable_lines
+from scripts.results.options import ReportOptions
 from scripts.results.result_set import ResultSet, load_set
 from scripts.results.set_text import describe_failures, describe_sets
 from scripts.results.set_warnings import warnings_by_cause

@@ -54,7 +54,7 @@ class Request:
 
 
 def read_request(options: Any, own_flags: Sequence[str] = ()) -> Request:
-    """The request of a command. options: one of the classes of scripts/options. own_flags: of the configuration.
+    """The request of a command. options: such as RoundOptions. own_flags: of the configuration.
 
     Launchers and ranks read NPROC, which --nproc sets. Raises UserError for a value that is out of range.
     """

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import tyro
 
-from scripts.options.option_types import (
+from scripts.runner.options import RoundOptions, SharedOptions
+from scripts.shared.option_types import (
     Flag,
     Names,
     OptionalInt,
@@ -16,7 +17,8 @@ from scripts.options.option_types import (
     Values,
     Variant,
 )
-from scripts.options.run_options import DEFAULT_STRATEGY, RoundOptions, SharedOptions
+
+DEFAULT_STRATEGY = "ddp"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,7 +24,6 @@ from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows, read_table
 from benchmarks.common.run_folder import RunFolder
 from scripts.memory.memory_check import layout_function
-from scripts.options.run_options import VerifyOptions
 from scripts.results.formatting import printable
 from scripts.results.settings import json_cell
 from scripts.runner import loop, plan, preflight
@@ -33,6 +32,7 @@ from scripts.runner.request import Request, read_request
 from scripts.shared.forward_signals import forward_signals
 from scripts.shared.programs import exit_code
 from scripts.verify import cases
+from scripts.verify.options import VerifyOptions
 
 if TYPE_CHECKING:
     from scripts.verify.reference import SavedState, Training

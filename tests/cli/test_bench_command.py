@@ -80,11 +80,13 @@ def test_one_gpu_compares_the_options_of_one_process():
     assert refused.returncode == 2 and "leave the strategies and --nproc out" in refused.stderr
 
 
-def test_help_needs_nothing_that_is_installed(fresh_clone):
+def test_help_is_one_screen_and_needs_nothing_that_is_installed(fresh_clone):
     """Protects a fresh clone: a bare python3 prints the help, and installs nothing. Mutant: start.py imports tyro."""
     for words in (["--help"], ["study", "--help"], ["run", "--help"]):
         done = bare(fresh_clone, *words)
         assert done.returncode == 0 and not done.stderr, done.stderr
+        lines = done.stdout.splitlines()
+        assert len(lines) <= 40 and max(map(len, lines)) <= 100
     assert "./bench run single ddp" in done.stdout and "./bench setup" in done.stdout
     assert not (fresh_clone / ".venv").exists()
 
@@ -159,7 +161,6 @@ def test_shells_can_complete_all_commands():
         (["comparre"], "./bench compare"),
         (["swep"], "./bench study sweep"),
         (["study", "loadrs"], "./bench study loaders"),
-        (["data", "chek"], "./bench data check"),
         (["xyzzy"], "./bench --help"),
         (["compare", "--fail-ovr", "5%"], "--fail-over"),
         (["plot", "--", "--global-batch", "8"], "takes nothing after --"),
@@ -178,8 +179,9 @@ def test_paths_are_of_the_folder_in_which_they_were_typed(tmp_path):
     done = bench(*words, "--", "--steps", "3", cwd=tmp_path, DATA="/nowhere", REPEATS="7")
     assert done.returncode == 0, done.stderr
     assert f"2 of 2 runs, in {tmp_path}/my set; none is started" in done.stdout
-    latest = bench("plot", "--results", "results/latest", cwd=tmp_path)  # though it is the default, of the checkout
-    assert latest.returncode == 2 and str(tmp_path) in latest.stderr
+    for typed in (["--results", "results/latest"], ["--results=./results/latest"]):  # though it is the default
+        latest = bench("plot", *typed, cwd=tmp_path)
+        assert latest.returncode == 2 and str(tmp_path) in latest.stderr
 
 
 # --- exit codes, which GNU make would all turn into 2 ----------------------------------------------------------------
@@ -192,6 +194,7 @@ def sets(tmp_path_factory):
     return {name: write_set(folder / name, speed, 5) for name, speed in speeds.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("b", "options", "code"),
     few_fast(
@@ -205,7 +208,6 @@ def sets(tmp_path_factory):
         {1, 2},
     ),
 )
-@pytest.mark.medium
 def test_compare_has_four_exit_codes(sets, b, options, code):
     """Protects CI: yes, slower, usage error, undecided. Mutant: undecided as 2, which is a usage error."""
     done = bench("compare", sets["base"], sets.get(b, "nowhere"), "--fail-over", "5%", *options)
@@ -223,25 +225,6 @@ def test_json_is_one_object_on_stdout(sets):
     assert ddp["verdict"] == "slower" and ddp["ratio_low"] < ddp["ratio"] < ddp["ratio_high"] < 0.95
     wrong = bench("compare", sets["base"], "nowhere", "--json")
     assert wrong.returncode == 2 and wrong.stdout == "" and wrong.stderr.startswith("error: ")
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(
-    "signum", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGINT))]
-)
-def test_a_signal_is_the_exit_code(tmp_path, signum):
-    """Protects a script around ./bench: a shell sees 128 + the signal. Mutant: a child of ./bench gets it, and 1 is
-    left."""
-    (tmp_path / "a.yaml").write_text(SYNTHETIC_YAML + "steps: 100000\nepochs: 1\n")
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set/environment.json").write_text("{}")  # else it is described, which takes seconds
-    words = [BENCH, "run", "single", "--repeats", "1", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml"]
-    env = environment(SETUP="no")
-    child = subprocess.Popen(words, cwd=ROOT, env=env, preexec_fn=hear_sigint, stdout=subprocess.DEVNULL)
-    while child.poll() is None and not [*tmp_path.glob("set/logs/*/progress")]:
-        time.sleep(0.05)
-    child.send_signal(signum)
-    assert child.wait(timeout=120) in (128 + signum, -signum)
 
 
 SIGNALLER = """
@@ -296,16 +279,13 @@ def signalled(tmp_path, process, moment, signum, command=(BENCH, "run", "single"
     return done
 
 
-@pytest.mark.parametrize("moment", START_MOMENTS)
-@pytest.mark.parametrize(
-    "signum", few_fast([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], {1}), ids=lambda signum: signum.name
-)
-def test_a_signal_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment, signum):
-    """Protects Ctrl-C in the first seconds from a traceback. No process is left. Mutants: no mask in bench, or
-    none before execvp; no end_on_signals."""
+@pytest.mark.parametrize("moment", few_fast(START_MOMENTS, {0, 1, 4}))
+def test_ctrl_c_in_the_first_seconds_ends_bench_in_one_line(tmp_path, moment):
+    """Protects the terminal from a traceback. No process is left. Mutants: no mask in bench, or none before execvp; no
+    end_on_signals."""
     words = (BENCH, "run", "single", "--results", tmp_path / "set", "--config", tmp_path / "a.yaml")
-    done = signalled(tmp_path, *START_MOMENTS[moment], int(signum), words)
-    assert (done.returncode, done.stderr) == (128 + signum, f"stopped by {signum.name}\n")
+    done = signalled(tmp_path, *START_MOMENTS[moment], int(signal.SIGINT), words)
+    assert (done.returncode, done.stderr) == (130, "stopped by SIGINT\n")
 
 
 @pytest.mark.medium

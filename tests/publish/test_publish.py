@@ -15,9 +15,9 @@ from support import ROOT
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import read_table
-from scripts.options.set_options import PublishOptions
 from scripts.publish import publish
 from scripts.publish.private_words import without_words
+from scripts.results.options import PublishOptions
 from scripts.results.result_set import load_set
 from scripts.results.settings import settings_hash
 

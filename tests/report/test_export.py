@@ -13,9 +13,9 @@ from support import recorded
 
 from benchmarks.common.errors import UserError
 from benchmarks.common.rows import append_rows
-from scripts.options.set_options import ExportOptions
 from scripts.report import export
 from scripts.report.set_document import SCHEMA_VERSION, set_document
+from scripts.results.options import ExportOptions
 from scripts.results.result_set import load_set
 
 SCHEMA = json.loads((Path(export.__file__).parent / "export.schema.json").read_text())

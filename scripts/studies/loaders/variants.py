@@ -20,7 +20,7 @@ from benchmarks.common.listing import list_images
 from benchmarks.common.loader import build_loaders
 from benchmarks.common.rank import Rank
 from scripts.data import pack
-from scripts.options.data_options import PackOptions
+from scripts.data.options import PackOptions
 from scripts.studies.loaders.limit import PLAIN
 
 Batches = Callable[[Config, int], Iterator[int]]

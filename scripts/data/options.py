@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from scripts.options.option_types import OptionalInt, OptionalPath
+from scripts.shared.option_types import OptionalPath
 
 OptionalPackKind = Annotated[
     Literal["full", "256", "jpeg256"] | None, tyro.conf.arg(metavar="{full,256,jpeg256}", help_behavior_hint="")
@@ -43,16 +43,3 @@ class PackOptions:
     """Folder with train/<class>/*.JPEG and val/<class>/*.JPEG."""
     pack: Literal["full", "256", "jpeg256"] = "full"
     """What is kept of an image."""
-
-
-@dataclasses.dataclass(frozen=True)
-class KillFuzzOptions:
-    kills: OptionalInt = None
-    """Signals to send; default: 60."""
-    seed: OptionalInt = None
-    """Seed of the random choices."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NoOptions:
-    """A command without options."""

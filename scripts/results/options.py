@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from scripts.options.option_types import OptionalPath
+from scripts.shared.option_types import OptionalPath
 
 
 @dataclasses.dataclass(frozen=True)

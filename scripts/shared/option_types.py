@@ -3,6 +3,7 @@
 Imports nothing heavy: --help reads them.
 """
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -23,3 +24,8 @@ Strategies = Annotated[tuple[str, ...], tyro.conf.arg(metavar="[STRATEGY ...]", 
 Values = Annotated[tuple[str, ...], tyro.conf.arg(metavar="VALUE [VALUE ...]", help_behavior_hint="")]
 Variant = Annotated[str, tyro.conf.arg(metavar="VARIANT", help_behavior_hint="")]
 """What ./bench ab compares."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """Of a command without options."""

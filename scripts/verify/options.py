@@ -1,0 +1,27 @@
+"""Options of ./bench verify. Imports nothing heavy: --help reads them."""
+
+import dataclasses
+
+import tyro
+
+from scripts.shared.option_types import Flag, OptionalInt, OptionalPath, Strategies
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyOptions:
+    steps: int = 20
+    """Optimizer steps of each proof, over two epochs; at most 6 where rounding differs, each compared by itself."""
+    strategies: tyro.conf.Positional[Strategies] = ()
+    """Such as: ddp fsdp. Default: all strategies of the set."""
+    strategy_dir: OptionalPath = None
+    """Folder of another repository with scripts of strategies, which can then be named, too."""
+    results: OptionalPath = None
+    """Result set whose runs are proved; default: results/latest."""
+    data: OptionalPath = None
+    """Folder with the images of the set; default: the one that it names, where its runs are of this machine."""
+    config: OptionalPath = None
+    """YAML file: proves what this configuration would run, in place of the set's runs."""
+    nproc: OptionalInt = None
+    """Ranks on this machine; default: one a GPU, else 2."""
+    json: Flag = False
+    """Print the result as one JSON object on stdout; all else goes to stderr."""
