@@ -27,7 +27,7 @@ COPY = re.compile(r"(.*) \(\d+\)(\.\w+)")  # how browsers and file managers name
 
 @dataclass(frozen=True)
 class Counts:
-    """What a data set holds. left_out: entries that are no images, by the reason."""
+    """left_out: by the reason."""
 
     num_classes: int
     num_train_images: int
@@ -36,7 +36,7 @@ class Counts:
 
 
 def list_part(data: str, part: str) -> ImageListing:
-    """part: "train" or "val". Raises UserError and OSError."""
+    """Raises UserError and OSError."""
     folder = Path(data, part)
     if not folder.is_dir():
         raise UserError(f"{data!r}: {part}/ is not there; {EXPECTED_LAYOUT}")
@@ -55,7 +55,7 @@ def list_part(data: str, part: str) -> ImageListing:
 
 def check_image_folder(path: str | os.PathLike) -> Counts:
     """Raises UserError where train/ or val/ is missing, has an empty class or what would not be read, and where val has
-    classes that train lacks (the opposite is fine)."""
+    classes that train lacks."""
     data = os.fspath(path)
     if not os.path.isdir(data):
         what = "is not a folder" if os.path.lexists(data) else "does not exist"
@@ -73,7 +73,7 @@ def check_image_folder(path: str | os.PathLike) -> Counts:
 
 
 def refuse_empty_and_copied(folder: Path) -> None:
-    """Raises UserError for images of 0 bytes, and for `x (1).JPEG` beside x.JPEG."""
+    """Raises UserError, also for `x (1).JPEG` beside x.JPEG."""
     images, found = list_images(folder), []
     for number, class_name in enumerate(images.classes):
         sizes = dict(images.files(number))

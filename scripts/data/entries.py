@@ -23,10 +23,8 @@ NAME_THE_CLASSES = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An image, unless left_out or refused says why it is none.
-
-    path: in the source, for messages. class_name, name: the folder and the file that it becomes.
-    """
+    """An image, unless left_out or refused says why not. path: in the source. class_name, name: the folder and the file
+    that it becomes."""
 
     path: str
     class_name: str = ""
@@ -38,8 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one thread reads. split: "train" or "val". time_ns: of its file's last change; 0 for folders. read: yields
-    its entries; raises UserError and OSError."""
+    """What one thread reads. time_ns: of its file's last change; 0 for folders. read: raises UserError and OSError."""
 
     name: str
     split: str
@@ -50,7 +47,7 @@ class Shard:
 
 @dataclass
 class Count:
-    """left_out: entries by the reason. rows: what a target notes of images."""
+    """left_out: by the reason. rows: what a target notes of images."""
 
     num_images: int = 0
     num_bytes: int = 0
@@ -73,7 +70,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Source:
-    """kind: in words, such as "WebDataset". left_out: what lies beside the shards, by the reason."""
+    """left_out: what lies beside the shards, by the reason."""
 
     kind: str
     shards: list[Shard]
@@ -81,7 +78,7 @@ class Source:
 
 
 def refuse(entries: Iterable[Entry], where: str) -> None:
-    """Raises UserError with the first three, if there are any."""
+    """Raises UserError with the first three."""
     refused = [f"{entry.path!r} {entry.refused}" for entry in entries]
     if refused:
         rest = f"; and {len(refused) - 3:,} more" if len(refused) > 3 else ""
@@ -89,13 +86,13 @@ def refuse(entries: Iterable[Entry], where: str) -> None:
 
 
 def without_image(path: str) -> str:
-    """Why a file of this name can be no image; '' for one that has to be read."""
+    """Why it can be no image by its name; '' where it has to be read."""
     *folders, name = path.split("/")
     return "hidden" if any(map(is_hidden, folders)) else why_left_out(name)
 
 
 def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_name: str) -> Entry:
-    """The entry of a file that should be an image. Raises UserError as file_name and checked_class do."""
+    """Of a file that should be an image. Raises UserError."""
     name = file_name(path, shard_name)
     if not bytes(content[:8]).startswith(tuple(FIRST_BYTES.values())):
         return Entry(path, refused="is no image: its first bytes are of neither a JPEG nor a PNG")
@@ -106,7 +103,7 @@ def image_entry(path: str, class_name: str, content: bytes | memoryview, shard_n
 
 
 def file_name(path: str, shard_name: str) -> str:
-    """The last part of a path. Raises UserError for a path that is absolute or has .. in it."""
+    """The last part. Raises UserError for an absolute path, and for one with .. in it."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts:
         raise UserError(f"{shard_name}: the name {path!r} leads out of the folder, and is not used")
@@ -114,7 +111,7 @@ def file_name(path: str, shard_name: str) -> str:
 
 
 def image_name(name: str, content: bytes | memoryview) -> str:
-    """The name under which an image is stored: JPEGs end in .JPEG, as ImageNet's do."""
+    """JPEGs end in .JPEG, as ImageNet's do."""
     stem, ending = os.path.splitext(name)
     if ending.lower() in JPEG_ENDINGS:
         return f"{stem}.JPEG"
@@ -131,8 +128,7 @@ def checked_class(name: str, shard_name: str) -> str:
 
 
 def class_of_label(label: object, classes: list[str], shard_name: str) -> str:
-    """The name of a label: a number is a place in `classes`, text is the name itself. Raises UserError for a label
-    that is none of them."""
+    """A number is a place in `classes`, text is the name itself. Raises UserError for a label that is none of them."""
     if isinstance(label, str) and (not classes or label in classes):
         return label
     if not classes:

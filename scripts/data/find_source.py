@@ -22,19 +22,17 @@ TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 OTHER_DOWNLOADS = re.compile(r".*devkit.*|ILSVRC2012_(bbox|img_test|img_train_t3).*")
 ARCHIVES = (".parquet", ".tar")
 SPLIT_OF_WORD = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-"""Words in a shard's path, and the split that each means."""
 NUMBERED = re.compile(r"(?P<before>.*?)(?P<number>\d+)(-of-(?P<all>\d+).*|\D*)\.\w+")
 EXPECTED = (
     "expected Parquet files with the columns image and label, WebDataset tars with .jpg and .cls, "
     f"{TRAIN_TAR} and {VAL_TAR} with the devkit, or val/ without class folders and with val_annotations.txt"
 )
 Reader = Callable[[Path, str, list[str]], Iterator[Entry]]
-"""Reads a shard: its path, its name for messages, and the names of the classes."""
+"""Takes path, name for messages, and classes."""
 
 
 def find_source(given: Path, classes: Path | None) -> Source:
-    """What there is to import in a folder or a file. classes: the file with the classes' names. Raises UserError and
-    OSError."""
+    """In a folder or a file. classes: the file with their names. Raises UserError and OSError."""
     if not given.exists():
         raise UserError(f"{given} does not exist")
     left_out: collections.Counter[str] = collections.Counter()
@@ -63,8 +61,7 @@ def find_source(given: Path, classes: Path | None) -> Source:
 
 
 def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
-    """The paths below a folder of all files that may be shards or images, sorted. The others are counted; a hidden
-    folder as one. Raises OSError."""
+    """Sorted, below the folder, without those that are counted in left_out. Raises OSError."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -83,7 +80,7 @@ def list_files(folder: Path, left_out: collections.Counter[str]) -> list[str]:
 
 
 def why_no_shard(path: str) -> str:
-    """Why a file of this name is neither a shard nor an image; '' where it may be one."""
+    """By its name; '' where it may be a shard or an image."""
     if any(map(OTHER_DOWNLOADS.fullmatch, path.split("/"))):
         return "of ImageNet's other downloads"
     if reason := without_image(path):
@@ -93,13 +90,13 @@ def why_no_shard(path: str) -> str:
 
 
 def is_of_imagenet(path: str) -> bool:
-    """Whether it is one of image-net.org's tars, or one that was in that of train."""
+    """image-net.org's tar, or one that was in that of train."""
     stem, ending = os.path.splitext(os.path.basename(path))
     return ending == ".tar" and (f"{stem}.tar" in (TRAIN_TAR, VAL_TAR) or bool(WNID.fullmatch(stem)))
 
 
 def split_of(path: str) -> str:
-    """train, val or test, by the words of a shard's path; '' for none."""
+    """train, val or test; '' for none."""
     for text in reversed(path.lower().split("/")):
         for word in re.split(r"[^a-z]+", text):
             if word in SPLIT_OF_WORD:
@@ -108,7 +105,7 @@ def split_of(path: str) -> str:
 
 
 def refuse_gaps(paths: list[str]) -> None:
-    """Raises UserError where numbers in the names say that a shard is missing: 00001-of-00003, or 2 after 0."""
+    """Raises UserError where names say that a shard is missing: 00001-of-00003, or 2 after 0."""
     groups: dict[tuple[str, str], set[int]] = collections.defaultdict(set)
     for path in paths:
         if found := NUMBERED.fullmatch(path):
@@ -130,7 +127,7 @@ def refuse_gaps(paths: list[str]) -> None:
 
 
 def shard_files(folder: Path, paths: list[str], read: Reader, classes: list[str]) -> list[Shard]:
-    """A shard for each file. Raises UserError where a path does not say its split."""
+    """Raises UserError where a path does not say its split."""
     shards = []
     for path in paths:
         split, status = split_of(path), (folder / path).stat()
@@ -144,7 +141,7 @@ def shard_files(folder: Path, paths: list[str], read: Reader, classes: list[str]
 
 
 def ilsvrc_shards(folder: Path, paths: list[str]) -> Iterator[Shard]:
-    """A shard for each class of train, and one for val. Raises UserError where the devkit is missing for val."""
+    """One for each class of train, and one for val. Raises UserError where the devkit is missing."""
     for name in paths:
         path = folder / name
         status = path.stat()

@@ -28,7 +28,7 @@ class FolderTarget:
             refuse_existing(self._folder / split)
 
     def go_on(self, finished: list[tuple[Shard, Count]]) -> None:
-        """After a kill, images of shards that are not finished are written again."""
+        """After a kill, images of unfinished shards are written again."""
         del finished  # their images are there
         self._mode = "wb"
 

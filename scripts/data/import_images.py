@@ -34,7 +34,7 @@ def main(options: ImportOptions) -> int:
 
 
 def pack_target(options: ImportOptions, source: Source) -> "PackTarget":
-    """Raises UserError where the source has only train or only val, and where packs lie in another folder."""
+    """Raises UserError where the source has only train or only val, and where PACKED names another folder."""
     from benchmarks.common.config import Config
     from scripts.data.pack_target import PackTarget  # imports torch, which folders do not need
 

@@ -18,7 +18,7 @@ META, GROUND_TRUTH = "meta.mat", "ILSVRC2012_validation_ground_truth.txt"
 
 
 def read_text(path: Path) -> str:
-    """Of a list or a table, whose name is printed. Raises UserError and OSError."""
+    """And print its name. Raises UserError and OSError."""
     print(f"labels: {path}")
     try:
         return path.read_text(encoding="utf-8-sig")  # Windows' editors put a mark before the text
@@ -27,8 +27,8 @@ def read_text(path: Path) -> str:
 
 
 def find_classes(folder: Path, given: Path | None) -> list[str]:
-    """The first word of each line of `given`, else of a list in the folder; [] without one. Raises UserError where a
-    class is there twice, and where two lists differ, and OSError."""
+    """The first word of each line of `given`, else of a list in the folder. Raises UserError where a class is there
+    twice, and where two lists differ, and OSError."""
     found: dict[Path, list[str]] = {}
     for path in [given] if given else [folder / name for name in LIST_NAMES if (folder / name).is_file()]:
         found[path] = [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
@@ -40,7 +40,7 @@ def find_classes(folder: Path, given: Path | None) -> list[str]:
 
 
 def refuse_equal_names(classes: list[str], where: str) -> None:
-    """Raises UserError where two classes have one name, as ImageNet's two kinds of crane: they would be merged."""
+    """Raises UserError: two classes of one name, as ImageNet's two kinds of crane, would be merged."""
     twice = [name for name, number in collections.Counter(classes).items() if number > 1]
     if twice or not classes:
         has = f"{format_names(twice)} twice" if twice else "none"
@@ -51,8 +51,8 @@ def refuse_equal_names(classes: list[str], where: str) -> None:
 
 
 def devkit_classes(folder: Path) -> list[str]:
-    """The wnid of each image of val, by their numbers, from 1 on; [] where `folder` has no devkit. The ground truth has
-    the numbers that meta.mat gives its synsets. Raises UserError."""
+    """The wnid of each image of val, by its number from 1 on; [] without a devkit. The ground truth has the numbers of
+    meta.mat. Raises UserError."""
     files = _read_devkit(folder)
     if not files:
         return []
@@ -68,7 +68,7 @@ def devkit_classes(folder: Path) -> list[str]:
 
 
 def _read_devkit(folder: Path) -> dict[str, bytes]:
-    """Its two files, by name, from the archive or the folder that was in it."""
+    """Of the archive, or the folder that was in it."""
     found: dict[str, bytes] = {}
     archive = folder / DEVKIT_ARCHIVE
     try:
@@ -91,8 +91,7 @@ def _read_devkit(folder: Path) -> dict[str, bytes]:
 
 
 def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
-    """The class of each image of a flat val/, by its path below `folder`, from a table or the devkit. Raises UserError
-    where none is there, or has other images."""
+    """By path, from a table or the devkit. Raises UserError where none is there, or has other images."""
     for table in (folder / "val" / ANNOTATIONS, folder / ANNOTATIONS, folder / SOLUTION, folder / "val" / SOLUTION):
         if table.is_file():
             return _classes_by_table(paths, _read_table(table), table)
@@ -105,8 +104,8 @@ def find_val_classes(folder: Path, paths: list[str]) -> dict[str, str]:
 
 
 def classes_by_number(paths: Iterable[str], classes: list[str], where: str) -> dict[str, str]:
-    """The class of each image by the number at the end of its name. classes: of the numbers from 1 on. Raises UserError
-    where a number is missing, or an image has none of them."""
+    """By the number at the end of a name. classes: of the numbers from 1 on. Raises UserError where a number is
+    missing, or an image has none."""
     path_of: dict[int, str] = {}
     wrong = []
     for path in paths:
@@ -143,8 +142,7 @@ def _read_table(path: Path) -> dict[str, str]:
 
 
 def _classes_by_table(paths: list[str], table: dict[str, str], where: Path) -> dict[str, str]:
-    """The class of each image by its name, or by that without its ending. Raises UserError where an image is not in the
-    table, or one of the table is not there."""
+    """By name, with or without its ending. Raises UserError where the table has other images."""
     found, rows = {}, dict(table)
     for path in paths:
         name = os.path.basename(path)

@@ -16,7 +16,7 @@ from scripts.data.photographs import MADE_BY, PHOTOGRAPHS, make_folder
 
 
 def check_folder(output: Path) -> dict:
-    """The manifest of a folder that is whole. Raises UserError, also for a folder that this script did not make."""
+    """Its manifest. Raises UserError where it is not whole, or another's."""
     try:
         manifest: dict = json.loads((output / "manifest.json").read_text())
         of_us = manifest["made_by"] == MADE_BY
@@ -35,7 +35,7 @@ def check_folder(output: Path) -> dict:
 
 
 def make_dataset(output: Path) -> dict:
-    """Make the folder unless it is there, and return its manifest. Raises UserError."""
+    """Unless it is there; returns its manifest. Raises UserError."""
     output = output.resolve()  # through a link, so that the rename stays on the target's disk
     if output.is_dir() and any(output.iterdir()):
         return check_folder(output)

@@ -60,8 +60,7 @@ def read_listed(listing: ImageListing, numbers: range) -> Iterator[Entry]:
 
 
 def is_complete(path: Path, of_images: str) -> bool:
-    """Whether a packed file of the images with this fingerprint is there. Raises UserError for one of other images
-    where PACKED names the folder: it may be another data set's."""
+    """Raises UserError for a file of other images where PACKED names the folder: it may be another data set's."""
     if not path.exists():
         return False
     try:

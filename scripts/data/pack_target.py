@@ -33,8 +33,7 @@ Row = tuple[Any, ...]
 
 
 class PackTarget:
-    """kind, written_per_byte: as FolderTarget's. of_images: the fingerprint, where it is known; packed files that are
-    there are then replaced."""
+    """of_images: the fingerprint, where it is known; packed files that are there are then replaced."""
 
     written_per_byte = 0.0  # nobody knows
 
@@ -51,7 +50,7 @@ class PackTarget:
             refuse_existing(Path(self._config.data, split))  # a run would compare the packed files with its images
 
     def go_on(self, finished: list[tuple[Shard, Count]]) -> None:
-        """After a kill: new images go behind those of finished shards."""
+        """New images go behind those of finished shards."""
         for shard, count in finished:
             self._ends[shard.split] = max([self._ends[shard.split], *(row[4] for row in count.rows)])
 
@@ -106,7 +105,6 @@ class PackTarget:
         return self.workshop / f"{split}.safetensors"
 
     def _reserve(self, split: str, num_bytes: int) -> int:
-        """Where the next image of a split begins."""
         with self._lock:
             start = self._ends[split]
             self._ends[split] += num_bytes
@@ -114,8 +112,7 @@ class PackTarget:
 
 
 def encode(content: bytes, kind: str) -> tuple[bytes, tuple[int, int]]:
-    """What is stored of an image's file, and its height and width; nothing of one that Pillow cannot decode. The file
-    does not depend on what else is installed."""
+    """What is stored, and its height and width; nothing of an image that Pillow cannot decode."""
     try:
         with open_image(content) as opened:
             image = opened.convert("RGB")
@@ -144,7 +141,7 @@ def sorted_rows(rows: list[list], split: str) -> list[Row]:
 
 
 def names_and_sizes(rows: list[Row]) -> dict[str, list[tuple[str, int]]]:
-    """As fingerprint_of takes them."""
+    """For fingerprint_of."""
     found: dict[str, list[tuple[str, int]]] = {}
     for row in rows:
         found.setdefault(row[0], []).append(row[1:3])
@@ -152,7 +149,7 @@ def names_and_sizes(rows: list[Row]) -> dict[str, list[tuple[str, int]]]:
 
 
 def write_tables(file: BinaryIO, metadata: dict[str, str], rows: list[Row]) -> None:
-    """Behind the images; the header, before them, comes last."""
+    """Behind the images; the header comes last."""
     classes = sorted({row[0] for row in rows})
     metadata = {"what": FILE_KIND, "version": VERSION} | metadata | {"classes": json.dumps(classes)}
     number_of = {name: number for number, name in enumerate(classes)}

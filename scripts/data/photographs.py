@@ -57,7 +57,7 @@ PHOTOGRAPHS = {
 
 
 def photograph_folder() -> Path:
-    """scikit-image's data folder, found without its import, which takes seconds. Raises UserError."""
+    """Without an import of scikit-image, which takes seconds. Raises UserError."""
     spec = importlib.util.find_spec("skimage")
     places = spec.submodule_search_locations if spec else None
     folder = Path(places[0], "data") if places else Path()
@@ -70,7 +70,7 @@ def photograph_folder() -> Path:
 
 
 def split(width: int, height: int, photograph: Photograph) -> dict[str, Box]:
-    """The two regions of a photograph of width x height pixels; they share no pixel."""
+    """Two regions without a common pixel."""
     if photograph.cut == "x":
         line = round(width * photograph.at)
         return {"train": (0, 0, line, height), "val": (line, 0, width, height)}
@@ -79,8 +79,8 @@ def split(width: int, height: int, photograph: Photograph) -> dict[str, Box]:
 
 
 def make_image(photograph: Image.Image, region: Box, rng: np.random.Generator) -> tuple[bytes, Box]:
-    """One JPEG cut at random from `region` of an RGB photograph, and the box of source pixels that it shows: of the
-    shape of one of SIZES_PX, and 0.5 to 1 times as wide as fits. Brightness and contrast vary by 10 %."""
+    """A JPEG cut at random, of the shape of one of SIZES_PX, 0.5 to 1 times as wide as fits, and its box of source
+    pixels. Brightness and contrast vary by 10 %."""
     left, top, right, bottom = region
     width, height = SIZES_PX[rng.choice(len(SIZES_PX), p=SIZE_SHARES)]
     scale = rng.uniform(0.5, 1.0) * min((right - left) / width, (bottom - top) / height)
@@ -99,7 +99,7 @@ def make_image(photograph: Image.Image, region: Box, rng: np.random.Generator) -
 
 
 def make_folder(folder: Path) -> None:
-    """Write train/, val/ and manifest.json into `folder`, which must not exist. Each file depends on its name only."""
+    """train/, val/ and manifest.json in a new `folder`. Each file depends on its name only."""
     source, files = photograph_folder(), {}
     with tqdm(
         total=len(PHOTOGRAPHS) * sum(NUM_IMAGES.values()), desc="imagenet-mini", unit="image", disable=None

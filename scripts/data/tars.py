@@ -21,7 +21,7 @@ LINK = "is a link or a sparse file: make the tar again with --dereference --hard
 
 
 class Member(NamedTuple):
-    """An entry: its name, the place of its first byte in the archive's file, its bytes, and whether it is a file."""
+    """begin: the place of its first byte in the archive's file."""
 
     name: str
     begin: int
@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 def read_members(file: BinaryIO, shard_name: str, begin: int = 0, end: int | None = None) -> Iterator[Member]:
-    """The entries of the archive in bytes begin to end of `file`, without folders. end: None: all of the file.
+    """Without folders. begin, end: bytes of `file`; None: its end.
 
     Raises UserError for a name that leads out of the folder, and for an archive that is damaged or goes on after its
     end: a download whose space was allocated is zeros from some place on, which is how an archive ends.
@@ -59,7 +59,7 @@ def read_at(file: BinaryIO, begin: int, size: int) -> bytes:
 
 
 def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator[Entry]:
-    """Samples are neighbours whose names are equal but for the ending, with one image and one .cls."""
+    """A sample: neighbours whose names are equal but for the ending, one image and one .cls."""
     with open(path, "rb") as file:
         hidden: list[Entry] = []
 
@@ -76,7 +76,7 @@ def read_webdataset(path: Path, shard_name: str, classes: list[str]) -> Iterator
 
 
 def read_sample(file: BinaryIO, key: str, parts: list[Member], classes: list[str], shard_name: str) -> Entry:
-    """The entry of a sample. Text beside its label, such as .json, is not read."""
+    """Text beside its label, such as .json, is not read."""
     labels = [part for part in parts if part.name.lower().endswith(".cls")]
     images = [part for part in parts if part not in labels and not why_left_out(os.path.basename(part.name))]
     if links := [part.name for part in parts if not part.is_file]:
@@ -93,7 +93,7 @@ def read_sample(file: BinaryIO, key: str, parts: list[Member], classes: list[str
 
 
 def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
-    """(class, first byte, bytes) of each tar in ILSVRC2012_img_train.tar."""
+    """(class, first byte, bytes) in ILSVRC2012_img_train.tar."""
     found: list[tuple[str, int, int]] = []
     refused: list[Entry] = []
     with open(path, "rb") as file:
@@ -110,7 +110,7 @@ def list_class_tars(path: Path) -> list[tuple[str, int, int]]:
 
 
 def read_class_tar(path: Path, shard_name: str, named: str, begin: int = 0, size: int | None = None) -> Iterator[Entry]:
-    """The images of one class, from its tar: a file, or bytes begin to begin + size of the tar of train."""
+    """A file, or size bytes from begin on of the tar of train."""
     with open(path, "rb") as file:
         for member in read_members(file, shard_name, begin, None if size is None else begin + size):
             yield member_entry(file, member, named, shard_name)
@@ -125,7 +125,7 @@ def member_entry(file: BinaryIO, member: Member, named: str, shard_name: str) ->
 
 
 def read_flat_tar(path: Path, classes: list[str]) -> Iterator[Entry]:
-    """The images of ILSVRC2012_img_val.tar. classes: of each image, by the number in its name."""
+    """ILSVRC2012_img_val.tar. classes: by the number in the name."""
     with open(path, "rb") as file:
         members = [*read_members(file, path.name)]
         names = [member.name for member in members if not without_image(member.name)]

@@ -30,7 +30,7 @@ MAX_THREADS = 32
 RESERVE_BYTES = 1 << 26  # that stay free: images end in blocks that they do not fill
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 Finished = dict[str, Count]
-"""Of each finished shard, by its key."""
+"""By the shard's key."""
 
 
 class Cancelled(Exception):
@@ -38,8 +38,7 @@ class Cancelled(Exception):
 
 
 def write_source(source: Source, target: "Target") -> dict[str, Count]:
-    """Write what is left of the source, and put it into its place; returns the count of each split. Raises UserError
-    and OSError."""
+    """What is left of it, all put into place; returns the count of each split. Raises UserError and OSError."""
     workshop = target.workshop
     if not workshop.exists():
         target.refuse_existing()
@@ -99,8 +98,8 @@ def _write_shards(source: Source, target: "Target") -> Finished:
 
 
 def images_of(shard: Shard, count: Count, bar: tqdm, failed: threading.Event) -> Iterator[Entry]:
-    """The images of a shard, with all its entries counted in `count`. Raises UserError for entries that nobody reads
-    and for a shard without an image, and Cancelled."""
+    """All its entries are counted in `count`. Raises UserError for refused entries and a shard without an image, and
+    Cancelled."""
     refused = []
     for entry in shard.read():
         if failed.is_set():
@@ -130,7 +129,7 @@ def check_disk(folder: Path, num_bytes: float) -> None:
 
 
 def read_journal(path: Path) -> tuple[str, Finished]:
-    """The first line, and the finished shards; nothing where there is no journal that can be read."""
+    """Nothing where there is none."""
     kind, found = "", {}
     with contextlib.suppress(OSError, ValueError, TypeError):
         first, *lines = path.read_text().split("\n")

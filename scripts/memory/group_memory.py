@@ -9,12 +9,12 @@ from benchmarks.common.machine import CONTROL_GROUPS, MEMBERSHIP, control_groups
 
 
 def free_group_memory_bytes(folder: Path = CONTROL_GROUPS, membership: Path = MEMBERSHIP) -> float:
-    """Memory that this process's control groups leave it, as Slurm's --mem limits it; infinity without a limit."""
+    """Infinity without a limit."""
     return min(map(_free_memory_of_group, control_groups("memory", folder, membership)), default=math.inf)
 
 
 def _free_memory_of_group(group: Path) -> float:
-    """Bytes that the group's limit leaves. Pages of files that nobody has used lately count as free."""
+    """Pages of files that nobody has used lately count as free."""
     with contextlib.suppress(OSError, ValueError):
         if (group / "memory.max").exists():
             limit, used, dropped_first = group / "memory.max", group / "memory.current", "inactive_file"

@@ -34,25 +34,18 @@ from scripts.shared import gpus, strategy_list
 RESERVED_BYTES = 1.5e9  # CUDA's context and cuDNN's workspaces (about 1 GB), NCCL's buffers, blocks rounded up
 
 LayoutFunction = Callable[[Config, int], Layout]
-"""A strategy's own `layout(config, num_devices)`."""
 
 
 class MemoryCase(NamedTuple):
-    """What decides how much memory a run needs."""
-
     strategy: str
     config: Config
     num_ranks: int
-    """On all nodes."""
     num_nodes: int
 
 
 def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_memory: bool = False) -> list[str]:
-    """Why each case does not fit; '' where it fits, and where there are no GPUs or their memory is unknown.
-
-    ranks_here: GPUs of this machine that are used, the first ones. only_gpu_memory: leave out the host's memory, and
-    what would fit, which takes many forecasts.
-    """
+    """'' where a case fits, and where there are no GPUs or their memory is unknown. only_gpu_memory: leave out the
+    host's memory, and what would fit, which takes many forecasts."""
     memory_bytes = gpus.gpu_memory_bytes(ranks_here)
     if memory_bytes is None:
         return [""] * len(cases)
@@ -72,10 +65,8 @@ def why_runs_do_not_fit(cases: Sequence[MemoryCase], ranks_here: int, only_gpu_m
 
 
 def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple[int, dict[MemoryCase, str]]:
-    """(images on a device with which all cases fit, why those that do not fit with their own batch_per_device do not).
-
-    The number is that of the cases, or its half, a quarter, and so on; at least 1, also where even that does not fit.
-    """
+    """Images on a device with which all cases fit, halved from theirs, at least 1, and why cases do not fit with their
+    own."""
     images = cases[0].config.batch_per_device
     reasons = why_runs_do_not_fit(cases, ranks_here, only_gpu_memory=True)
     refused = {case: why for case, why in zip(cases, reasons, strict=True) if why}
@@ -89,11 +80,7 @@ def largest_fitting_batch(cases: Sequence[MemoryCase], ranks_here: int) -> tuple
 
 
 def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
-    """The configuration as the run on GPUs will have it, with its global batch, precision and memory format
-    resolved.
-
-    Where the run itself will refuse its settings, only the global batch is resolved.
-    """
+    """As the run on GPUs will have it. Of settings that it will refuse, only the global batch."""
     with contextlib.suppress(UserError):
         mixed = strategy_list.has_fact(strategy, "mixed_precision")
         precision = resolve_precision(config.precision, gpus.min_compute_capability() or gpus.NEWEST_CAPABILITY, mixed)
@@ -105,13 +92,11 @@ def resolve_config(strategy: str, config: Config, num_devices: int) -> Config:
 
 
 def layout_function(strategy: str) -> LayoutFunction:
-    """The strategy's function that says how it divides a step."""
     return strategy_list.load_script(strategy).layout
 
 
 def loader_bytes(config: Config, layout: Layout, num_nodes: int = 1) -> float:
-    """Bytes that the loaders of training and of validation keep on the node that keeps most: uint8 images that wait for
-    the training processes, and page-locked copies of the next ones."""
+    """Of training and validation, on the node that keeps most: waiting uint8 images, and page-locked copies."""
     if config.loader == "synthetic":
         return 0
     # a worker reads the images of one device, so one process that loads for all is as far ahead as ranks are
@@ -132,10 +117,8 @@ def why_not_fitting(
     num_nodes: int = 1,
     with_remedy: bool = True,
 ) -> str:
-    """Why the run would run out of memory, and what fits; '' where it fits, and where its settings are wrong.
-
-    memory_bytes: of a GPU. free_bytes: of the host memory of a node. The run itself reports wrong settings.
-    """
+    """And what fits; '' where it fits, and where its settings are wrong. memory_bytes: of a GPU. free_bytes: of a
+    node's host memory."""
     from scripts.memory.memory_forecast import peak_bytes
 
     try:
@@ -161,8 +144,7 @@ def why_not_fitting(
 
 
 def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> str:
-    """The largest batch that fits in limit_bytes, and the cut or the micro-batches with which this one would. The batch
-    is that of a device where the configuration has this one."""
+    """The largest batch that fits, and the cut or the micro-batches with which this one would."""
     batch, option = largest_batch(config, layout_of, num_devices, limit_bytes), "--global-batch"
     layout = layout_of(config, num_devices)
     if config.batch_per_device:
@@ -186,7 +168,7 @@ def describe_remedy(config: Config, layout_of: LayoutFunction, num_devices: int,
 
 
 def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
-    """Whether a step fits in limit_bytes on each device; False where it cannot be at all."""
+    """False where the step cannot be at all."""
     from scripts.memory.memory_forecast import peak_bytes
 
     with contextlib.suppress(UserError):
@@ -195,7 +177,7 @@ def fits(config: Config, layout: Layout, limit_bytes: float) -> bool:
 
 
 def best_cut(config: Config, layout: Layout) -> int:
-    """The cut into two stages of which the larger needs least: a later one has more on the first device."""
+    """A later cut has more on the first device."""
     from scripts.memory.memory_forecast import forecast, num_blocks
 
     def of(cut: int) -> list[int]:
@@ -207,7 +189,7 @@ def best_cut(config: Config, layout: Layout) -> int:
 
 
 def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, limit_bytes: float) -> int:
-    """The largest global batch, divisible as the layout needs it, whose step fits in limit_bytes; 0: none does."""
+    """Divisible as the layout needs it; 0: none fits."""
     from scripts.memory.memory_forecast import peak_bytes
 
     layout = layout_of(config, num_devices)
@@ -226,8 +208,7 @@ def largest_batch(config: Config, layout_of: LayoutFunction, num_devices: int, l
 
 
 def batch_of_device(global_batch: int, layout: Layout) -> int:
-    """The largest number of images on each device, divisible as the layout needs it, that is at most global_batch on
-    all devices; 0: there is none."""
+    """Divisible as the layout needs it, at most global_batch on all devices; 0: none."""
     images = global_batch // layout.num_devices
     while images * layout.num_devices % (layout.num_shards * layout.num_microbatches):
         images -= 1

@@ -32,7 +32,7 @@ HIDDEN_OPTION = re.compile(r"((?:^|\s)(?:-H|--hosts|--rdzv[-_]endpoint|--account
 
 
 def private_words(results: ResultSet, folders: Iterable[Path]) -> dict[str, str]:
-    """What stands for each private word of `results` and of the sets in `folders`, the longest word first."""
+    """The longest first."""
     variables = results.environment.get("variables", {})
     settings = [read_table(folder, "settings") for folder in folders]
     halves = [json.loads(text) for table in settings for name in ("asked", "met") for text in table[name] if text]
@@ -59,13 +59,12 @@ def private_words(results: ResultSet, folders: Iterable[Path]) -> dict[str, str]
 
 
 def public_path(text: str) -> str:
-    """The last name of a path; of what lies directly in a folder of the checkout that, too."""
+    """The last name; of what lies directly in a folder of the checkout that, too."""
     parts = Path(text).parts
     return "/".join(parts) if len(parts) == 2 and parts[0] in OF_THE_CHECKOUT else Path(text).name
 
 
 def without_words(text: str, words: Mapping[str, str]) -> str:
-    """`text` with what stands for each of `words`."""
     if not words:
         return text
     patterns = [
@@ -78,6 +77,6 @@ def without_words(text: str, words: Mapping[str, str]) -> str:
 
 
 def without_private(text: str, words: Mapping[str, str]) -> str:
-    """The same, without any other path but the system's, hosts in a command, and secrets."""
+    """Nor other paths than the system's, hosts in a command, secrets."""
     text = without_words(HIDDEN_OPTION.sub(r"\1...", SECRET.sub(r"\1...", text)), words)
     return PATH.sub(lambda found: found[0] if found[0].startswith(SYSTEM) else Path(found[0]).name, text)

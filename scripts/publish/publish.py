@@ -64,7 +64,7 @@ def main(options: PublishOptions) -> int:
 
 
 def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
-    """The tables and environment.json of a set without private words, with new hashes of the settings."""
+    """Without private words, with new hashes of the settings."""
     target.mkdir()
     texts = {path.name: path.read_text(errors="replace") for path in sorted(source.glob("*.csv"))}
     texts = {name: without_private(text, words) for name, text in texts.items()}
@@ -79,7 +79,7 @@ def copy_tables(source: Path, target: Path, words: Mapping[str, str]) -> None:
 
 
 def new_hashes(settings: str) -> dict[str, str]:
-    """For each hash in the text of settings.csv the one of its row's settings as they are now."""
+    """By those in the text of settings.csv."""
     found = {}
     for row in csv.DictReader(settings.splitlines()):
         halves = [json.loads(row[name]) if row.get(name) else None for name in ("asked", "met")]
@@ -89,7 +89,7 @@ def new_hashes(settings: str) -> dict[str, str]:
 
 
 def write_report(new: Path, source: ResultSet, words: Mapping[str, str]) -> None:
-    """The report and charts of the copy in `new`. Each run's command, the first line of its log, is there meanwhile."""
+    """Each run's command, the first line of its log, is there meanwhile."""
     for log_path in source.ok_runs.log_path:
         if log := file_inside(source.path, log_path):
             with log.open(errors="replace") as file:
@@ -108,7 +108,6 @@ def write_report(new: Path, source: ResultSet, words: Mapping[str, str]) -> None
 
 
 def write_sums(folder: Path) -> None:
-    """SHA256SUMS of every file in `folder` and below."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n" for path in files]
     (folder / SUMS).write_text("".join(sums))

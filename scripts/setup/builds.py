@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """A line of torch wheels on PyPI. capability: the oldest GPU with kernels; driver: the oldest that runs it."""
+    """Wheels on PyPI. capability, driver: the oldest."""
 
     lock: str
     versions: str
@@ -67,7 +67,7 @@ BUILDS = (
 
 
 def choose_build() -> tuple[TorchBuild, str]:
-    """The newest build that runs on all GPUs here, and the reason. Raises UserError where none does."""
+    """And the reason. Raises UserError where none runs."""
     gpus, why_none = query_gpus()
     if not gpus:
         return BUILDS[0], f"the newest, as {why_none}"
@@ -81,7 +81,7 @@ def choose_build() -> tuple[TorchBuild, str]:
 
 
 def query_gpus() -> tuple[list[Gpu], str]:
-    """The GPUs of this machine, and why there are none. Raises UserError."""
+    """And why there are none. Raises UserError."""
     if wants_cpu():
         return [], "DEVICE=cpu asks for no GPU"
     if visible_devices() == []:

@@ -52,7 +52,7 @@ def main(yes: bool, results: Path = ROOT / "results") -> int:
 
 @contextlib.contextmanager
 def _claim(path: Path) -> Iterator[str]:
-    """Hold the locks of all sets in `path`; yields why it must stay, or ''."""
+    """Why it must stay, or ''."""
     if path.is_symlink() or not path.is_dir():
         yield ""
         return

@@ -44,7 +44,6 @@ def install(venv: Path = ROOT / ".venv", *, again: bool = False) -> None:
 
 
 def is_current(venv: Path) -> bool:
-    """Whether its interpreter is there, and was given the packages of today's lists."""
     try:
         return (venv / READY).read_text() == hash_of_lists() and has_its_interpreter(venv)
     except OSError:
@@ -56,8 +55,7 @@ def hash_of_lists() -> str:
 
 
 def has_its_interpreter(venv: Path) -> bool:
-    """Whether the interpreter that it was made with is still there, and the same: a system's upgrade may put another
-    version behind its name, which sees none of the packages."""
+    """A system's upgrade may put another version behind its name, which sees none of the packages."""
     python = (venv / "bin/python").resolve()
     with contextlib.suppress(OSError):
         made_with = f"executable = {python}" in (venv / "pyvenv.cfg").read_text().splitlines()
@@ -133,7 +131,7 @@ def install_packages(python: Path, words: list[str], index: str) -> None:
 
 
 def has_pip_settings(python: Path) -> bool:
-    """Whether pip has settings of its own (pip.conf, PIP_*), such as a mirror, which uv does not read."""
+    """pip.conf, PIP_*, such as a mirror, which uv does not read."""
     listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
     names = {line.partition("=")[0].rpartition(".")[2] for line in listed.stdout.splitlines() if "=" in line}
     return bool(names - IGNORED_PIP_SETTINGS)

@@ -12,14 +12,13 @@ VENV = ROOT / ".venv"
 
 
 def library_of(strategy: str) -> str:
-    """The first word of the strategy's name, where that is a library; else ''."""
     word = strategy.partition("_")[0]
     return word if word in LIBRARIES else ""
 
 
 def build_missing(library: str, python: str, run: Callable[..., int]) -> str:
-    """Build the library, unless it is there, the build has failed before, or `python` is no interpreter of set-up's.
-    Returns why it is not there; '' where it is, or nobody has tried."""
+    """Unless it is there, failed before, or `python` is not set-up's. Why it is not there; '' where it is, or nobody
+    has tried."""
     if os.environ.get("SETUP") == "no" or python != str(VENV / "bin/python"):
         return ""
     if is_installed(library):

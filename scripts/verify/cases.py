@@ -1,7 +1,4 @@
-"""The runs of proofs: at the settings of a set's runs, or of those that ./bench run would make, each once.
-
-Only what `proof_config` replaces may differ.
-"""
+"""The runs of proofs: at the settings of a set's runs, or of those that ./bench run would make, each once."""
 
 import dataclasses
 import sys
@@ -30,7 +27,7 @@ FEW_STEPS = 6  # of a proof in which each step is compared by itself
 
 
 def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
-    """The configuration of the proof of a run at `config`: two short epochs, with a checkpoint in the middle of each.
+    """Two short epochs, with a checkpoint in the middle of each; nothing else may differ from `config`.
 
     exact: only the last state is compared; else the run keeps a state after each step, for which no window may have
     two. Raises UserError for an odd number of steps, and for less than 4.
@@ -59,25 +56,24 @@ def proof_config(config: Config, num_steps: int, *, exact: bool) -> Config:
 
 
 def with_every_state(run: Run) -> Run:
-    """The same run, which keeps its state after each step."""
     return run.with_config(proof_config(run.config, run.config.epochs * run.config.steps, exact=False))
 
 
 def sums_are_exact(ranks: int) -> bool:
-    """Whether every sum over the ranks is of two numbers, on CPUs, which have one order."""
+    """Sums of two numbers, on CPUs, have one order."""
     return machine.num_gpus() == 0 and ranks <= 2
 
 
 def unreadable_images(loader: str, pack: str) -> str:
-    """The settings of images that no reference reads; '' for those that it reads."""
+    """'' for images that the reference reads."""
     if loader == "packed":
         return "" if pack == "full" else f"loader packed, pack {pack}"
     return "" if loader == "folder" else f"loader {loader}"
 
 
 def cases_of_set(request: Request, results: Path, num_steps: int, data: str = "") -> list[Run]:
-    """A proof for each strategy and setting with ok runs in the set; warns of those that cannot be proved. Raises
-    UserError where they cannot run here, `data` has other images, or the set lacks a strategy that was named."""
+    """For each strategy and setting with ok runs; warns of those that cannot be proved. Raises UserError where they
+    cannot run here, `data` has other images, or the set lacks a named strategy."""
     runs = read_table(results, "runs")
     ok = runs[runs.status == "ok"]
     if request.strategies.strip() in ("", "all"):
@@ -119,7 +115,7 @@ def check_ran(results: Path, runs: "pandas.DataFrame", strategies: Iterable[str]
 
 
 def check_machine(results: Path, requested: Half, resolved: Half) -> None:
-    """Raises UserError where this machine does not have the GPUs and ranks of a run."""
+    """Raises UserError where this machine has other GPUs and ranks than a run."""
     num_gpus, on_gpus = machine.num_gpus(), resolved.get("device") == "cuda"
     ranks, nodes = requested["ranks"], requested["nodes"]
     # of one that cannot span nodes, ranks is what one node has
@@ -147,7 +143,6 @@ def _case_of_settings(request: Request, results: Path, requested: Half, num_step
 
 
 def cases_of_request(request: Request, num_steps: int) -> list[Run]:
-    """A proof for each strategy that ./bench run would run."""
     config = load_config(request.flags)
     if unreadable := unreadable_images(config.loader, config.pack):
         raise UserError(f"no reference reads the images of {unreadable}; leave --loader out")

@@ -43,14 +43,13 @@ FURTHER = 2  # how much larger the errors of all but the first are, so that some
 EVALUATED = ("images", "loss", "acc1", "acc5")
 
 Evaluation = dict[str, float]
-"""The numbers of EVALUATED."""
 
 
 def compare_with_reference(
     training: Training, states: list[SavedState], evaluated: Evaluation, num_shares: int
 ) -> dict[str, Any]:
-    """Columns of equivalence.csv. states: of the run, in order. evaluated: its last evaluation. num_shares: parts in
-    which it evaluated a batch. Raises UserError where the reference cannot read an image."""
+    """Columns of equivalence.csv. states: in order. num_shares: parts in which a batch was evaluated. Raises UserError
+    where the reference cannot read an image."""
     if training.exact:
         findings = [compare_bits(states[-1].state, reference(training))]
         evaluation = evaluate_cached_reference(training, num_shares)
@@ -61,8 +60,7 @@ def compare_with_reference(
 
 
 def equivalence_columns(training: Training, findings: list[Finding], evaluation: str) -> dict[str, Any]:
-    """Columns of equivalence.csv. The finding that is largest over its own tolerance decides, then `evaluation`: what
-    is wrong with it, or nothing."""
+    """The finding that is largest over its own tolerance decides, then `evaluation`: what is wrong with it."""
     worst = max(findings, key=lambda finding: finding.excess)
     outcome, reason = "ok", ""
     if worst.excess > 1:
@@ -85,14 +83,14 @@ def equivalence_columns(training: Training, findings: list[Finding], evaluation:
 
 
 def is_blurred(training: Training, finding: Finding) -> bool:
-    """Whether a mistake that has to be found could hide in what rounding makes."""
+    """A mistake that has to be found could hide in what rounding makes."""
     if has_other_kernels(training):
         return KERNEL_FACTOR * finding.rounding > LARGEST_KERNEL_TOLERANCE
     return MEDIAN_FACTOR * finding.rounding > LARGEST_TOLERANCE
 
 
 def has_other_kernels(training: Training) -> bool:
-    """Whether the run's kernels may round differently from the reference's: on a GPU, or where Layout is not exact."""
+    """That may round differently from the reference's."""
     return training.device != "cpu" or not training.layout.exact
 
 
@@ -102,8 +100,7 @@ def reference(training: Training) -> State:
 
 
 def step_by_step(training: Training, states: list[SavedState]) -> list[Finding]:
-    """The findings of each step, up to the first that is wrong; an infinite one where the run's optimizer holds other
-    tensors than the model has."""
+    """Up to the first that is wrong; infinite where the optimizer holds other tensors than the model has."""
     for state in (saved.state for saved in states):
         kept = [name for name in state if name.startswith(OF_OPTIMIZER)]
         if strange := [name for name in kept if name.partition(" of ")[2] not in state]:
@@ -134,7 +131,7 @@ def compare_step(training: Training, before: SavedState, after: SavedState) -> l
 
 
 def is_decided(training: Training, measured: list[Finding]) -> bool:
-    """Whether further perturbed references would change nothing."""
+    """Further perturbed references would change nothing."""
     hides = (
         any(is_blurred(training, finding) for finding in measured) and rounding_of(training) < LARGEST_KERNEL_TOLERANCE
     )
@@ -147,7 +144,6 @@ def rounding_of(training: Training) -> float:
 
 
 def perturbed_reference(training: Training, before: SavedState, last: int, seed: int) -> State:
-    """What the reference adds to a state that other kernels could have rounded."""
     rounding = rounding_of(training) * (1 if seed == 1 else FURTHER)
     of_ranks = tuple(perturb(state, rounding, seed) for state in before.ranks)
     rough = SavedState(before.step, perturb(before.state, rounding, seed), before.scale, of_ranks)
@@ -155,7 +151,7 @@ def perturbed_reference(training: Training, before: SavedState, last: int, seed:
 
 
 def evaluate(training: Training, state: State, num_shares: int) -> tuple[Evaluation, Evaluation]:
-    """The reference's evaluation, in as many parts as the run's and in whole batches: how they differ is rounding."""
+    """In as many parts as the run's, and in whole batches: how they differ is rounding."""
     return evaluate_reference(training, state, num_shares), evaluate_reference(training, state, 1)
 
 
@@ -165,7 +161,7 @@ def evaluate_cached_reference(training: Training, num_shares: int) -> tuple[Eval
 
 
 def wrong_evaluation(evaluated: Evaluation, expected: Evaluation, whole: Evaluation) -> str:
-    """What of a run's last evaluation is not the reference's: the images to the last one, the rest but for rounding."""
+    """The images to the last one, the rest but for rounding."""
     tolerance = {name: MEDIAN_FACTOR * abs(expected[name] - whole[name]) for name in EVALUATED}
     tolerance["loss"] += SMALLEST_TOLERANCE * abs(expected["loss"])
     for name in ("acc1", "acc5"):

@@ -20,7 +20,7 @@ Relative = Callable[[torch.Tensor, torch.Tensor], float]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One comparison: the relative difference of `what`, its tolerance, and the measured rounding."""
+    """rounding: as measured."""
 
     difference: float
     tolerance: float
@@ -45,7 +45,7 @@ def largest_difference(state: State, expected: State) -> tuple[float, str]:
 
 
 def distances(state: State, expected: State, relative: Relative) -> dict[str, float]:
-    """relative(a, b) of every tensor, as float64: 0 where they are equal, inf where they cannot be compared."""
+    """In float64: 0 where equal, inf where they cannot be compared."""
     found = {}
     for name in sorted(state.keys() | expected.keys()):
         found[name] = float("inf")
@@ -57,20 +57,19 @@ def distances(state: State, expected: State, relative: Relative) -> dict[str, fl
 
 
 def compare(before: SavedState, run: State, exact: State, plain: State) -> list[Finding]:
-    """How far a run's step is from the exact reference's, beside how far the plain reference's is from it: in the
-    median over the gradients (without momentum, over the weights' displacements), and in the worst tensor.
+    """How far a run's step is from the exact reference's, beside how far the plain reference's is: in the median over
+    the gradients (without momentum, over the weights' displacements), and in the worst tensor.
 
-    before: the state that the step began in. run, exact, plain: what `displacement` returns for the states after it.
+    run, exact, plain: what `displacement` returns.
     """
     return _findings(before, run, exact, distances(plain, exact, norm_of_difference), MEDIAN_FACTOR)
 
 
 def compare_with_outcomes(before: SavedState, run: State, outcomes: list[State]) -> list[Finding]:
-    """compare() with the weighted mean of the reference's outcomes, two or more, that is nearest to the run.
+    """compare() with the weighted mean of the reference's outcomes that is nearest to the run.
 
-    With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes the gradients before it by
-    1 % or so, and such changes add up. The rounding of a tensor is what a mean of the other outcomes leaves of each
-    outcome, in the median.
+    With other kernels a ReLU's input of 1e-7 can be on the other side of 0, which changes gradients by 1 % or so, and
+    such changes add up. The rounding is what a mean of the other outcomes leaves of each, in the median.
     """
     products = {name: _relative_products([state[name] for state in (*outcomes, run)]) for name in run}
     last, left = len(outcomes), []
@@ -88,7 +87,7 @@ def compare_with_outcomes(before: SavedState, run: State, outcomes: list[State])
 
 
 def _relative_products(tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Inner products of the differences from the first tensor, over the square of the largest norm: float64 (N, N)."""
+    """Of differences from the first, over the largest norm's square: float64 (N, N)."""
     rows = torch.stack([tensor.double().flatten() for tensor in tensors])
     largest = rows.square().sum(dim=1).max().clamp_min(1e-300)
     differences = rows - rows[0]
@@ -96,7 +95,7 @@ def _relative_products(tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _nearest_mean(products: dict[str, torch.Tensor], target: int, others: list[int]) -> torch.Tensor:
-    """The weights, of sum 1, of the mean of `others` that is nearest to `target`: float64 (N,)."""
+    """Weights of sum 1: float64 (N,)."""
     total = torch.stack([*products.values()]).sum(dim=0)
     unit = torch.eye(len(total), dtype=total.dtype)
     first, *rest = others
@@ -125,7 +124,7 @@ def _findings(
 
 def displacement(state: State, before: State, momentum: float) -> State:
     """What a step added to weights, buffers, and what the optimizer keeps after its decay, which is the gradient.
-    momentum: of SGD, or AdamW's first beta."""
+    momentum: or AdamW's first beta."""
     added = {}
     for name, tensor in state.items():
         kept = momentum if name.startswith(GRADIENTS) else ADAM_BETA2 if name.startswith("exp_avg_sq of ") else 1
@@ -137,7 +136,7 @@ def displacement(state: State, before: State, momentum: float) -> State:
 
 
 def placement_rounding(name: str, before: State, added: State) -> float:
-    """The rounding of a tensor in float32, relative to what the step added."""
+    """Of float32, relative to what the step added."""
     if name not in before or name not in added:
         return 0.0
     return (2.0**-24 * before[name].double().norm() / added[name].double().norm().clamp_min(1e-300)).item()

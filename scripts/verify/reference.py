@@ -23,19 +23,19 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "apex-O1": torch.floa
 PLAIN = ("fp32", "tf32", "apex-O0")  # no autocast; what else a run may compute in has no reference
 TRAVELS_AS = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 KEPT = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
-"""What torch's SGD and AdamW keep of a parameter. A State has it as "exp_avg of conv1.weight"."""
+"""By torch's SGD and AdamW, of a parameter. A State has it as "exp_avg of conv1.weight"."""
 OF_OPTIMIZER = tuple(f"{key} of " for key in KEPT)
 ADAM_BETA2 = 0.999
 INITIAL_SCALE = 2.0**16  # of the loss in fp16, as of torch and Apex
 
 State = dict[str, torch.Tensor]
-"""A state_dict, and what the optimizer keeps of each parameter."""
+"""A state_dict, and what the optimizer keeps."""
 Average = Callable[[list[torch.Tensor]], torch.Tensor]
-"""The mean of the shards' gradients, in the type in which they travel."""
+"""In the type in which gradients travel."""
 
 
 def average_in_order(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """In the type in which they travel. DDP divides first, which for two shards is the same to the last bit."""
+    """DDP divides first, which for two shards is the same to the last bit."""
     total = torch.zeros_like(gradients[0])
     for gradient in gradients:
         total += gradient
@@ -51,7 +51,7 @@ def average_in_float64(gradients: list[torch.Tensor]) -> torch.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a run trained, as far as the reference reads it."""
+    """As far as the reference reads it."""
 
     config: Config
     layout: Layout
@@ -69,21 +69,16 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class SavedState:
-    """A state that a run saved."""
+    """step: steps before it. scale: of the loss. ranks: of replicas, each rank's own."""
 
     step: int
-    """Steps before it."""
     state: State
     scale: float = INITIAL_SCALE
-    """Of the loss."""
     ranks: tuple[State, ...] = ()
-    """Each rank's own state, where the ranks train replicas of their own."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """How the reference divides a step and computes its gradients."""
-
     layout: Layout
     autocast: torch.dtype | None
     scaler: torch.amp.GradScaler
@@ -93,11 +88,11 @@ class Arithmetic:
 def train_reference(
     training: Training, before: SavedState | None = None, last: int | None = None, average: Average = average_in_order
 ) -> State:
-    """The State after step `last` (default: the training's last one).
+    """After step `last` (default: the training's last one), from `before` (default: the initial weights).
 
-    before: where to go on from; default: the initial weights. Running statistics are those of shard 0, as on rank 0.
-    With layout.period (local SGD) each group of shards trains a replica, and all get the mean of their weights after
-    every `period` steps. Raises UserError where an image cannot be read.
+    Running statistics are those of shard 0, as on rank 0. With layout.period (local SGD) each group of shards trains a
+    replica, and all get the mean of their weights after every `period` steps. Raises UserError where an image cannot be
+    read.
     """
     config, layout, device = training.config, training.layout, torch.device(training.device)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.precision == "tf32"
@@ -141,7 +136,6 @@ def plain_optimizer(config: Config, net: nn.Module) -> torch.optim.Optimizer:
 
 @torch.no_grad()
 def average_weights(replicas: Sequence[nn.Module], average: Average) -> None:
-    """Give every replica the mean of all replicas' weights."""
     for parameters in zip(*(replica.parameters() for replica in replicas), strict=True):
         mean = average([*parameters])
         for parameter in parameters:
@@ -149,7 +143,7 @@ def average_weights(replicas: Sequence[nn.Module], average: Average) -> None:
 
 
 def read_state(net: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    """The State of a model and its optimizer, copied to the CPU."""
+    """On the CPU."""
     state = {name: tensor.detach().cpu().clone() for name, tensor in net.state_dict().items()}
     for name, parameter in net.named_parameters():
         kept = optimizer.state.get(parameter, {})
@@ -158,17 +152,16 @@ def read_state(net: nn.Module, optimizer: torch.optim.Optimizer) -> State:
 
 
 def optimizer_state(name: str, kept: Mapping[str, torch.Tensor | None]) -> State:
-    """The part of a State that is about one parameter. kept: what its optimizer keeps."""
+    """kept: what the optimizer keeps of one parameter."""
     return {f"{key} of {name}": tensor.detach() for key in KEPT if (tensor := kept.get(key)) is not None}
 
 
 def model_state(state: State) -> State:
-    """The weights and buffers of a State."""
+    """Weights and buffers."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(OF_OPTIMIZER)}
 
 
 def load_state(net: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
-    """Give the model and its optimizer a State."""
     net.load_state_dict(model_state(state))
     for name, parameter in net.named_parameters():
         for key in KEPT:
@@ -179,10 +172,8 @@ def load_state(net: nn.Module, optimizer: torch.optim.Optimizer, state: State) -
 
 
 def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor, arithmetic: Arithmetic) -> None:
-    """Leave in each parameter's .grad the mean of the shards' gradients, in the type in which they travel.
-
-    pixels: float32 (N, 3, height, width) of all shards. target: int64 (N,).
-    """
+    """Into .grad, in the type in which they travel. pixels: float32 (N, 3, height, width) of all shards. target: int64
+    (N,)."""
     layout, autocast = arithmetic.layout, arithmetic.autocast
     num_shards, num_losses = layout.num_shards, 1 if layout.split_size else layout.num_microbatches
     travels_as = TRAVELS_AS[layout.compression] if num_shards > 1 else torch.float32
@@ -209,8 +200,8 @@ def average_gradients(net: nn.Module, pixels: torch.Tensor, target: torch.Tensor
 
 @torch.no_grad()
 def evaluate_reference(training: Training, state: State, num_shares: int) -> dict[str, float]:
-    """loss, acc1 and acc5 (per cent) over all `images` of val/; acc1_tied and acc5_tied (per cent): where a tie of
-    scores decides. num_shares: parts of a global batch that pass one after the other."""
+    """Of val/: images, loss, acc1 and acc5 (per cent); acc1_tied, acc5_tied (per cent): where a tie of scores decides.
+    num_shares: parts of a global batch that pass one after the other."""
     config, device = training.config, torch.device(training.device)
     images = labelled_images(Path(config.data) / "val")
     net = build_model(config, num_classes(config)).to(device)
@@ -238,8 +229,8 @@ def evaluate_reference(training: Training, state: State, num_shares: int) -> dic
 
 
 def count_top(scores: torch.Tensor, target: torch.Tensor, k: int) -> tuple[int, int]:
-    """How many images have their class among the k best of `scores` (N, classes), and of how many a tie decides that.
-    Of equal scores the first class is the better one; torch.topk takes any."""
+    """How many images have their class among the k best of `scores` (N, classes), and of how many a tie decides that:
+    of equal scores torch.topk takes any."""
     target_scores = scores.gather(1, target[:, None])
     num_better, num_equal = (scores > target_scores).sum(dim=1), (scores == target_scores).sum(dim=1)
     num_right = (scores.argsort(dim=1, descending=True, stable=True)[:, :k] == target[:, None]).sum().item()

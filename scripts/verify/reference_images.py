@@ -35,7 +35,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @functools.cache
 def labelled_images(folder: Path) -> list[tuple[Path, int]]:
-    """(path, class number) of every image, in the order of their names; the numbers are those of train/."""
+    """(path, class number), in the order of names; the numbers are train's."""
     classes = sorted(path.name for path in (folder.parent / "train").iterdir() if path.is_dir())
     return [
         (Path(root, name), number)
@@ -51,7 +51,7 @@ def num_classes(config: Config) -> int:
 
 
 def batch_indices(config: Config, num_images: int, epoch: int, step: int) -> list[int]:
-    """Of shuffled passes over all images, one after the other. The seed is that of common/loader.py."""
+    """Of shuffled passes. The seed is that of common/loader.py."""
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
     order: list[int] = []
     while len(order) < (step + 1) * config.global_batch:
@@ -70,20 +70,20 @@ def training_batch(config: Config, epoch: int, step: int, device: torch.device) 
 
 
 def random_numbers(config: Config, epoch: int, step: int) -> numpy.ndarray:
-    """In [0, 1), float64 [global_batch, NUMBERS], of crops and flips. Key and order are those of common/images.py."""
+    """float64 [global_batch, NUMBERS]. Key and order are those of common/images.py."""
     stream = numpy.random.Generator(numpy.random.Philox(key=[config.seed, epoch]))
     return stream.random(((step + 1) * config.global_batch, NUMBERS))[-config.global_batch :]
 
 
 Key = tuple[int, list[float] | None]
-"""Index of an image, and the numbers that its crop and flip are made of; None: the centre crop."""
+"""None: the centre crop."""
 
 
 def decode(
     config: Config, images: list[tuple[Path, int]], keys: list[Key], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Crops, float32 (N, 3, image_size, image_size), normalised, and int64 targets (N,). Raises UserError for an image
-    that cannot be read; with config.skip_bad_files, the next one takes its place."""
+    """Normalised crops, float32 (N, 3, image_size, image_size), and int64 targets (N,). Raises UserError for an
+    unreadable image; with config.skip_bad_files, the next one takes its place."""
     with concurrent.futures.ThreadPoolExecutor() as threads:  # no rank runs beside it: all cores are free
         read = list(threads.map(lambda key: read_image(config, images, key), keys))
     mean, std = (
@@ -97,8 +97,8 @@ def decode(
 
 
 def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tuple[torch.Tensor, int]:
-    """One crop, uint8 (3, image_size, image_size), and its class number. By config.decoder, '' for images that Pillow
-    packed. What a library leaves to Pillow is resized as its others are."""
+    """uint8 (3, image_size, image_size), and its class. What a library leaves to Pillow is resized as its others
+    are."""
     index, numbers = key
     path, target = images[index]
     try:
@@ -119,7 +119,7 @@ def read_image(config: Config, images: list[tuple[Path, int]], key: Key) -> tupl
 
 
 def crop(size: int, numbers: list[float] | None, image: Any) -> Any:
-    """Of a Pillow image or a tensor: a random crop and flip, or the centre crop for None."""
+    """Random, or the centre crop for None."""
     if numbers is None:
         return v2.Compose([v2.Resize(size * 256 // 224, antialias=True), v2.CenterCrop(size)])(image)
     view = v2.functional.resized_crop(image, *random_box(numbers, *v2.functional.get_size(image)), [size, size])
@@ -128,7 +128,7 @@ def crop(size: int, numbers: list[float] | None, image: Any) -> Any:
 
 def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int, int, int]:
     """Top, left, height, width as torchvision's RandomResizedCrop.get_params: ten tries of an area and a ratio, numbers
-    0 to 19, then the place, numbers 20 and 21; where none fits, the middle."""
+    0 to 19, then the place, 20 and 21; where none fits, the middle."""
     low, high = math.log(3 / 4), math.log(4 / 3)
     for of_area, of_ratio in zip(numbers[:20:2], numbers[1:20:2], strict=True):
         area, ratio = height * width * (0.08 + (1 - 0.08) * of_area), math.exp(low + (high - low) * of_ratio)
@@ -140,8 +140,7 @@ def random_box(numbers: list[float], height: int, width: int) -> tuple[int, int,
 
 
 def decode_by_nvimgcodec(content: bytes) -> torch.Tensor | None:
-    """uint8 (3, height, width), or None for what the loader leaves to Pillow: all but JPEGs of one or three channels of
-    8 bits."""
+    """uint8 (3, height, width); None for what the loader leaves to Pillow."""
     library, decoder = nvimgcodec_of_thread(threading.get_ident())
     stream = library.CodeStream(content)
     if stream.codec_name != "jpeg" or stream.num_channels in (2, 4) or stream.precision > 8:
@@ -152,7 +151,6 @@ def decode_by_nvimgcodec(content: bytes) -> torch.Tensor | None:
 
 @functools.cache
 def nvimgcodec_of_thread(thread: int) -> tuple[Any, Any]:
-    """The library and a decoder that no other thread uses."""
     with ONE_AT_A_TIME, silence_stderr():  # stderr belongs to the process, not to a thread
         from nvidia import nvimgcodec
 
@@ -161,7 +159,7 @@ def nvimgcodec_of_thread(thread: int) -> tuple[Any, Any]:
 
 
 def decode_by_torchcodec(content: bytes) -> torch.Tensor | None:
-    """The same by torchcodec, which turns what has an orientation."""
+    """Which would turn what has an orientation."""
     from torchcodec.decoders import decode_jpeg
 
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:

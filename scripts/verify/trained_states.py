@@ -29,7 +29,7 @@ READ = (
 
 
 def why_no_reference(training: Training) -> str:
-    """Why no reference computes what the run computes; '' where one does."""
+    """'' where there is one."""
     if training.precision not in (*PLAIN, *AUTOCAST):
         return f"there is no reference in precision {training.precision}"
     if training.layout.compression not in TRAVELS_AS:
@@ -38,7 +38,7 @@ def why_no_reference(training: Training) -> str:
 
 
 def training_of(config: Config, resolved: dict[str, Any]) -> Training:
-    """config: as requested. resolved: what `auto` became. Sets torch's number of threads."""
+    """resolved: what `auto` became. Sets torch's number of threads."""
     layout = Layout(**{name: resolved[name] for name in STORED_FIELDS})
     read = {name: getattr(config, name) for name in READ}
     read |= {name: resolved[name] for name in ("decoder", "memory_format")}
@@ -48,7 +48,7 @@ def training_of(config: Config, resolved: dict[str, Any]) -> Training:
 
 
 def saved_states(folder: Path, training: Training) -> list[SavedState]:
-    """In order: the initial weights first, or of an exact proof the last state only."""
+    """Initial weights first; of an exact proof the last state only."""
     paths = [*folder.glob("epoch*-step*.pt")] or [folder / "last.pt"]
     saved = {state.step: state for state in (read_saved_state(path, training) for path in paths)}
     return [*([] if training.exact else [initial_state(training)]), *(saved[step] for step in sorted(saved))]
@@ -59,7 +59,6 @@ def initial_state(training: Training) -> SavedState:
 
 
 def read_saved_state(path: Path, training: Training) -> SavedState:
-    """The state in a checkpoint."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
     with torch.device("meta"):
         net = draw_model(training.config, 1)  # without data, for its names
@@ -81,7 +80,6 @@ def read_saved_state(path: Path, training: Training) -> SavedState:
 
 
 def loss_scale(extra: dict[str, Any]) -> float:
-    """The scale of the loss in what a script saved besides the model; INITIAL_SCALE where there is none."""
     for name, value in extra.items():
         if name in ("scale", "loss_scale"):
             return float(value)
@@ -91,7 +89,7 @@ def loss_scale(extra: dict[str, Any]) -> float:
 
 
 def perturb(state: State, rounding: float, seed: int = 1) -> State:
-    """A State whose weights have random relative errors of up to `rounding`, as if other kernels had rounded them."""
+    """Weights with random relative errors of up to `rounding`."""
     generator, perturbed = torch.Generator().manual_seed(seed), dict(state)
     for name, tensor in state.items():
         if tensor.is_floating_point() and not name.startswith(OF_OPTIMIZER):

@@ -48,7 +48,7 @@ COLUMN_NOTE = (
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """Where a proof's runs go: the set of its runs, the folder of its states, and its number, such as 2/9."""
+    """number: such as 2/9."""
 
     results: Path
     scratch: Path
@@ -56,7 +56,7 @@ class Proof:
 
 
 def main(options: VerifyOptions, flags: Sequence[str] = (), found: dict[str, Any] | None = None) -> int:
-    """Prove, and print a line for each strategy. found: gets the rows of equivalence.csv, for --json."""
+    """found: gets the rows of equivalence.csv, for --json."""
     request = read_request(options, flags)
     preflight.check_rendezvous()
     results = request.results or latest_set()
@@ -90,7 +90,7 @@ def latest_set() -> Path | None:
 
 
 def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> list[plan.Run]:
-    """Of a configuration and flags, where one is given or the set has no ok run; else of the set's ok runs."""
+    """Of a configuration and flags, else of the set's ok runs."""
     chosen = request.names_config or request.own_flags
     if chosen or results is None or not (read_table(results, "runs").status == "ok").any():
         request = with_fitting_batch(dataclasses.replace(request, results=results))
@@ -99,14 +99,13 @@ def to_prove(request: Request, results: Path | None, options: VerifyOptions) -> 
 
 
 def row_of(run: plan.Run) -> Row:
-    """The columns of equivalence.csv that are known before the proof."""
+    """Before the proof."""
     began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     steps = run.config.epochs * run.config.steps
     return {"strategy": run.strategy, "steps": steps, "started_at": began, "asked": json_cell(run.requested)}
 
 
 def prove(run: plan.Run, proof: Proof) -> Row:
-    """Run `run`, and compare it with its reference: the other columns of equivalence.csv."""
     if run.skip:  # of plan.skip_what_does_not_fit
         return not_proved(f"would not fit: {run.skip}")
     import torch  # which nobody needs where nothing is left to prove
@@ -145,7 +144,6 @@ def not_proved(reason: str) -> Row:
 
 
 def compare_states(run: plan.Run, training: "Training", states: "list[SavedState]", finished: RunFolder) -> Row:
-    """The columns of what a run left."""
     from scripts.verify.comparison import compare_with_reference
 
     num_parts = num_evaluated_parts(run.strategy, training, finished.resolved())
@@ -153,13 +151,13 @@ def compare_states(run: plan.Run, training: "Training", states: "list[SavedState
 
 
 def num_evaluated_parts(strategy: str, training: "Training", resolved: dict[str, Any]) -> int:
-    """Parts in which a run evaluated a batch: one on each of its ranks, which may have several devices."""
+    """One on each rank, which may have several devices."""
     layout = layout_function(strategy)(training.config, resolved["world_size"])
     return resolved["world_size"] if layout.whole_model_on_each else training.layout.num_shards
 
 
 def prove_resumed(run: plan.Run, training: "Training", finished: RunFolder, proof: Proof) -> Row:
-    """Resume the run in the middle of its last epoch: the columns that change, where that is wrong."""
+    """In the middle of the last epoch: the columns that change, where that is wrong."""
     from scripts.verify import trained_states
     from scripts.verify.differences import compare_bits
 
@@ -182,7 +180,7 @@ def prove_resumed(run: plan.Run, training: "Training", finished: RunFolder, proo
 
 
 def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
-    """The last evaluation that a run recorded, by EVALUATED; nan where it recorded none. Imports torch."""
+    """By EVALUATED; nan where there is none. Imports torch."""
     from scripts.verify.comparison import EVALUATED
 
     epochs = read_table(finished_run.results, "epochs")
@@ -193,7 +191,7 @@ def evaluation_of(finished_run: RunFolder) -> dict[str, float]:
 
 
 def start(run: plan.Run, proof: Proof) -> tuple[RunFolder, Row]:
-    """Run a strategy's launcher to its end: (the run's folder, the columns verdict and reason where it is not ok)."""
+    """(the run's folder, verdict and reason where it is not ok)."""
     run_folder, env = plan.create_run_folder(run, proof.results, proof.number)
     with forward_signals() as child_runner:
         loop.start_launcher(run, run_folder, env, child_runner, stdout=subprocess.DEVNULL)
@@ -207,7 +205,6 @@ def start(run: plan.Run, proof: Proof) -> tuple[RunFolder, Row]:
 
 
 def line_of(row: Row) -> str:
-    """A row of the table on the terminal."""
     difference, tolerance = row.get("max_relative_difference"), row.get("tolerance")
     shown = "" if difference is None else f"{difference:.1e}" if difference else "0"
     shown += " (bit-identical)" if row.get("bit_identical") else ""
